@@ -1,0 +1,57 @@
+# The daily commands. `make` alone lists them.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell tools/find_python.sh)
+JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
+
+.PHONY: help quickstart test lint fast-test spark-test simulate kill-trials exams bench build proto clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+quickstart: $(VENV)/quickstart-ready ## set up, then the main job on real data, explained step by step
+	$(BIN)/forebay quickstart
+
+test: $(VENV)/dev-ready build ## set up, then lint, types and all tests
+	tools/check.sh
+
+lint: $(VENV)/dev-ready build ## style, types and the direction of imports
+	tools/check.sh lint
+
+fast-test: $(VENV)/dev-ready build ## the tests that need no Spark
+	$(BIN)/python -m pytest -m "not spark and not slow"
+
+spark-test: $(VENV)/dev-ready build ## the tests that drive Spark
+	$(BIN)/python -m pytest -m "spark and not slow"
+
+simulate: $(VENV)/dev-ready build ## power loss and disk faults: SIM_SEEDS=5000 make simulate
+	SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m pytest tests/simulation --timeout 3600
+
+kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
+	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600
+
+exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
+	tools/exams.sh
+
+bench: $(VENV)/dev-ready build ## measure us and our peers in one run; write docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+build: $(VENV)/dev-ready ## compile the kernels after a change
+	$(BIN)/python setup.py -q build_ext --inplace
+
+proto: ## generate the protobuf code after a change of fluss.proto
+	tools/generate_protocol.sh
+
+clean: ## remove everything that can be made again
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache quickstart-data
+	find src -name '*.so' -delete -o -name '*.c' -path '*forebay*' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/quickstart-ready: pyproject.toml setup.py
+	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[quickstart$(JAVA_EXTRA)]"
+	touch $@
+
+$(VENV)/dev-ready: pyproject.toml setup.py
+	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[dev$(JAVA_EXTRA)]"
+	touch $@ $(VENV)/quickstart-ready

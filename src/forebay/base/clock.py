@@ -1,0 +1,64 @@
+"""Time, injected. Nothing outside `forebay.base` reads an ambient clock (a lint rule sees to it)."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since the epoch. May jump; use it for timestamps only."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start that never go back. Use it for time-outs, leases and rates."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread for `seconds`."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that moves only when told to: for tests and simulation."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 0.0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let both clocks go on by `seconds`."""
+        self._monotonic += seconds
+        self._now_ms += round(seconds * 1000)
+
+    def jump_wall_clock(self, milliseconds: int) -> None:
+        """Step the wall clock, as an operator or NTP does, and leave monotonic time alone."""
+        self._now_ms += milliseconds
+
+
+SYSTEM_CLOCK: Clock = SystemClock()

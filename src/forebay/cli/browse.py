@@ -1,0 +1,347 @@
+"""`forebay tables | describe | tail | get | scan | status`: look at a server from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.cli.output import FORMATS, Progress, print_batches, text_table
+from forebay.client.connection import Connection, connect
+from forebay.client.table import Table
+from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
+
+_OPERATORS = {
+    "=": LeafFunction.EQUAL,
+    "!=": LeafFunction.NOT_EQUAL,
+    "<": LeafFunction.LESS_THAN,
+    "<=": LeafFunction.LESS_OR_EQUAL,
+    ">": LeafFunction.GREATER_THAN,
+    ">=": LeafFunction.GREATER_OR_EQUAL,
+}
+_CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*$", re.DOTALL)
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    command = _COMMANDS[name]
+    parser.epilog = command.epilog
+    parser.set_defaults(browse=command.run)
+    parser.add_argument(
+        "-b",
+        "--bootstrap-servers",
+        metavar="HOST:PORT",
+        default=os.environ.get("FOREBAY_BOOTSTRAP_SERVERS", "127.0.0.1:9123"),
+        help="the server (default: $FOREBAY_BOOTSTRAP_SERVERS, or 127.0.0.1:9123)",
+    )
+    parser.add_argument("--user", help="log in as this user, by SASL/PLAIN")
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="file that holds the password (default: $FOREBAY_PASSWORD)"
+    )
+    command.arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    with connect(options.bootstrap_servers, options.user, _password(options)) as connection:
+        result: int = options.browse(connection, options)
+    return result
+
+
+def _password(options: argparse.Namespace) -> str | None:
+    if options.password_file is None:
+        return os.environ.get("FOREBAY_PASSWORD") if options.user else None
+    with open(options.password_file, encoding="utf-8") as file:
+        return file.read().rstrip("\n")
+
+
+# ---- tables, describe, status ---------------------------------------------------------------------------------------
+
+
+def _tables_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("database", nargs="?", help="list this database only")
+
+
+def _tables(connection: Connection, options: argparse.Namespace) -> int:
+    admin = connection.admin
+    databases = [options.database] if options.database else admin.list_databases()
+    rows = []
+    for database in databases:
+        for name in admin.list_tables(database):
+            info = admin.table_info(f"{database}.{name}")
+            kind = "primary key" if info.has_primary_key else "log"
+            count = _row_count(connection, info)
+            rows.append([str(info.path), kind, str(info.bucket_count), count, info.descriptor.comment or ""])
+    print("\n".join(text_table(["table", "kind", "buckets", "rows", "comment"], rows, {2, 3})))
+    if not rows:
+        where = f"database {databases[0]}" if options.database else f"{', '.join(databases)}"
+        print(f"(no tables in {where})")
+    return 0
+
+
+def _row_count(connection: Connection, info: Any) -> str:
+    try:
+        count = connection.admin.table_stats(info).row_count
+    except UnsupportedOperation:  # Fluss 0.9 does not count
+        return "?"
+    return "?" if count is None else f"{count:,}"
+
+
+def _table_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", help="the table, as database.table")
+
+
+def _describe(connection: Connection, options: argparse.Namespace) -> int:
+    table = connection.table(options.table)
+    info, descriptor = table.info, table.info.descriptor
+    print(f"{info.path}  ({'primary-key table' if info.has_primary_key else 'log table'}, id {info.table_id})")
+    if descriptor.comment:
+        print(f"  {descriptor.comment}")
+    print()
+    key = set(info.schema.primary_key)
+    rows = [
+        [column.name, str(column.data_type), "primary key" if column.name in key else "", column.comment or ""]
+        for column in info.schema.columns
+    ]
+    print("\n".join(text_table(["column", "type", "", "comment"], rows)))
+    print()
+    facts = {
+        "primary key": ", ".join(info.schema.primary_key),
+        "partitioned by": ", ".join(descriptor.partition_keys),
+        "bucket key": ", ".join(descriptor.bucket_keys),
+        "buckets": str(info.bucket_count),
+        "auto-increment": info.schema.auto_increment_column or "",
+        "created": _time(info.created_ms),
+        "changed": _time(info.modified_ms),
+        "rows": _row_count(connection, info),
+        **{f"option {key}": value for key, value in sorted(descriptor.properties.items())},
+        **{f"property {key}": value for key, value in sorted(descriptor.custom_properties.items())},
+    }
+    if descriptor.partition_keys:
+        partitions = connection.admin.list_partitions(info.path)
+        facts["partitions"] = ", ".join(p.name for p in partitions) or "(none yet)"
+    width = max(len(name) for name in facts)
+    print("\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items() if value))
+    return 0
+
+
+def _time(milliseconds: int) -> str:
+    if milliseconds < 0:
+        return ""
+    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _no_arguments(_parser: argparse.ArgumentParser) -> None:
+    return
+
+
+def _status(connection: Connection, options: argparse.Namespace) -> int:
+    admin = connection.admin
+    nodes = [[node.role.name.lower(), str(node.node_id), f"{node.host}:{node.port}"] for node in admin.server_nodes()]
+    print("\n".join(text_table(["server", "id", "address"], nodes)))
+    try:
+        health = admin.cluster_health()
+        print(
+            f"\nhealth: {health.status.name}, {health.active_leader_replicas} of {health.leader_replicas} buckets serve"
+        )
+    except UnsupportedOperation:
+        print("\nhealth: this server does not tell")
+    databases = [[d.name, "?" if d.table_count is None else str(d.table_count)] for d in admin.database_summaries()]
+    print("\n" + "\n".join(text_table(["database", "tables"], databases, {1})))
+    configs = [[entry.key, entry.value or ""] for entry in admin.describe_configs()]
+    if configs:
+        print("\n" + "\n".join(text_table(["setting", "value"], configs)))
+    return 0
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _rows_arguments(parser: argparse.ArgumentParser) -> None:
+    _table_argument(parser)
+    parser.add_argument("-c", "--columns", metavar="A,B,...", help="these columns only")
+    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="how to print (default: %(default)s)")
+
+
+def _scan_arguments(parser: argparse.ArgumentParser) -> None:
+    _rows_arguments(parser)
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many rows")
+    _where_argument(parser)
+
+
+def _where_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-w", "--where", action="append", default=[], metavar="'COLUMN OP VALUE'",
+        help="only rows for which this holds (OP is = != < <= > >=); may be repeated",
+    )  # fmt: skip
+
+
+def _scan(connection: Connection, options: argparse.Namespace) -> int:
+    table = connection.table(options.table)
+    scan = table.scan(columns=_columns(options), filter=_predicate(table, options.where), limit=options.limit)
+    with scan, Progress(f"scanning {table.path}:") as progress:
+        rows = print_batches(progress.counted(scan), options.format)
+    if options.format == "table":
+        print(f"({rows:,} row{'' if rows == 1 else 's'})")
+    return 0
+
+
+def _tail_arguments(parser: argparse.ArgumentParser) -> None:
+    _rows_arguments(parser)
+    parser.add_argument(
+        "--from", dest="start", default="latest", metavar="WHERE",
+        help="earliest, latest, or a time such as 2026-01-31T12:00 (UTC unless it says otherwise) (default: latest)",
+    )  # fmt: skip
+    parser.add_argument("--no-follow", action="store_true", help="stop at the present end instead of waiting for more")
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after so many rows")
+    _where_argument(parser)
+
+
+def _tail(connection: Connection, options: argparse.Namespace) -> int:
+    table = connection.table(options.table)
+    reader = table.log(
+        _start(options.start),
+        "latest" if options.no_follow else None,
+        columns=_columns(options),
+        filter=_predicate(table, options.where),
+    )
+    with reader:
+        print_batches(_limited(reader, options.limit), options.format)
+    return 0
+
+
+def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    if limit is not None and limit <= 0:
+        return
+    for batch in batches:
+        yield batch if limit is None else batch.slice(0, limit)
+        if limit is not None:
+            limit -= batch.num_rows
+            if limit <= 0:
+                return
+
+
+def _start(text: str) -> str | dt.datetime:
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        time = dt.datetime.fromisoformat(text)
+    except ValueError as e:
+        raise InvalidRequest(f"--from {text!r} is neither earliest, latest nor a time like 2026-01-31T12:00") from e
+    return time if time.tzinfo else time.replace(tzinfo=dt.UTC)
+
+
+def _get_arguments(parser: argparse.ArgumentParser) -> None:
+    _rows_arguments(parser)
+    parser.add_argument(
+        "keys", nargs="+", metavar="KEY",
+        help="a key: its value, or column=value pairs with commas where the key has several columns",
+    )  # fmt: skip
+
+
+def _get(connection: Connection, options: argparse.Namespace) -> int:
+    table = connection.table(options.table)
+    if not table.has_primary_key:
+        raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `tail`")
+    found = table.lookup(_keys(table, options.keys), _columns(options), missing="drop")
+    print_batches(found.combine_chunks().to_batches(), options.format)
+    if found.num_rows < len(options.keys) and options.format == "table":
+        print(f"({found.num_rows} of {len(options.keys)} keys found)")
+    return 0 if found.num_rows == len(options.keys) else 1
+
+
+def _keys(table: Table, texts: list[str]) -> pa.Table:
+    """What the user typed, as a table of the primary key columns."""
+    names = table.schema.primary_key
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for text in texts:
+        given = {names[0]: text} if len(names) == 1 and "=" not in text else dict(_pairs(text, names))
+        if set(given) != set(names):
+            raise InvalidRequest(f"key {text!r} of {table.path} must give {', '.join(f'{name}=...' for name in names)}")
+        for name, value in given.items():
+            columns[name].append(value)
+    return pa.table({name: _typed(table, name, values) for name, values in columns.items()})
+
+
+def _pairs(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidRequest(f"{part!r} in key {text!r} is not column=value; the key is ({', '.join(names)})")
+        yield name.strip(), value.strip()
+
+
+def _typed(table: Table, column: str, texts: list[str]) -> pa.Array:
+    """Text -> values of a column's type. Raises `InvalidRequest`, which names the column and the text."""
+    data_type = table.arrow_schema.field(table.schema.column(column).name).type
+    try:
+        if pa.types.is_timestamp(data_type) and data_type.tz:
+            return pa.array(texts).cast(pa.timestamp(data_type.unit)).cast(data_type)
+        if pa.types.is_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
+            return pa.array([bytes.fromhex(text) for text in texts], data_type)
+        return pa.array(texts).cast(data_type)
+    except (pa.ArrowException, ValueError) as e:
+        raise InvalidRequest(f"column {column} of {table.path} is {data_type}; {', '.join(texts)} is not: {e}") from e
+
+
+def _columns(options: argparse.Namespace) -> list[str] | None:
+    return None if options.columns is None else [name.strip() for name in options.columns.split(",")]
+
+
+def _predicate(table: Table, conditions: list[str]) -> Predicate | None:
+    """The conjunction of `--where` conditions."""
+    leaves: list[Predicate] = []
+    for condition in conditions:
+        match = _CONDITION.match(condition)
+        if match is None:
+            raise InvalidRequest(f"--where {condition!r} is not COLUMN OP VALUE, with OP one of {' '.join(_OPERATORS)}")
+        name, operator, text = match.groups()
+        if len(text) >= 2 and text[0] == text[-1] == "'":
+            text = text[1:-1]
+        leaves.append(Leaf(_OPERATORS[operator], name, (_typed(table, name, [text])[0].as_py(),)))
+    return reduce(and_, leaves) if leaves else None
+
+
+class _Browse:
+    """One of the commands: its arguments, what it does, and examples."""
+
+    def __init__(
+        self,
+        arguments: Callable[[argparse.ArgumentParser], None],
+        run: Callable[[Connection, argparse.Namespace], int],
+        epilog: str,
+    ) -> None:
+        self.arguments = arguments
+        self.run = run
+        self.epilog = epilog
+
+
+_COMMANDS = {
+    "tables": _Browse(_tables_arguments, _tables, "example:\n  forebay tables sales"),
+    "describe": _Browse(_table_argument, _describe, "example:\n  forebay describe sales.orders"),
+    "status": _Browse(_no_arguments, _status, "example:\n  forebay status -b 127.0.0.1:9123"),
+    "scan": _Browse(
+        _scan_arguments,
+        _scan,
+        "examples:\n  forebay scan sales.orders -w 'amount >= 100' -c id,amount -n 20\n"
+        "  forebay scan sales.orders -f csv > orders.csv",
+    ),
+    "tail": _Browse(
+        _tail_arguments,
+        _tail,
+        "examples:\n  forebay tail sales.orders                  # wait for changes, until Ctrl-C\n"
+        "  forebay tail sales.orders --from earliest --no-follow -f json",
+    ),
+    "get": _Browse(
+        _get_arguments,
+        _get,
+        "examples:\n  forebay get sales.orders 17 18\n  forebay get sales.visits user=7,day=2026-01-31",
+    ),
+}

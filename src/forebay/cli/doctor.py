@@ -1,0 +1,158 @@
+"""`forebay doctor`: look at this machine, and say what Forebay will miss and how to mend it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK
+
+_GOOD, _NOTE, _BAD = "ok", "note", "BAD"
+_FREE_BYTES_MIN = 2 << 30
+_OPEN_FILES_MIN = 4096
+_SYNC_TRIALS = 25
+
+
+class Finding(NamedTuple):
+    """One line of the report; `advice` says what to do where something is missing."""
+
+    mark: str
+    what: str
+    detail: str
+    advice: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    parser.add_argument("--data-dir", default=".", metavar="DIR", help="measure the disk of this folder (default: .)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit code 1 if something that Forebay cannot do without is missing."""
+    bad = False
+    for finding in examine(Path(options.data_dir)):
+        bad = bad or finding.mark == _BAD
+        print(f"{finding.mark:5} {finding.what:16} {finding.detail}", flush=True)
+        if finding.advice:
+            print(f"{'':22} -> {finding.advice}")
+    print("\nSomething that Forebay needs is missing." if bad else "\nForebay can run here.")
+    return 1 if bad else 0
+
+
+def examine(data_dir: Path) -> Iterator[Finding]:
+    """All findings, one by one: measuring the disk takes a moment."""
+    yield _python()
+    yield _kernels()
+    yield Finding(_GOOD, "Arrow", f"pyarrow {pa.__version__}")
+    yield _package("lmdb", "state engine", required=True, advice="pip install lmdb")
+    yield _package("rocksdict", "RocksDB engine", required=False, advice="optional: pip install 'forebay[rocksdb]'")
+    yield _package("pyspark", "Spark", required=False, advice="for Spark SQL: pip install 'forebay[spark]'")
+    yield _java()
+    yield _compiler()
+    yield _open_files()
+    yield _space(data_dir)
+    yield _disk(data_dir)
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Finding(_GOOD, "Python", version)
+    return Finding(_NOTE, "Python", version, "Forebay is tested with Python 3.11, 3.12 and 3.13")
+
+
+def _kernels() -> Finding:
+    try:
+        module = importlib.import_module("forebay.codec._row_decode")
+    except ImportError as e:
+        return Finding(_BAD, "kernels", f"not usable: {e}", "build them: pip install . (or `make build`); needs gcc")
+    return Finding(_GOOD, "kernels", f"compiled, {Path(str(module.__file__)).name}")
+
+
+def _package(name: str, what: str, *, required: bool, advice: str) -> Finding:
+    try:
+        importlib.import_module(name)
+        return Finding(_GOOD, what, f"{name} {importlib.metadata.version(name)}")
+    except ImportError as e:
+        return Finding(_BAD if required else _NOTE, what, f"{name} cannot be imported: {e}", advice)
+
+
+def _java() -> Finding:
+    if importlib.util.find_spec("pyspark") is None:
+        return Finding(_NOTE, "Java", "not looked for, as Spark is not installed")
+    from forebay.base.errors import UnsupportedOperation
+    from forebay.spark.java import ensure_java, java_version
+
+    try:
+        home = ensure_java(dict(os.environ))
+    except UnsupportedOperation as e:
+        return Finding(_NOTE, "Java", e.message)
+    return Finding(_GOOD, "Java", f"version {java_version(home)} in {home}")
+
+
+def _compiler() -> Finding:
+    found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    if found:
+        return Finding(_GOOD, "C compiler", found)
+    return Finding(_NOTE, "C compiler", "none found", "needed to install from source: apt install gcc")
+
+
+def _open_files() -> Finding:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    detail = f"{soft:,} (can be raised to {hard:,})"
+    if soft >= _OPEN_FILES_MIN:
+        return Finding(_GOOD, "open files", detail)
+    return Finding(_NOTE, "open files", detail, f"many buckets need more: ulimit -n {min(hard, 65_536)}")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists: nothing is created."""
+    folder = folder.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
+
+
+def _space(data_dir: Path) -> Finding:
+    free = shutil.disk_usage(_existing(data_dir)).free
+    detail = f"{free / 2**30:.1f} GiB free in {data_dir}"
+    if free >= _FREE_BYTES_MIN:
+        return Finding(_GOOD, "disk space", detail)
+    return Finding(_NOTE, "disk space", detail, "the server refuses writes when a disk is nearly full")
+
+
+def _disk(data_dir: Path) -> Finding:
+    """How long an acknowledged write waits for the disk."""
+    try:
+        milliseconds = sorted(_sync_milliseconds(_existing(data_dir), SYSTEM_CLOCK.monotonic))
+    except OSError as e:
+        return Finding(_BAD, "disk", f"cannot write in {data_dir}: {e}", "choose another --data-dir")
+    median = statistics.median(milliseconds)
+    detail = f"a write of 64 KiB is durable after {median:.1f} ms (median; {milliseconds[-1]:.1f} ms at worst)"
+    if median < 20:
+        return Finding(_GOOD, "disk", detail)
+    return Finding(_NOTE, "disk", detail, "every group of acknowledged writes (acks=all) waits that long")
+
+
+def _sync_milliseconds(folder: Path, now: Callable[[], float]) -> Iterator[float]:
+    block = bytes(range(256)) * 256
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_SYNC_TRIALS):
+            began = now()
+            file.write(block)
+            file.flush()
+            os.fdatasync(file.fileno())
+            yield (now() - began) * 1000

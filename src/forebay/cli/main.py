@@ -1,0 +1,73 @@
+"""The command `forebay`: finds the subcommand, runs it, and turns errors into messages for people."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from forebay.base.errors import ForebayError
+
+
+class _Command(NamedTuple):
+    """A subcommand: the module that implements it (`add_arguments`, `run`), and its line in the help."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "quickstart": _Command("forebay.cli.quickstart", "stream real data into live tables, query them, prove the result"),
+    "server": _Command("forebay.cli.server", "run the server: live tables on the Apache Fluss protocol"),
+    "tables": _Command("forebay.cli.browse", "list databases and tables"),
+    "describe": _Command("forebay.cli.browse", "show a table's columns, keys, options and size"),
+    "tail": _Command("forebay.cli.browse", "follow a table's log or changelog"),
+    "get": _Command("forebay.cli.browse", "look rows up by primary key"),
+    "scan": _Command("forebay.cli.browse", "read a whole table"),
+    "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
+    "doctor": _Command("forebay.cli.doctor", "check this machine: Python, compiler, Java, Spark, disk"),
+}
+
+EXIT_USER_ERROR = 1
+EXIT_INTERRUPTED = 130
+
+
+def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; only the subcommand that is asked for is imported, so that `forebay --help` is instant."""
+    parser = argparse.ArgumentParser(
+        prog="forebay",
+        description="Forebay: live tables for Python and PySpark, on the Apache Fluss protocol.",
+        epilog="Try `forebay quickstart`. `forebay COMMAND --help` explains a command.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(name, help=command.help, description=command.help[0].upper() + command.help[1:] + ".")
+        if name == asked:
+            module = importlib.import_module(command.module)
+            module.add_arguments(sub, name)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code (0 good, 1 the user can mend it, 2 wrong usage, 130 interrupted)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(arguments)
+    options = parser.parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] | None = getattr(options, "run", None)
+    if run is None:
+        parser.print_help()
+        return 0
+    try:
+        return run(options)
+    except ForebayError as e:
+        print(f"forebay: {e}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, `head` for instance, has seen enough
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,104 @@
+"""`forebay server`: run a server until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+from forebay.server.config import SETTINGS, ServerConfig, parse_definition, read_settings_file, server_config
+from forebay.server.server import Addresses, ForebayServer
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    settings = "\n".join(f"  {key} (default {s.default}): {s.help}" for key, s in sorted(SETTINGS.items()))
+    parser.epilog = f"settings for -D and --config:\n{settings}\n\nListener and security settings are Fluss's own."
+    parser.add_argument(
+        "--data-dir", default="forebay-data", metavar="DIR", help="where tables live (default: %(default)s)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--coordinator-port", type=int, default=9123, metavar="PORT", help="clients connect here (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tablet-port", type=int, default=9124, metavar="PORT", help="data is served here (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--sasl", action="store_true", help="add listeners that ask for user and password, at ports that are printed"
+    )
+    parser.add_argument(
+        "-D", dest="definitions", action="append", default=[], metavar="key=value", help="a setting; may be repeated"
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings as 'key: value' lines (Fluss's server.yaml)")
+    parser.add_argument(
+        "--ready-file", metavar="FILE", help="write the addresses here, as JSON, once the server serves"
+    )
+    parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    settings = read_settings_file(options.config) if options.config else {}
+    settings |= dict(parse_definition(text) for text in options.definitions)
+    config = server_config(
+        options.data_dir,
+        host=options.host,
+        coordinator_port=options.coordinator_port,
+        tablet_port=options.tablet_port,
+        sasl=options.sasl,
+        settings=settings,
+    )
+    asyncio.run(_serve(config, options.ready_file))
+    return 0
+
+
+async def _serve(config: ServerConfig, ready_file: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = ForebayServer(config)
+    addresses = await server.start()
+    try:
+        print(_welcome(addresses, config), flush=True)
+        if ready_file is not None:
+            _write_ready_file(Path(ready_file), addresses)
+        await stopping.wait()
+        _LOGGER.info("stopping")
+    finally:
+        await server.stop()
+    _LOGGER.info("stopped")
+
+
+def _welcome(addresses: Addresses, config: ServerConfig) -> str:
+    lines = [
+        f"Forebay serves {Path(config.data_dir).absolute()}",
+        f"  Python   forebay.connect('{addresses.bootstrap_servers}')",
+        f"  pyfluss  fluss.Config({{'bootstrap.servers': '{addresses.bootstrap_servers}'}})",
+        f"  Spark    forebay.spark.attach(spark, bootstrap_servers='{addresses.bootstrap_servers}')",
+    ]
+    if addresses.sasl_bootstrap_servers:
+        lines.append(f"  SASL     {addresses.sasl_bootstrap_servers}")
+    return "\n".join([*lines, "Stop it with Ctrl-C or SIGTERM."])
+
+
+def _write_ready_file(path: Path, addresses: Addresses) -> None:
+    """Whole or not at all: whoever waits for the file must not read half of it."""
+    content = {
+        "bootstrap.servers": addresses.bootstrap_servers,
+        "sasl.bootstrap.servers": addresses.sasl_bootstrap_servers,
+        "tablet.servers": addresses.tablet_servers,
+        "pid": os.getpid(),
+    }
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(content))
+    temporary.replace(path)

@@ -1,0 +1,38 @@
+"""The client: synchronous, Arrow first. `forebay.connect` is the way in; docs/client.md is the guide.
+
+Names are loaded when they are first used, so that importing one part does not load the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection as Connection
+    from forebay.client.connection import connect as connect
+    from forebay.client.connection import shared_connection as shared_connection
+    from forebay.client.options import Settings as Settings
+    from forebay.client.options import make_settings as make_settings
+    from forebay.client.sources import register_source as register_source
+    from forebay.client.table import Table as Table
+
+__all__ = ["Connection", "Settings", "Table", "connect", "make_settings", "register_source", "shared_connection"]
+
+_MODULES = {
+    "Connection": "connection",
+    "Settings": "options",
+    "Table": "table",
+    "connect": "connection",
+    "make_settings": "options",
+    "register_source": "sources",
+    "shared_connection": "connection",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'forebay.client' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(f"forebay.client.{module}"), name)

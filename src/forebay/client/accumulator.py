@@ -1,0 +1,375 @@
+"""Batches that wait to be sent, and the memory that they take.
+
+Nouns: a `Batch` is an encoded batch for one bucket on its way to the server; a `WriteTracker` is told of the fate of
+all batches of one call or one buffered writer; the `Accumulator` holds a queue of batches for each bucket.
+
+Rules: batches of one bucket are sent in the order in which they came. All batches that are not acknowledged yet count
+against `client.writer.buffer.memory-size`; who adds more waits (back-pressure). A batch always ends: acknowledged, or
+failed with an error that its tracker keeps until somebody asks.
+
+Flow: `add` -> (sender) `take_ready` -> sent -> `complete`, `retry_later` or `fail`.
+
+Prior art: RecordAccumulator and Sender of Fluss and Kafka. Unlike there, rows are encoded before they come here, so
+batches are closed from the start; waiting for company (linger) happens in forebay.client.writer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
+from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
+from forebay.client.results import WriteResult
+from forebay.metadata.table import TableBucket, TablePath
+
+_BACK_OFF_FIRST_SECONDS = 0.02
+_BACK_OFF_MAX_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """What batches of one request have in common."""
+
+    path: TablePath
+    table_id: int
+    is_kv: bool
+    columns: tuple[int, ...] = ()
+    """Positions of the columns that a partial update writes; empty for whole rows."""
+
+
+class Batch:
+    """An encoded batch for one bucket. Belongs to the accumulator, whose lock guards it."""
+
+    __slots__ = (
+        "acknowledged_when_sent",
+        "added_at",
+        "attempts",
+        "bucket",
+        "data",
+        "last_error",
+        "not_before",
+        "rows",
+        "sequence",
+        "sequence_was_reset",
+        "size",
+        "target",
+        "tracker",
+        "writer_id",
+    )
+
+    def __init__(
+        self, target: WriteTarget, bucket: TableBucket, data: bytearray, rows: int, tracker: WriteTracker
+    ) -> None:
+        self.target = target
+        self.bucket = bucket
+        self.data = data
+        self.size = len(data)
+        self.rows = rows
+        self.tracker = tracker
+        self.writer_id = NO_WRITER_ID
+        self.sequence = NO_SEQUENCE
+        self.sequence_was_reset = False
+        self.acknowledged_when_sent = NO_SEQUENCE
+        self.attempts = 0
+        self.added_at = 0.0
+        self.not_before = 0.0
+        self.last_error: ForebayError | None = None
+
+
+class WriteTracker:
+    """Counts the batches of one call or writer: how many are under way, what was written, what went wrong."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._under_way = 0
+        self._rows = 0
+        self._batches = 0
+        self._end_offsets: dict[TableBucket, int] = {}
+        self._rows_lost = 0
+        self._error: ForebayError | None = None
+
+    @property
+    def error(self) -> ForebayError | None:
+        """The first error, saying also how many rows were not written."""
+        with self._condition:
+            error = self._error
+            if error is None:
+                return None
+            return type(error)(
+                f"{error.message} ({self._rows_lost} rows were not written, {self._rows} were)", error.code
+            )
+
+    def begun(self) -> None:
+        with self._condition:
+            self._under_way += 1
+
+    def written(self, batch: Batch, end_offset: int | None) -> None:
+        with self._condition:
+            self._rows += batch.rows
+            self._batches += 1
+            if end_offset is not None and end_offset > self._end_offsets.get(batch.bucket, -1):
+                self._end_offsets[batch.bucket] = end_offset
+            self._end_one()
+
+    def lost(self, batch: Batch, error: ForebayError) -> None:
+        with self._condition:
+            self._rows_lost += batch.rows
+            self._error = self._error or error
+            self._end_one()
+
+    def refused(self, error: ForebayError, rows: int) -> None:
+        """Take note of rows that could not even be encoded, by a thread that has nobody to tell."""
+        with self._condition:
+            self._rows_lost += rows
+            self._error = self._error or error
+
+    def _end_one(self) -> None:
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._condition.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no batch is under way; whether that is so after `timeout` seconds (None: as long as it takes)."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._under_way == 0, timeout)
+
+    def result(self) -> WriteResult:
+        """What has been written so far."""
+        with self._condition:
+            return WriteResult(self._rows, self._batches, dict(self._end_offsets))
+
+
+class Accumulator:
+    """The queues. Thread-safe; `changed` is notified when there may be something to send."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        idempotence: Idempotence | None,
+        *,
+        memory_bytes: int,
+        wait_seconds: float,
+        in_flight_max: int,
+        delivery_seconds: float,
+        throttle_seconds_max: float,
+    ) -> None:
+        self._clock = clock
+        self.idempotence = idempotence
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._memory_freed = threading.Condition(self.lock)
+        self._memory_bytes = memory_bytes
+        self._wait_seconds = wait_seconds
+        self._in_flight_max = in_flight_max
+        self._delivery_seconds = delivery_seconds
+        self._throttle_seconds_max = throttle_seconds_max
+        self._queues: dict[TableBucket, deque[Batch]] = {}
+        self._in_flight: dict[TableBucket, int] = {}
+        self._throttled: dict[TableBucket, float] = {}
+        self._used = 0
+        self._unfinished = 0
+        self._closed: ForebayError | None = None
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all batches that have not ended."""
+        return self._used
+
+    @property
+    def unfinished(self) -> int:
+        """How many batches have not ended."""
+        return self._unfinished
+
+    # ---- writers' side ----------------------------------------------------------------------------------------------
+
+    def add(self, batch: Batch, wait: bool = True) -> None:
+        """Queue a batch; with `wait` when there is memory for it, otherwise at once.
+
+        Raises `LimitExceeded` if there is none within `client.writer.buffer.wait-timeout`, and `Unavailable` when the
+        connection is closed.
+        """
+        with self.lock:
+            if wait:
+                self._wait_for_memory(batch)
+            if self._closed is not None:
+                raise self._closed
+            self._used += batch.size
+            self._unfinished += 1
+            batch.added_at = self._clock.monotonic()
+            batch.tracker.begun()
+            self._queues.setdefault(batch.bucket, deque()).append(batch)
+            self.changed.notify_all()
+
+    def _wait_for_memory(self, batch: Batch) -> None:
+        def is_free() -> bool:
+            # A batch larger than all of the memory goes alone.
+            return self._closed is not None or self._used == 0 or self._used + batch.size <= self._memory_bytes
+
+        limit = None if self._wait_seconds == float("inf") else self._wait_seconds
+        if not self._memory_freed.wait_for(is_free, limit):
+            raise LimitExceeded(
+                f"no room for a batch of {batch.size} bytes for table {batch.target.path} within "
+                f"{self._wait_seconds:g} s: {self._used} bytes wait for their acknowledgement. Write more slowly, or "
+                "raise 'client.writer.buffer.memory-size' or 'client.writer.buffer.wait-timeout'",
+                ErrorCode.CLIENT_ERROR,
+            )
+
+    # ---- the sender's side ------------------------------------------------------------------------------------------
+
+    def take_ready(
+        self, leader_of: Callable[[TableBucket], int | None], request_bytes_max: int
+    ) -> tuple[dict[tuple[int, WriteTarget], list[Batch]], list[Batch], float | None]:
+        """Take batches that can be sent now, at most one of each bucket.
+
+        Returns them by (server, target); the first batches of buckets whose leader is unknown; and how many seconds
+        from now something may become ready by itself (None: never).
+        """
+        now = self._clock.monotonic()
+        ready: dict[tuple[int, WriteTarget], list[Batch]] = {}
+        sizes: dict[tuple[int, WriteTarget], int] = {}
+        leaderless: list[Batch] = []
+        wake_at: float | None = None
+        for bucket, queue in self._queues.items():
+            if not queue:
+                continue
+            batch = queue[0]
+            waits_until = max(batch.not_before, self._throttled.get(bucket, 0.0))
+            if waits_until > now:
+                wake_at = waits_until if wake_at is None else min(wake_at, waits_until)
+                continue
+            if not self._may_send(batch):
+                continue
+            server = leader_of(bucket)
+            if server is None:
+                leaderless.append(batch)
+                continue
+            key = (server, batch.target)
+            if key in ready and sizes[key] + batch.size > request_bytes_max:
+                wake_at = now
+                continue
+            ready.setdefault(key, []).append(queue.popleft())
+            sizes[key] = sizes.get(key, 0) + batch.size
+            self._begin(batch)
+        return ready, leaderless, None if wake_at is None else max(wake_at - now, 0.0)
+
+    def _may_send(self, batch: Batch) -> bool:
+        if self.idempotence is not None:
+            if self.idempotence.writer_id == NO_WRITER_ID and batch.sequence == NO_SEQUENCE:
+                return False
+            return self.idempotence.may_send(batch)
+        return self._in_flight.get(batch.bucket, 0) < self._in_flight_max
+
+    def _begin(self, batch: Batch) -> None:
+        batch.attempts += 1
+        self._in_flight[batch.bucket] = self._in_flight.get(batch.bucket, 0) + 1
+        if self.idempotence is not None:
+            self.idempotence.begin(batch)
+
+    def needs_writer_id(self) -> list[TablePath]:
+        """The tables that wait for a writer id; none if there is one, or nothing to send."""
+        if self.idempotence is None or self.idempotence.writer_id != NO_WRITER_ID:
+            return []
+        return list({queue[0].target.path for queue in self._queues.values() if queue})
+
+    def complete(self, batch: Batch, end_offset: int | None) -> None:
+        """A batch that was sent is written."""
+        if self.idempotence is not None:
+            self.idempotence.succeeded(batch)
+        self._sent_one_less(batch)
+        self._end(batch)
+        batch.tracker.written(batch, end_offset)
+
+    def retry_later(self, batch: Batch, error: ForebayError) -> None:
+        """A batch that was sent is to be sent again, after a pause, in its place by sequence."""
+        self._sent_one_less(batch)
+        batch.last_error = error
+        pause = min(_BACK_OFF_FIRST_SECONDS * 2 ** min(batch.attempts - 1, 10), _BACK_OFF_MAX_SECONDS)
+        batch.not_before = self._clock.monotonic() + pause
+        queue = self._queues.setdefault(batch.bucket, deque())
+        place = 0
+        if self.idempotence is not None:
+            # Sequences never wrap within the few batches in flight that can stand here.
+            while place < len(queue) and queue[place].sequence != NO_SEQUENCE:
+                if queue[place].writer_id == batch.writer_id and queue[place].sequence > batch.sequence:
+                    break
+                place += 1
+        queue.insert(place, batch)
+        self.changed.notify_all()
+
+    def fail(self, batch: Batch, error: ForebayError, *, certain: bool) -> None:
+        """A batch that was sent has failed for good; `certain` says that the server did not write it."""
+        if self.idempotence is not None:
+            self.idempotence.failed(batch, error.code, certain)
+        self._sent_one_less(batch)
+        self._end(batch)
+        batch.tracker.lost(batch, error)
+
+    def fail_queued(self, batches: Iterable[Batch], error: ForebayError) -> None:
+        """Fail batches that are in the queues. One that was sent before may have been written."""
+        for batch in list(batches):
+            queue = self._queues.get(batch.bucket)
+            if queue is None or batch not in queue:
+                continue
+            queue.remove(batch)
+            if self.idempotence is not None:
+                self.idempotence.failed(batch, error.code, batch.attempts == 0)
+            self._end(batch)
+            batch.tracker.lost(batch, error)
+
+    def queued(self, matches: Callable[[Batch], bool]) -> list[Batch]:
+        """The batches in the queues for which `matches` holds."""
+        return [batch for queue in self._queues.values() for batch in queue if matches(batch)]
+
+    def expire(self) -> float | None:
+        """Fail queued batches that have waited too long; returns in how many seconds the next one may."""
+        now = self._clock.monotonic()
+        oldest = min((queue[0].added_at for queue in self._queues.values() if queue), default=None)
+        if oldest is None:
+            return None
+        if oldest + self._delivery_seconds <= now:
+            for batch in self.queued(lambda b: b.added_at + self._delivery_seconds <= now):
+                why = f" The last error was: {batch.last_error}" if batch.last_error is not None else ""
+                self.fail_queued(
+                    [batch],
+                    Unavailable(
+                        f"a batch for bucket {batch.bucket.bucket} of table {batch.target.path} was not acknowledged "
+                        f"within {self._delivery_seconds:g} s ('client.writer.delivery-timeout').{why}",
+                        ErrorCode.REQUEST_TIME_OUT,
+                    ),
+                )
+        return max(oldest + self._delivery_seconds - now, 0.0)
+
+    def throttle(self, bucket: TableBucket, pressure: float) -> None:
+        """Pause a bucket: the longer, the higher the server's `pressure` (1: it has refused a batch)."""
+        seconds = self._throttle_seconds_max * min(max(pressure, 0.0), 1.0) ** 2
+        if seconds > 0.001:
+            self._throttled[bucket] = self._clock.monotonic() + seconds
+        else:
+            self._throttled.pop(bucket, None)
+
+    def close(self, error: ForebayError) -> None:
+        """Accept no more batches."""
+        with self.lock:
+            self._closed = self._closed or error
+            self._memory_freed.notify_all()
+            self.changed.notify_all()
+
+    def _sent_one_less(self, batch: Batch) -> None:
+        left = self._in_flight.get(batch.bucket, 0) - 1
+        if left > 0:
+            self._in_flight[batch.bucket] = left
+        else:
+            self._in_flight.pop(batch.bucket, None)
+
+    def _end(self, batch: Batch) -> None:
+        self._used -= batch.size
+        self._unfinished -= 1
+        queue = self._queues.get(batch.bucket)
+        if queue is not None and not queue and batch.bucket not in self._in_flight:
+            del self._queues[batch.bucket]
+        self._memory_freed.notify_all()
+        self.changed.notify_all()

@@ -1,0 +1,490 @@
+"""Which servers there are, what they serve, and channels to them.
+
+Nouns: a `ClusterView` is an immutable picture of the cluster: nodes, tables, partitions, the leader of each bucket. The
+`ClusterClient` holds the newest view, one channel for each server, and the schemas of tables by id; every other part
+of the client talks to servers through it.
+
+Rules: the view is never changed, only replaced. A failure that says "you asked the wrong server" leads to a new
+picture of what failed, not of everything. What is safe to repeat is repeated, with growing pauses, until
+`client.retry-timeout` has passed.
+
+Flow: bootstrap address -> Metadata -> nodes -> channels. `tablet_call` and `coordinator_call` send one request;
+`retrying` wraps operations that may be repeated.
+
+Prior art: MetadataUpdater of Fluss's Java client.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
+from forebay.base.ids import IdSource
+from forebay.client.options import Address, Settings
+from forebay.client.rpc import Call, Callback, Channel
+from forebay.metadata import json_serde
+from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey, ServerRole
+from forebay.protocol.convert import (
+    ServerNode,
+    physical_path_to_pb,
+    server_node_from_pb,
+    table_path_from_pb,
+    table_path_to_pb,
+)
+from forebay.protocol.messages import Buffer, Message
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+BOOTSTRAP_RETRIES = 3
+_BACK_OFF_FIRST_SECONDS = 0.02
+_BACK_OFF_MAX_SECONDS = 1.0
+_WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as routing needs it."""
+
+    partition_id: int
+    bucket_count: int | None = None
+    """Its own number of buckets, where the server tells one."""
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """A picture of the cluster at one moment."""
+
+    coordinator: ServerNode | None = None
+    tablet_servers: Mapping[int, ServerNode] = field(default_factory=dict)
+    tables: Mapping[TablePath, TableInfo] = field(default_factory=dict)
+    partitions: Mapping[PhysicalTablePath, Partition] = field(default_factory=dict)
+    leaders: Mapping[TableBucket, int] = field(default_factory=dict)
+    """Server ids. A bucket without a leader is not here."""
+
+    def leader(self, bucket: TableBucket) -> ServerNode | None:
+        server_id = self.leaders.get(bucket)
+        return None if server_id is None else self.tablet_servers.get(server_id)
+
+
+class BackOff:
+    """Growing pauses between attempts: 20 ms, 40 ms, ... 1 s, each a little random."""
+
+    def __init__(self, ids: IdSource) -> None:
+        self._ids = ids
+        self._seconds = _BACK_OFF_FIRST_SECONDS
+
+    def next_seconds(self) -> float:
+        seconds = self._seconds
+        self._seconds = min(2 * seconds, _BACK_OFF_MAX_SECONDS)
+        return self._ids.uniform(0.8 * seconds, 1.2 * seconds)
+
+
+class ClusterClient:
+    """The newest view of the cluster, and the channels. Thread-safe; connects when first used."""
+
+    def __init__(self, settings: Settings, clock: Clock, ids: IdSource) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.ids = ids
+        self.request_seconds: float = settings["client.request-timeout"]
+        self._lock = threading.Lock()
+        self._refresh_lock = threading.Lock()
+        self._connecting: dict[Address, threading.Lock] = {}
+        self._channels: dict[Address, Channel] = {}
+        self._schemas: dict[tuple[int, int], Schema] = {}
+        self._view = ClusterView()
+        self._closed = False
+
+    @property
+    def view(self) -> ClusterView:
+        return self._view
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    # ---- channels ---------------------------------------------------------------------------------------------------
+
+    def channel(self, node: ServerNode | Address) -> Channel:
+        """The channel to a server; opened if need be. Raises `Unavailable`."""
+        if isinstance(node, ServerNode):
+            address, role = Address(node.host, node.port), node.role
+        else:
+            address, role = node, None
+        channel = self._channels.get(address)
+        if channel is not None and not channel.closed:
+            return channel
+        with self._lock:
+            self._check_open()
+            connecting = self._connecting.setdefault(address, threading.Lock())
+        with connecting:
+            channel = self._channels.get(address)
+            if channel is None or channel.closed:
+                channel = self._open(address, role)
+        return channel
+
+    def _open(self, address: Address, role: ServerRole | None) -> Channel:
+        channel = Channel.open(
+            address,
+            clock=self.clock,
+            connect_seconds=self.settings["client.connect-timeout"],
+            request_seconds=self.request_seconds,
+            expected_role=role,
+            credentials=self.settings.credentials,
+        )
+        with self._lock:
+            if not self._closed:
+                self._channels[address] = channel
+                return channel
+        channel.close()
+        self._check_open()
+        return channel
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("this connection is closed; open another one with forebay.connect()")
+
+    def close(self) -> None:
+        """Close all channels. Calls under way fail. Nothing can be sent afterwards."""
+        with self._lock:
+            self._closed = True
+            channels = list(self._channels.values())
+            self._channels = {}
+        for channel in channels:
+            channel.close()
+        for channel in channels:
+            channel.join(1.0)
+
+    def adopt(self, view: ClusterView, closed: bool) -> None:
+        """Begin with what another client of the same cluster knew."""
+        self._view, self._closed = view, closed
+
+    def forget_channels(self) -> None:
+        """In a forked child: the sockets are the parent's. New ones are opened when needed."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.forget()
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        node: ServerNode | Address,
+        key: ApiKey,
+        message: Message,
+        response: type[M],
+        seconds: float | None = None,
+    ) -> M:
+        """Send one request and wait for its answer. Raises the server's error, or `Unavailable`."""
+        limit = self.request_seconds if seconds is None else seconds
+        return self.channel(node).send(key, message).result(limit).parse(response)
+
+    def send(
+        self,
+        node: ServerNode,
+        key: ApiKey,
+        message: Message,
+        payloads: Sequence[Buffer] = (),
+        callback: Callback | None = None,
+    ) -> Call:
+        """Send one request without waiting. Raises `Unavailable` if that is not possible."""
+        return self.channel(node).send(key, message, payloads, callback)
+
+    def coordinator_call(self, key: ApiKey, message: Message, response: type[M], *, repeatable: bool) -> M:
+        """Ask the coordinator.
+
+        With `repeatable` the request is sent again after any passing failure; otherwise only while it is certain
+        that the server has not seen it.
+        """
+
+        sent = False
+
+        def attempt() -> M:
+            nonlocal sent
+            node = self._view.coordinator
+            if node is None:
+                node = self.refresh().coordinator
+            if node is None:
+                raise Unavailable(
+                    "the cluster has no coordinator at the moment", ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION
+                )
+            sent = False
+            call = self.channel(node).send(key, message)
+            sent = True
+            return call.result(self.request_seconds).parse(response)
+
+        def may_send_again(error: ForebayError) -> bool:
+            return may_repeat(error) and (repeatable or not (sent and error.code in _WITHOUT_ANSWER))
+
+        try:
+            return self.retrying(attempt, allowed=may_send_again)
+        except Unavailable as e:
+            if repeatable or not sent or e.code not in _WITHOUT_ANSWER:
+                raise
+            raise Unavailable(
+                f"{e.message}. The server may have carried out {key.name} or not: look before asking again", e.code
+            ) from e
+
+    def any_call(self, key: ApiKey, message: Message, response: type[M]) -> M:
+        """Ask any server: a tablet server, or else the coordinator. The request must be safe to repeat."""
+
+        def attempt() -> M:
+            if not self._nodes():
+                self.refresh()
+            return self.call(self._nodes()[0], key, message, response)
+
+        return self.retrying(attempt)
+
+    def retrying(
+        self,
+        attempt: Callable[[], T],
+        stale: Callable[[], Any] | None = None,
+        allowed: Callable[[ForebayError], bool] | None = None,
+    ) -> T:
+        """The result of `attempt`, which is repeated after passing failures until `client.retry-timeout`.
+
+        `stale` brings the view up to date after a failure that came from an old one (default: refresh the nodes).
+        `allowed` says which failures may be followed by another attempt (default: `may_repeat`).
+        """
+        allowed = allowed or may_repeat
+        deadline = self.clock.monotonic() + self.settings["client.retry-timeout"]
+        back_off = BackOff(self.ids)
+        while True:
+            try:
+                return attempt()
+            except ForebayError as e:
+                seconds = back_off.next_seconds()
+                if not allowed(e) or self._closed or self.clock.monotonic() + seconds > deadline:
+                    raise
+                self.clock.sleep(seconds)
+                if e.stale_metadata:
+                    self._refresh_quietly(stale or self.refresh)
+
+    def _refresh_quietly(self, refresh: Callable[[], Any]) -> None:
+        try:
+            refresh()
+        except ForebayError as e:
+            if not may_repeat(e):
+                raise
+
+    # ---- the view ---------------------------------------------------------------------------------------------------
+
+    def bootstrap(self) -> None:
+        """Learn the nodes from the bootstrap servers. Raises `Unavailable` if none answers, after a few attempts."""
+        back_off = BackOff(self.ids)
+        errors: dict[Address, ForebayError] = {}
+        for attempt in range(1 + BOOTSTRAP_RETRIES):
+            if attempt:
+                self.clock.sleep(5 * back_off.next_seconds())
+            for address in self.settings.bootstrap_servers:
+                try:
+                    self._take(self.call(address, ApiKey.GET_METADATA, pb.MetadataRequest(), pb.MetadataResponse))
+                except Unavailable as e:
+                    errors[address] = e
+                else:
+                    return
+        reasons = "; ".join(e.message for e in errors.values())
+        raise Unavailable(f"no bootstrap server answers: {reasons}. Is the server running, and is the address right?")
+
+    def refresh(
+        self,
+        tables: Iterable[TablePath] = (),
+        partitions: Iterable[PhysicalTablePath] = (),
+        partition_ids: Mapping[TablePath, Iterable[int]] | None = None,
+    ) -> ClusterView:
+        """Ask for the nodes, and for these tables and partitions; returns the new view.
+
+        Raises `NotFound` for a table or partition that does not exist, `Unavailable` if no server answers.
+        """
+        ids = {path: sorted(wanted) for path, wanted in (partition_ids or {}).items()}
+        request = pb.MetadataRequest(
+            table_path=[table_path_to_pb(path) for path in {*tables, *ids}],
+            partitions_path=[physical_path_to_pb(path) for path in set(partitions)],
+            partitions_id=[partition_id for wanted in ids.values() for partition_id in wanted],
+        )
+        with self._refresh_lock:
+            for node in self._nodes():
+                try:
+                    return self._take(self._metadata(node, request))
+                except Unavailable:
+                    if self._closed:
+                        raise
+            self.bootstrap()
+            if not (request.table_path or request.partitions_path):
+                return self._view
+            return self._take(self._metadata(self._nodes()[0], request))
+
+    def _metadata(self, node: ServerNode, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        try:
+            return self.call(node, ApiKey.GET_METADATA, request, pb.MetadataResponse)
+        except InternalError:
+            # Fluss 0.9 answers so for a table that does not exist.
+            for path in request.table_path:
+                answer = self.call(
+                    node, ApiKey.TABLE_EXISTS, pb.TableExistsRequest(table_path=path), pb.TableExistsResponse
+                )
+                if not answer.exists:
+                    raise NotFound(f"there is no table {table_path_from_pb(path)}") from None
+            raise
+
+    def _nodes(self) -> list[ServerNode]:
+        """All nodes, those first that have the most to tell."""
+        view = self._view
+        return [*view.tablet_servers.values(), *([view.coordinator] if view.coordinator else [])]
+
+    def _take(self, response: pb.MetadataResponse) -> ClusterView:
+        """Put what a server told into a new view. Tables and partitions it did not name stay as they were."""
+        with self._lock:
+            view = self._view = _merge(self._view, response)
+            known = {Address(node.host, node.port) for node in view.tablet_servers.values()}
+            if view.coordinator is not None:
+                known.add(Address(view.coordinator.host, view.coordinator.port))
+            known.update(self.settings.bootstrap_servers)
+            gone = [self._channels.pop(address) for address in list(self._channels) if address not in known]
+        for channel in gone:
+            channel.close()
+        return view
+
+    def forget_leader(self, buckets: Iterable[TableBucket]) -> None:
+        """Take note that the leaders of these buckets are not what the view says."""
+        with self._lock:
+            leaders = dict(self._view.leaders)
+            for bucket in buckets:
+                leaders.pop(bucket, None)
+            self._view = replace(self._view, leaders=leaders)
+
+    def forget_table(self, path: TablePath) -> None:
+        """Drop everything known of a table."""
+        with self._lock:
+            view = self._view
+            info = view.tables.get(path)
+            self._view = replace(
+                view,
+                tables={p: i for p, i in view.tables.items() if p != path},
+                partitions={p: i for p, i in view.partitions.items() if p.table != path},
+                leaders={b: s for b, s in view.leaders.items() if info is None or b.table_id != info.table_id},
+            )
+
+    def leader(self, path: TablePath, bucket: TableBucket) -> ServerNode:
+        """The server that leads a bucket of table `path`; asks the cluster if the view does not know.
+
+        Raises `Unavailable` (LEADER_NOT_AVAILABLE) while there is none, `NotFound` if the table or partition is gone.
+        """
+        node = self._view.leader(bucket)
+        if node is None:
+            view = self.refresh_bucket(path, bucket)
+            node = view.leader(bucket)
+            if node is None:
+                self._check_same_table(view, path, bucket)
+                raise Unavailable(
+                    f"bucket {bucket.bucket} of {path} has no leader at the moment",
+                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+                )
+        return node
+
+    def refresh_bucket(self, path: TablePath, bucket: TableBucket) -> ClusterView:
+        """Ask anew who leads a bucket."""
+        self.forget_leader([bucket])
+        if bucket.partition_id is None:
+            return self.refresh([path])
+        return self.refresh(partition_ids={path: [bucket.partition_id]})
+
+    @staticmethod
+    def _check_same_table(view: ClusterView, path: TablePath, bucket: TableBucket) -> None:
+        info = view.tables.get(path)
+        if info is not None and info.table_id != bucket.table_id:
+            raise NotFound(
+                f"table {path} was dropped and created again (its id was {bucket.table_id} and is {info.table_id} "
+                "now); open it again with connection.table()"
+            )
+
+    # ---- tables and schemas -----------------------------------------------------------------------------------------
+
+    def table_info(self, path: TablePath) -> TableInfo:
+        """The table as it is now. Raises `NotFound`."""
+        view = self.retrying(lambda: self.refresh([path]), stale=lambda: None)
+        info = view.tables.get(path)
+        if info is None:
+            raise NotFound(f"there is no table {path}, or you may not see it")
+        return info
+
+    def schema(self, info: TableInfo, schema_id: int) -> Schema:
+        """A version of a table's schema. Raises `NotFound` (SCHEMA_NOT_EXIST)."""
+        if schema_id == info.schema_id:
+            return info.schema
+        schema = self._schemas.get((info.table_id, schema_id))
+        if schema is None:
+            request = pb.GetTableSchemaRequest(table_path=table_path_to_pb(info.path), schema_id=schema_id)
+            response = self.any_call(ApiKey.GET_TABLE_SCHEMA, request, pb.GetTableSchemaResponse)
+            schema = json_serde.schema_from_json(json_serde.loads(response.schema_json, "table schema"))
+            self._schemas[info.table_id, schema_id] = schema
+        return schema
+
+
+def may_repeat(error: ForebayError) -> bool:
+    """Whether the same request may succeed later, perhaps at another server."""
+    return error.retriable or error.code in (
+        ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
+    )
+
+
+def table_info_from_pb(message: Any, path: TablePath) -> TableInfo:
+    """The table in a PbTableMetadata or a GetTableInfoResponse."""
+    return TableInfo(
+        path,
+        message.table_id,
+        message.schema_id,
+        json_serde.descriptor_from_json(json_serde.loads(message.table_json, "table descriptor")),
+        message.created_time,
+        message.modified_time,
+    )
+
+
+def _merge(view: ClusterView, response: pb.MetadataResponse) -> ClusterView:
+    coordinator = view.coordinator
+    if response.HasField("coordinator_server"):
+        coordinator = server_node_from_pb(response.coordinator_server, ServerRole.COORDINATOR)
+    if not response.tablet_servers:
+        raise Unavailable(
+            "the server knows of no tablet server (yet); it may have just been started",
+            ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        )
+    servers = {node.node_id: server_node_from_pb(node, ServerRole.TABLET) for node in response.tablet_servers}
+    tables, partitions, leaders = dict(view.tables), dict(view.partitions), dict(view.leaders)
+    paths = {info.table_id: path for path, info in tables.items()}
+    for table in response.table_metadata:
+        path = table_path_from_pb(table.table_path)
+        known = tables.get(path)
+        if known is not None and known.table_id != table.table_id:
+            leaders = {bucket: server for bucket, server in leaders.items() if bucket.table_id != known.table_id}
+            partitions = {p: partition for p, partition in partitions.items() if p.table != path}
+        tables[path] = table_info_from_pb(table, path)
+        paths[table.table_id] = path
+        _set_leaders(leaders, table.table_id, None, table.bucket_metadata)
+    for message in response.partition_metadata:
+        owner = paths.get(message.table_id)
+        if owner is not None:
+            count = message.bucket_count if message.HasField("bucket_count") else None
+            name = PhysicalTablePath(owner, message.partition_name)
+            partitions[name] = Partition(message.partition_id, count)
+        _set_leaders(leaders, message.table_id, message.partition_id, message.bucket_metadata)
+    return ClusterView(coordinator, servers, tables, partitions, leaders)
+
+
+def _set_leaders(
+    leaders: dict[TableBucket, int], table_id: int, partition_id: int | None, buckets: Iterable[pb.PbBucketMetadata]
+) -> None:
+    for message in buckets:
+        bucket = TableBucket(table_id, message.bucket_id, partition_id)
+        if message.HasField("leader_id"):
+            leaders[bucket] = message.leader_id
+        else:
+            leaders.pop(bucket, None)

@@ -1,0 +1,232 @@
+"""A connection to a cluster: the way in for everything else.
+
+    conn = forebay.connect("127.0.0.1:9123")
+    conn.admin.create_table("sales.orders", schema, primary_key=["id"])
+    table = conn.table("sales.orders")
+
+Rules: one connection serves all threads of a process. It pickles to its settings: what comes out at the other end, in
+a Spark worker for instance, connects when it is first used. After a fork the child connects anew, too. `close` (or
+the end of a `with` block) sends what buffered writers still hold; a connection that nobody refers to any more closes
+itself without sending.
+
+`shared_connection(settings)` gives every caller in a process the same connection, so that many short tasks need one
+socket for each server and not one for each task.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ForebayError, Unavailable
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.client.cluster import ClusterClient
+from forebay.client.options import Settings, make_settings
+from forebay.metadata.table import TableBucket, TableInfo, TablePath
+from forebay.protocol.convert import ServerNode
+
+if TYPE_CHECKING:
+    from forebay.client.admin import Admin
+    from forebay.client.live_scan import BucketScan
+    from forebay.client.log_reader import LogReader
+    from forebay.client.sender import Sender
+    from forebay.client.table import Table
+
+_live: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def connect(
+    bootstrap_servers: str | None = None, user: str | None = None, password: str | None = None, **options: Any
+) -> Connection:
+    """Connect to a Forebay server or an Apache Fluss cluster.
+
+    `bootstrap_servers` is "host:port", or several of them with commas; any server of the cluster will do. `options`
+    are Fluss's `client.*` options, with dots or underscores, with or without `client.` (docs/client.md). Raises
+    `Unavailable` if no server answers, `AccessDenied` for wrong credentials, `InvalidRequest` for unknown options.
+    """
+    connection = Connection(make_settings(bootstrap_servers, user, password, options))
+    try:
+        connection.cluster.bootstrap()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class Connection:
+    """A connection to a cluster. Thread-safe. Use `connect` to make one."""
+
+    def __init__(self, settings: Settings, *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
+        """Nothing is sent before the first use."""
+        self.settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        self.cluster = ClusterClient(self.settings, self._clock, self._ids)
+        self._lock = threading.Lock()
+        self._sender: Sender | None = None
+        self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
+        self._finalizer.atexit = False
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def ids(self) -> IdSource:
+        return self._ids
+
+    @property
+    def closed(self) -> bool:
+        return self.cluster.closed
+
+    @property
+    def admin(self) -> Admin:
+        """Databases, tables, partitions, offsets, and the cluster itself."""
+        from forebay.client.admin import Admin
+
+        return Admin(self)
+
+    def table(self, table: str | TablePath | TableInfo) -> Table:
+        """A table, by its path "database.table".
+
+        Raises `NotFound` if there is none. A `TableInfo` (as `Table.info` has it) is taken as it is, without asking.
+        """
+        from forebay.client.table import Table
+
+        if not isinstance(table, TableInfo):
+            table = self.cluster.table_info(TablePath.parse(table))
+        return Table(self, table)
+
+    def server_nodes(self) -> list[ServerNode]:
+        """The servers of the cluster, as this client reaches them: the coordinator first."""
+        view = self.cluster.retrying(self.cluster.refresh)
+        return [*([view.coordinator] if view.coordinator else []), *view.tablet_servers.values()]
+
+    def bucket_scan(
+        self,
+        table: str | TablePath | TableInfo,
+        bucket: TableBucket | int,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> BucketScan:
+        """A live scan of one bucket, as one task of a job reads it: see `forebay.client.live_scan.BucketScan`."""
+        return self.table(table).bucket_scan(bucket, columns, limit)
+
+    def bucket_log_reader(
+        self,
+        table: str | TablePath | TableInfo,
+        bucket: TableBucket | int,
+        start: Any,
+        stop: Any = None,
+        **options: Any,
+    ) -> LogReader:
+        """A reader of one bucket's log from offset `start` to before `stop`; `options` as in `Table.log`."""
+        opened = self.table(table)
+        resolved = opened.bucket(bucket)
+        return opened.log({resolved: start}, stop if stop is None else {resolved: stop}, **options)
+
+    @property
+    def sender(self) -> Sender:
+        """What writes batches, started when first needed."""
+        sender = self._sender
+        if sender is None:
+            from forebay.client.sender import Sender
+
+            with self._lock:
+                if self.cluster.closed:
+                    raise Unavailable("this connection is closed; open another one with forebay.connect()")
+                if self._sender is None:
+                    self._sender = Sender(self.cluster)
+                    weakref.finalize(self, Sender.stop, self._sender, join=False).atexit = False
+                sender = self._sender
+        return sender
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing.
+
+        `timeout` is how many seconds to wait (default: as long as batches may take). Raises the first error of a
+        batch that nobody has been told of, after everything is closed.
+        """
+        with self._lock:
+            sender, self._sender = self._sender, None
+        error: ForebayError | None = None
+        if sender is not None:
+            error = sender.close(timeout)
+        self.cluster.close()
+        self._finalizer.detach()
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if kind is None:
+                raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Connection, (self.settings,)
+
+    def __repr__(self) -> str:
+        return f"<forebay.Connection {self.settings!r}{' closed' if self.closed else ''}>"
+
+    def _after_fork(self) -> None:
+        """In a child process: sockets and threads are the parent's, so begin anew."""
+        self._finalizer.detach()
+        cluster, view = self.cluster, self.cluster.view
+        cluster.forget_channels()
+        self._begin()
+        self.cluster.adopt(view, closed=cluster.closed)
+
+
+# ---- one connection a process ---------------------------------------------------------------------------------------
+
+_shared: dict[Settings, Connection] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_connection(settings: Settings) -> Connection:
+    """The connection of this process for `settings`; opened by whoever asks first, closed when the process ends."""
+    with _shared_lock:
+        connection = _shared.get(settings)
+        if connection is None or connection.closed:
+            connection = _shared[settings] = Connection(settings)
+        return connection
+
+
+def _close_all() -> None:
+    """At the end of the process. What a writer still holds is sent if that goes quickly."""
+    for connection in list(_live):
+        if not connection.closed:
+            connection.close(timeout=_EXIT_SECONDS)
+
+
+_EXIT_SECONDS = 10.0
+
+
+def _after_fork_in_child() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for connection in list(_live):
+        connection._after_fork()
+
+
+# Before the threads of the process are waited for: closing may have to open a connection, and so start a thread.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

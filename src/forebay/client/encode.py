@@ -1,0 +1,325 @@
+"""Rows on their way out: Arrow batches -> encoded batches, one bucket each.
+
+Nouns: a `Piece` is an encoded log or KV batch for one bucket, complete but for writer id, sequence and checksum, which
+are set when it is sent (`seal`). A *group* is a (partition, bucket) pair.
+
+Flow: storage-schema batch (codec.cast) -> groups of its rows -> rows in the order of groups -> one slice a group ->
+pieces of at most `batch_bytes`. Rows of one group keep their order. Nothing here touches rows one by one, and a
+batch that belongs to one group is not copied.
+
+Encoders are made once for each table; they hold no state of a write and serve all threads.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.client.views import array_of, integers, rows_without_columns
+from forebay.codec.arrow_types import storage_schema
+from forebay.codec.buckets import bucket_ids, split_by_group
+from forebay.codec.keys import bucket_key_encoder, primary_key_encoder
+from forebay.codec.kv_batch import KvRecordsBuilder, seal_kv_batch
+from forebay.codec.layout import RowFormat
+from forebay.codec.log_batch import build_arrow_batch, build_row_batch
+from forebay.codec.log_batch_header import MAGIC_OFFSET, SCHEMA_ID_OFFSETS
+from forebay.codec.log_batch_header import seal as seal_log_batch
+from forebay.codec.rows import row_codec
+from forebay.codec.statistics import statistics_columns
+from forebay.metadata.partitions import partition_name, partition_text
+from forebay.metadata.table import LogFormat, TableInfo
+from forebay.metadata.table_options import arrow_compression
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.protocol.frames import FRAME_BYTES_MAX
+
+_WRITER_AFTER_SCHEMA_ID = 7
+"""Where writer id and sequence lie in a log batch, counted from its schema id."""
+
+_FRAME_SLACK = 4096
+_ROWS_MIN, _ROWS_MAX = 1 << 16, 1 << 18
+_ROW_BYTES_GUESS = 64
+
+
+class Piece(NamedTuple):
+    """An encoded batch for one bucket. `bucket` is None where any bucket of the partition will do."""
+
+    partition: str | None
+    bucket: int | None
+    data: bytearray
+    rows: int
+
+
+def rows_at_once(info: TableInfo, batch_bytes: int) -> int:
+    """How many rows to take in one go, so that batches of all buckets fill well and memory stays small."""
+    return min(max(batch_bytes * info.bucket_count // _ROW_BYTES_GUESS, _ROWS_MIN), _ROWS_MAX)
+
+
+# ---- partitions and buckets -----------------------------------------------------------------------------------------
+
+
+class Groups(NamedTuple):
+    """The rows of a batch by group: row positions in the order of groups (None: as they are), and each group's rows."""
+
+    order: npt.NDArray[np.int64] | None
+    parts: list[tuple[str | None, int | None, int, int]]
+    """(partition, bucket, first, last): rows `first` to `last` (exclusive) in the new order."""
+
+
+def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.int32] | None) -> Groups:
+    """The groups of `batch`, whose rows belong to `buckets` (None: to any)."""
+    rows = batch.num_rows
+    partition_codes, names = partition_codes_of(info, batch)
+    count = 1 if buckets is None else info.bucket_count
+    codes: npt.NDArray[Any] | None = buckets
+    if partition_codes is not None:
+        codes = partition_codes if buckets is None else partition_codes * count + buckets
+    if codes is None or rows == 0 or len(names) * count == 1:
+        return Groups(None, [(names[0], None if buckets is None else 0, 0, rows)] if rows else [])
+    order, borders = split_by_group(codes, len(names) * count)
+    filled = np.flatnonzero(np.diff(borders))
+    parts = [
+        (
+            names[group // count],
+            None if buckets is None else int(group % count),
+            int(borders[group]),
+            int(borders[group + 1]),
+        )
+        for group in filled.tolist()
+    ]
+    return Groups(None if len(parts) == 1 else order, parts)
+
+
+def partition_codes_of(info: TableInfo, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64] | None, list[Any]]:
+    """For each row the position of its partition's name in the list; no array where there is one name only.
+
+    A table without partitions has the one name None. Raises `InvalidRequest` for a null partition value.
+    """
+    keys = info.descriptor.partition_keys
+    if not keys:
+        return None, [None]
+    codes = np.zeros(batch.num_rows, np.int64)
+    texts: list[list[str]] = []
+    for key in keys:
+        column = batch.column(batch.schema.get_field_index(key))
+        if column.null_count:
+            row = column.is_null().index(True).as_py()
+            raise InvalidRequest(
+                f"partition key '{key}' is null in row {row}; rows of table {info.path} need its value",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            )
+        encoded = column.dictionary_encode()
+        data_type = info.schema.column(key).data_type
+        texts.append([partition_text(data_type, _python_value(data_type, value)) for value in encoded.dictionary])
+        codes = codes * max(len(texts[-1]), 1) + integers(encoded.indices)
+    unique, inverse = np.unique(codes, return_inverse=True)
+    names = [_name_of(int(code), texts) for code in unique]
+    if len(names) <= 1:
+        return None, names
+    # Two values may have the same text (times below a millisecond): they are one partition.
+    positions = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    if len(positions) < len(names):
+        inverse = np.array([positions[name] for name in names], np.int64)[inverse]
+    return inverse.astype(np.int64), list(positions)
+
+
+def _name_of(code: int, texts: Sequence[Sequence[str]]) -> str:
+    values = []
+    for options in reversed(texts):
+        code, place = divmod(code, len(options))
+        values.append(options[place])
+    return partition_name(values[::-1])
+
+
+class _NanosecondDatetime(dt.datetime):
+    """A datetime with the nanoseconds that `dt.datetime` has no room for (pandas' Timestamp would import pandas)."""
+
+    nanosecond = 0
+
+
+def _python_value(t: DataType, value: pa.Scalar) -> Any:
+    if t.root in (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ) and value.type.unit == "ns":
+        microseconds, nanos = divmod(value.value, 1000)
+        plain = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=microseconds)
+        moment = _NanosecondDatetime(
+            plain.year, plain.month, plain.day, plain.hour, plain.minute, plain.second, plain.microsecond
+        )
+        moment.nanosecond = nanos
+        return moment
+    if t.root is TypeRoot.TIME and value.type.unit == "ns":
+        return (dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=value.value // 1000)).time()
+    return value.as_py()
+
+
+# ---- log tables -----------------------------------------------------------------------------------------------------
+
+
+class LogEncoder:
+    """Encodes rows for a log table."""
+
+    def __init__(self, info: TableInfo, batch_bytes: int) -> None:
+        descriptor = info.descriptor
+        self._info = info
+        self._batch_bytes = batch_bytes
+        self._bucket_key = bucket_key_encoder(descriptor)
+        self._compression = arrow_compression(descriptor)
+        option = descriptor.properties.get("table.statistics.columns")
+        self._statistics = statistics_columns(info.schema, option)
+        self._row_codec = None
+        if descriptor.log_format is not LogFormat.ARROW:
+            self._row_codec = row_codec(info.schema.columns, RowFormat(descriptor.log_format.value))
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """The pieces of a storage-schema batch. Raises `InvalidRequest` for null keys and rows that are too large."""
+        info = self._info
+        buckets = None
+        if self._bucket_key is not None:
+            buckets = bucket_ids(self._bucket_key.encode(batch), info.bucket_count, info.descriptor.lake_format)
+        groups = group_rows(info, batch, buckets)
+        ordered = batch if groups.order is None else batch.take(array_of(groups.order))
+        for partition, bucket, first, last in groups.parts:
+            for part in self._sized(ordered.slice(first, last - first)):
+                yield Piece(partition, bucket, _checked(self._encode(part)), part.num_rows)
+
+    def _sized(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        rows = batch.num_rows
+        count = min(-(-batch.nbytes // self._batch_bytes), rows)
+        for index in range(count or 1):
+            first = rows * index // max(count, 1)
+            yield batch.slice(first, rows * (index + 1) // max(count, 1) - first)
+
+    def _encode(self, batch: pa.RecordBatch) -> bytearray:
+        if self._row_codec is not None:
+            return build_row_batch(self._row_codec.encode(batch), schema_id=self._info.schema_id)
+        return build_arrow_batch(
+            batch,
+            schema_id=self._info.schema_id,
+            compression=self._compression.codec,
+            level=self._compression.level,
+            statistics_columns=self._statistics,
+        )
+
+
+# ---- primary-key tables ---------------------------------------------------------------------------------------------
+
+
+class KeyedRows(NamedTuple):
+    """Encoded keys and rows (null: delete the key), with the batch columns that say where they belong."""
+
+    keys: pa.BinaryArray
+    rows: pa.BinaryArray
+    buckets: npt.NDArray[np.int32]
+    partitions: pa.RecordBatch
+    """The partition key columns."""
+
+
+class KeyRouter:
+    """Key bytes and buckets of rows or keys of a primary-key table."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self._info = info
+        self.primary_key = primary_key_encoder(info.descriptor)
+        bucket_key = bucket_key_encoder(info.descriptor)
+        if bucket_key is None:
+            raise InvalidRequest(f"table {info.path} has a primary key but no bucket key")
+        self._bucket_key = None if bucket_key is self.primary_key else bucket_key
+
+    def route(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, npt.NDArray[np.int32]]:
+        """(keys, buckets) of a batch that holds the key columns, among others."""
+        keys = self.primary_key.encode(batch)
+        bucket_keys = keys if self._bucket_key is None else self._bucket_key.encode(batch)
+        return keys, bucket_ids(bucket_keys, self._info.bucket_count, self._info.descriptor.lake_format)
+
+
+class KvEncoder:
+    """Encodes rows and deletes for a primary-key table."""
+
+    def __init__(self, info: TableInfo, batch_bytes: int) -> None:
+        self._info = info
+        self._batch_bytes = batch_bytes
+        self._router = KeyRouter(info)
+        self._codec = row_codec(info.schema.columns, RowFormat(info.descriptor.kv_format.value))
+        self._schema = storage_schema(info.schema.columns)
+
+    def upserts(self, batch: pa.RecordBatch) -> KeyedRows:
+        """The rows of a storage-schema batch. Columns that it lacks (partial update) are null."""
+        keys, buckets = self._router.route(batch)
+        return KeyedRows(keys, self._codec.encode(self._widened(batch)), buckets, self._partitions(batch))
+
+    def deletes(self, batch: pa.RecordBatch) -> KeyedRows:
+        """Deletes of the keys in a batch that holds the primary key columns."""
+        keys, buckets = self._router.route(batch)
+        return KeyedRows(keys, pa.nulls(len(keys), pa.binary()), buckets, self._partitions(batch))
+
+    def pieces(self, parts: Sequence[KeyedRows]) -> Iterator[Piece]:
+        """The pieces of `parts`, which were written one after the other."""
+        part = parts[0] if len(parts) == 1 else _joined(parts)
+        groups = group_rows(self._info, part.partitions, part.buckets)
+        keys, rows = part.keys, part.rows
+        if groups.order is not None:
+            order = array_of(groups.order)
+            keys, rows = keys.take(order), rows.take(order)
+        for partition, bucket, first, last in groups.parts:
+            builder = KvRecordsBuilder(
+                keys.slice(first, last - first), rows.slice(first, last - first), self._info.schema_id
+            )
+            for data, count in builder.batches(self._batch_bytes):
+                yield Piece(partition, bucket, _checked(data), count)
+
+    def _partitions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = list(self._info.descriptor.partition_keys)
+        if keys:
+            return batch.select(keys)
+        return rows_without_columns(batch.num_rows)
+
+    def _widened(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_columns == len(self._schema):
+            return batch
+        arrays = []
+        for wanted in self._schema:
+            place = batch.schema.get_field_index(wanted.name)
+            arrays.append(pa.nulls(batch.num_rows, wanted.type) if place < 0 else batch.column(place))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _joined(parts: Sequence[KeyedRows]) -> KeyedRows:
+    return KeyedRows(
+        pa.concat_arrays([part.keys for part in parts]),
+        pa.concat_arrays([part.rows for part in parts]),
+        np.concatenate([part.buckets for part in parts]),
+        _concat_batches([part.partitions for part in parts]),
+    )
+
+
+def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if batches[0].num_columns == 0:
+        return rows_without_columns(sum(batch.num_rows for batch in batches))
+    return pa.concat_batches(batches)
+
+
+# ---- the last touch -------------------------------------------------------------------------------------------------
+
+
+def seal(data: bytearray, is_kv: bool, writer_id: int, sequence: int) -> None:
+    """Set writer id and sequence of an encoded batch, and compute its checksum."""
+    if is_kv:
+        seal_kv_batch(data, writer_id, sequence)
+        return
+    place = SCHEMA_ID_OFFSETS[data[MAGIC_OFFSET]] + _WRITER_AFTER_SCHEMA_ID
+    struct.pack_into("<qi", data, place, writer_id, sequence)
+    seal_log_batch(data)
+
+
+def _checked(data: bytearray) -> bytearray:
+    if len(data) > FRAME_BYTES_MAX - _FRAME_SLACK:
+        raise InvalidRequest(
+            f"a row of {len(data)} bytes is larger than servers accept ({FRAME_BYTES_MAX} bytes in one request)",
+            ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+        )
+    return data

@@ -1,0 +1,452 @@
+"""Live scans: the current rows of a primary-key table, read from the servers that hold them (FIP-17, ScanKv).
+
+Nouns: a *session* is a scan of one bucket on its leader, a snapshot taken when it opens; a *page* is one answer. A
+`BucketScan` reads one session; a `LiveScan` reads all buckets of a table through a few sessions at a time.
+
+Rules: each bucket's rows are those of one instant, which `log_offsets` tells; different buckets have different
+instants. One page is asked for ahead, so that the server works while we decode; a limit is sent to the server, and
+then buckets are read one after the other, so that no row is read which the limit does not need. Memory does not
+depend on the size of the table: at most two pages for each session.
+
+What failures mean:
+
+    at the open, passing         tried again until client.retry-timeout: nothing has been read yet
+    TOO_MANY_SCANNERS            the bucket waits for one of our own sessions to end; without one, tried again until
+                                 client.scanner.kv.open-timeout
+    a page that got lost         asked for again with the same call number; a Forebay server repeats it, a Fluss server
+                                 refuses (INVALID_SCAN_REQUEST), and the scan fails, unless nothing of the bucket has
+                                 been handed out: then it begins anew
+    session gone, leader moved   the same: begin anew if nothing has been handed out, otherwise fail
+
+Clusters without ScanKv (Fluss 0.9) are read by forebay.client.replay, and a warning says so once.
+
+Prior art: KvBatchScanner of Fluss, which opens all buckets at once and cannot repeat a page.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, ForebayError, InternalError, LimitExceeded, NotFound, Unavailable
+from forebay.client.cluster import BackOff, may_repeat
+from forebay.client.planning import plan_buckets
+from forebay.client.rpc import Call
+from forebay.client.sources import Scan, ScanRequest
+from forebay.client.views import RowView
+from forebay.codec.value_batch import ValueDecoder, parse_value_batch
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode, error_of
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+    from forebay.client.table import Table
+
+_GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
+_CANNOT_REPEAT = (*_GONE, ErrorCode.INVALID_SCAN_REQUEST)
+_LOST = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
+
+
+class BucketScan:
+    """The rows of one bucket. Iterate over it, or let a `LiveScan` drive it. Not thread-safe.
+
+    `log_offset` is known once the first page has come: changes below it are contained, later ones are not.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        info: TableInfo,
+        bucket: TableBucket,
+        view: RowView,
+        limit: int | None = None,
+        *,
+        decoder: ValueDecoder | None = None,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._info = info
+        self.bucket = bucket
+        self._view = view
+        self._decoder = decoder or view.decoder(connection)
+        self._wake = wake
+        self._limit = limit
+        self._page_bytes: int = connection.settings["client.scanner.kv.fetch.max-bytes"]
+        self._retry_seconds: float = connection.settings["client.retry-timeout"]
+        self._begin()
+        self.log_offset: int | None = None
+        self.rows_handed_out = 0
+        self.finished = limit == 0  # on the wire 0 means no limit
+        self.refused = False
+        self._open_seconds: float = connection.settings["client.scanner.kv.open-timeout"]
+        self._replay: Iterator[pa.RecordBatch] | None = None
+        self._back_off = BackOff(connection.ids)
+        self._failing_since: float | None = None
+
+    def _begin(self) -> None:
+        self._node: ServerNode | None = None
+        self._scanner_id: bytes | None = None
+        self._sequence = 0
+        self._call: Call | None = None
+        self._closing = False
+        self._repeated = False
+        self.not_before = 0.0
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._view.schema
+
+    # ---- driven by a LiveScan, or by __iter__ -----------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` will not wait."""
+        return self.finished or self._replay is not None or (self._call is not None and self._call.done)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: call `ask`, once `not_before` has passed."""
+        return not self.finished and self._call is None and self._replay is None
+
+    def ask(self) -> None:
+        """Send the next request: open, continue, or repeat. A failure that may pass only moves `not_before`."""
+        try:
+            if self._scanner_id is None:
+                self._node = self._connection.cluster.leader(self._info.path, self.bucket)
+                if not self._connection.cluster.channel(self._node).versions.offers(ApiKey.SCAN_KV):
+                    self._replay_instead()
+                    return
+            request = pb.ScanKvRequest(call_seq_id=self._sequence, batch_size_bytes=self._page_bytes)
+            if self._scanner_id is None:
+                request.bucket_scan_req.CopyFrom(
+                    pb.PbScanReqForBucket(
+                        table_id=self.bucket.table_id,
+                        partition_id=self.bucket.partition_id,
+                        bucket_id=self.bucket.bucket,
+                        limit=self._limit,
+                    )
+                )
+            else:
+                request.scanner_id = self._scanner_id
+            self._call = self._send(request, self._answered)
+        except ForebayError as e:
+            self._failed(e)
+
+    def _send(self, request: pb.ScanKvRequest, callback: Callable[[Call], None] | None) -> Call:
+        if self._node is None:
+            raise InternalError("a scan session without a server")
+        return self._connection.cluster.send(self._node, ApiKey.SCAN_KV, request, callback=callback)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The page that has come, or None if it brought none; the next one is asked for before it is decoded."""
+        if self._replay is not None:
+            return self._take_replayed()
+        call, self._call = self._call, None
+        if call is None or self.finished:
+            return None
+        try:
+            response, payloads = call.response().parse_split(pb.ScanKvResponse)
+            error = error_of(response)
+            if error is not None:
+                raise error
+        except ForebayError as e:
+            self._failed(e)
+            return None
+        self._failing_since, self._back_off = None, BackOff(self._connection.ids)
+        self.refused = self._repeated = False
+        if response.HasField("log_offset"):
+            self.log_offset = response.log_offset
+        if response.HasField("scanner_id"):
+            self._scanner_id = response.scanner_id
+        page = parse_value_batch(payloads[0]) if payloads else None
+        self.rows_handed_out += 0 if page is None else len(page[1])
+        if response.has_more_results:
+            self._sequence += 1
+            self.ask()
+        else:
+            self._scanner_id = None
+            self.finished = True
+        return None if page is None else self._view.show(self._decoder.decode(*page))
+
+    def wait(self) -> None:
+        """Wait until `take` will not."""
+        clock = self._connection.clock
+        if self.is_idle:
+            clock.sleep(max(self.not_before - clock.monotonic(), 0.0))
+            self.ask()
+        if self._call is not None:
+            self._wait_for_call(self._call)
+
+    def _wait_for_call(self, call: Call) -> None:
+        limit = self._connection.cluster.request_seconds
+        if not call.wait(call.sent_at + limit - self._connection.clock.monotonic()):
+            call.give_up(limit)
+
+    def check_overdue(self) -> None:
+        """Give up a request that has had no answer for too long."""
+        call, limit = self._call, self._connection.cluster.request_seconds
+        if call is not None and not call.done and call.sent_at + limit <= self._connection.clock.monotonic():
+            call.give_up(limit)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            while not self.finished:
+                self.wait()
+                batch = self.take()
+                if batch is not None and batch.num_rows:
+                    yield batch
+        finally:
+            self.close()
+
+    # ---- failures ---------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: ForebayError) -> None:
+        """Decide what follows from a failure: try again later, or raise."""
+        self._call = None
+        if error.code == ErrorCode.TOO_MANY_SCANNERS and self._scanner_id is None:
+            self._refuse(error)
+            return
+        if error.stale_metadata:
+            self._connection.cluster.forget_leader([self.bucket])
+        if self._scanner_id is None:
+            if not may_repeat(error):
+                raise _about(error, self._info, self.bucket)
+            self._try_later(error)
+        elif error.code in _LOST:
+            self._repeated = True
+            self._try_later(error)
+        elif self.rows_handed_out == 0 and (may_repeat(error) or error.code in _CANNOT_REPEAT):
+            self._start_again(error)
+        else:
+            raise self._broken(error)
+
+    def _refuse(self, error: ForebayError) -> None:
+        """The server has its fill of sessions: try again for a while."""
+        now, limit = self._connection.clock.monotonic(), self._open_seconds
+        self.refused = True
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since > limit:
+            raise LimitExceeded(
+                f"no scan session for bucket {self.bucket.bucket} of table {self._info.path} within {limit:g} s "
+                f"('client.scanner.kv.open-timeout'): {error.message}. Close scans that are not read to their end, run "
+                "fewer at a time, or raise the server's limits",
+                error.code,
+            )
+        self.not_before = now + self._back_off.next_seconds()
+
+    def _start_again(self, error: ForebayError) -> None:
+        self.close()
+        self._begin()
+        self._try_later(error)
+
+    def _try_later(self, error: ForebayError) -> None:
+        clock = self._connection.clock
+        now = clock.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        if now - self._failing_since > self._retry_seconds:
+            raise _about(error, self._info, self.bucket)
+        self.not_before = now + self._back_off.next_seconds()
+
+    def _broken(self, error: ForebayError) -> ForebayError:
+        """The error for a scan that cannot go on, though some of its rows have been handed out."""
+        self._scanner_id = None if error.code in _GONE else self._scanner_id
+        self.close()
+        self.finished = True
+        where = f"the scan of bucket {self.bucket.bucket} of table {self._info.path}"
+        if self._repeated and error.code in _CANNOT_REPEAT:
+            return Unavailable(
+                f"{where} lost a page on its way, and the server cannot send it again ({error.message}). Scan the "
+                "bucket again; its rows so far belong to another instant, so drop them"
+            )
+        if error.code in _GONE:
+            return NotFound(
+                f"{where} was ended by the server: {error.message}. A session ends when its reader pauses for longer "
+                "than the server's 'kv.scanner.ttl', or when the bucket moves. Read faster, into memory first if need "
+                "be, or raise that setting; then scan the bucket again",
+                error.code,
+            )
+        if may_repeat(error):
+            return Unavailable(
+                f"{where} cannot go on, because the bucket has moved or its server is away ({error.message}). Scan the "
+                "bucket again; its rows so far belong to another instant, so drop them",
+                error.code,
+            )
+        return _about(error, self._info, self.bucket)
+
+    # ---- ends -------------------------------------------------------------------------------------------------------
+
+    def _answered(self, call: Call) -> None:
+        if self._closing:
+            self._close_session(call)
+        elif self._wake is not None:
+            self._wake()
+
+    def close(self) -> None:
+        """End the session on the server, without waiting for it. A second call does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        call = self._call
+        if call is None:
+            self._send_close(self._scanner_id)
+        elif call.done:
+            self._close_session(call)
+        # A call under way must end first: closing beside it would be an error. Its callback closes then.
+
+    def _close_session(self, call: Call) -> None:
+        try:
+            response = call.response().parse_split(pb.ScanKvResponse)[0]
+        except ForebayError:
+            self._send_close(self._scanner_id)  # the session may live on
+            return
+        if response.has_more_results:
+            self._send_close(response.scanner_id)
+
+    def _send_close(self, scanner_id: bytes | None) -> None:
+        if scanner_id is None or self._connection.closed:
+            return
+        try:
+            self._send(
+                pb.ScanKvRequest(scanner_id=scanner_id, close_scanner=True, batch_size_bytes=self._page_bytes), None
+            )
+        except ForebayError:
+            return  # best effort: the server ends idle sessions by itself
+
+    # ---- clusters without ScanKv ------------------------------------------------------------------------------------
+
+    def _replay_instead(self) -> None:
+        from forebay.client.replay import current_rows
+
+        warn_once(self._connection)
+        replayed = current_rows(self._connection, self._info, self.bucket, self._view, self._limit)
+        self.log_offset = replayed.log_offset
+        self._replay = replayed.batches
+
+    def _take_replayed(self) -> pa.RecordBatch | None:
+        batch = next(self._replay, None) if self._replay is not None else None
+        if batch is None:
+            self.finished = True
+        else:
+            self.rows_handed_out += batch.num_rows
+        return batch
+
+
+_warned: set[str] = set()
+
+
+def warn_once(connection: Connection) -> None:
+    """Say that a cluster has no live scans, once for each cluster and process."""
+    servers = repr(connection.settings.bootstrap_servers)
+    if servers not in _warned:
+        _warned.add(servers)
+        warnings.warn(
+            "this cluster has no ScanKv API (it came after Fluss 0.9): the current rows are rebuilt from the changelog "
+            "or fetched by limit scans, which takes memory and time in proportion to the table",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _about(error: ForebayError, info: TableInfo, bucket: TableBucket) -> ForebayError:
+    return type(error)(f"scanning bucket {bucket.bucket} of table {info.path} failed: {error.message}", error.code)
+
+
+class LiveScan(Scan):
+    """The current rows of a primary-key table: `table.scan()`."""
+
+    def __init__(self, table: Table, request: ScanRequest) -> None:
+        self._connection = table.connection
+        self._info = table.info
+        self._view = RowView(table.info, request.columns, request.predicate)
+        super().__init__(self._view.schema, request.limit)
+        self._decoder = self._view.decoder(self._connection)
+        buckets = plan_buckets(self._connection.cluster, table.info, request.partitions, request.buckets)
+        self.buckets: Sequence[TableBucket] = tuple(buckets)
+        self._waiting = deque(buckets if request.limit != 0 else ())
+        self._active: deque[BucketScan] = deque()
+        self._log_offsets: dict[TableBucket, int] = {}
+        self._finished: set[TableBucket] = set()
+        self._changed = threading.Event()
+        # With a limit buckets are read one after the other: reading ahead would be for nothing.
+        limited = request.limit is not None
+        self._sessions_max: int = 1 if limited else self._connection.settings["client.scanner.kv.max-sessions"]
+        self._pushed_limit = limited and request.predicate is None
+
+    @property
+    def log_offsets(self) -> Mapping[TableBucket, int]:
+        return dict(self._log_offsets)
+
+    @property
+    def remaining(self) -> list[TableBucket]:
+        """The buckets that have not been read to their end: `table.scan(buckets=...)` with these reads the rest.
+
+        After an error the buckets that were being read are among them; what came of them before has to be dropped.
+        """
+        return [bucket for bucket in self.buckets if bucket not in self._finished]
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        try:
+            while self._active or self._waiting:
+                self._open_more()
+                scan = self._next_ready()
+                if scan is None:
+                    continue
+                batch = scan.take()
+                if scan.log_offset is not None:
+                    self._log_offsets[scan.bucket] = scan.log_offset
+                if scan.finished:
+                    self._active.remove(scan)
+                    self._finished.add(scan.bucket)
+                if batch is not None and batch.num_rows:
+                    yield scan.bucket, batch
+        finally:
+            for scan in self._active:
+                scan.close()
+            self._active.clear()
+
+    def _open_more(self) -> None:
+        while self._waiting and len(self._active) < self._sessions_max:
+            scan = BucketScan(
+                self._connection,
+                self._info,
+                self._waiting.popleft(),
+                self._view,
+                self._left if self._pushed_limit else None,
+                decoder=self._decoder,
+                wake=self._changed.set,
+            )
+            self._active.append(scan)
+            scan.ask()
+
+    def _next_ready(self) -> BucketScan | None:
+        """A scan whose page has come, in turns; None after waiting for a while without one."""
+        self._changed.clear()
+        now = self._connection.clock.monotonic()
+        wake_in = 1.0
+        for scan in list(self._active):
+            if scan.is_idle:
+                if scan.refused and len(self._active) > 1:
+                    # One of our own sessions will end before those of others do.
+                    self._active.remove(scan)
+                    self._waiting.appendleft(scan.bucket)
+                    self._sessions_max = len(self._active)
+                    continue
+                if scan.not_before <= now:
+                    scan.ask()
+                else:
+                    wake_in = min(wake_in, scan.not_before - now)
+            scan.check_overdue()
+            if scan.is_ready:
+                self._active.remove(scan)
+                self._active.append(scan)
+                return scan
+        if self._active:
+            self._changed.wait(wake_in)
+        return None

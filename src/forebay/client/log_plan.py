@@ -1,0 +1,121 @@
+"""Planning the reading of logs: which buckets, from which offsets to which.
+
+`open_log_reader` is behind `Table.log`; `LogScan` is the scan source "log", which reads a log table up to now.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest
+from forebay.client.log_reader import LogReader
+from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
+from forebay.client.sources import Scan, ScanRequest
+from forebay.client.views import RowView
+from forebay.metadata.table import TableBucket
+
+if TYPE_CHECKING:
+    from forebay.client.table import Table
+    from forebay.metadata.predicate import Predicate
+
+
+def open_log_reader(
+    table: Table,
+    start: Any,
+    stop: Any,
+    columns: Sequence[str] | None,
+    predicate: Predicate | None,
+    include: Sequence[str],
+    *,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None,
+    buckets: Sequence[int | TableBucket] | None,
+    timeout: float | None,
+) -> LogReader:
+    """Plan a reading and begin it. Parameters are those of `Table.log`."""
+    connection, info = table.connection, table.info
+    view = RowView(info, columns, predicate)
+    if isinstance(start, Mapping):
+        if partitions is not None or buckets is not None:
+            raise InvalidRequest("the buckets to read are given by start already")
+        starts = _given_offsets(table, start)
+    else:
+        starts = _offsets_at(table, plan_buckets(connection.cluster, info, partitions, buckets), start)
+    stops = None
+    if isinstance(stop, Mapping):
+        stops = _given_offsets(table, stop)
+        without = [bucket for bucket in starts if bucket not in stops]
+        if without:
+            raise InvalidRequest(f"no stop offset is given for buckets {[str(bucket) for bucket in without]}")
+    elif stop is not None:
+        stops = _offsets_at(table, list(starts), stop)
+    everything = stops is None and partitions is None and buckets is None and not isinstance(start, Mapping)
+    return LogReader(
+        connection, info, starts, stops, view, include, timeout, discover=everything and info.is_partitioned
+    )
+
+
+def _given_offsets(table: Table, offsets: Mapping[Any, Any]) -> dict[TableBucket, int]:
+    """Offsets by bucket; those given as places ("earliest", a time) are asked for."""
+    exact: dict[TableBucket, int] = {}
+    places: dict[Any, list[TableBucket]] = {}
+    for key, value in offsets.items():
+        bucket = check_bucket(table.info, key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 0:
+                raise InvalidRequest(f"bucket {bucket} cannot be read at offset {value}; write 'earliest' or 'latest'")
+            exact[bucket] = value
+        else:
+            places.setdefault(value, []).append(bucket)
+    for place, wanted in places.items():
+        exact |= _offsets_at(table, wanted, place)
+    return {bucket: exact[bucket] for bucket in (check_bucket(table.info, key) for key in offsets)}
+
+
+def _offsets_at(table: Table, buckets: Sequence[TableBucket], place: Any) -> dict[TableBucket, int]:
+    if not (place in (EARLIEST, LATEST) if isinstance(place, str) else isinstance(place, int | dt.datetime)):
+        raise InvalidRequest(
+            f"{place!r} is not a place in a log: write 'earliest', 'latest', a datetime, milliseconds since the epoch, "
+            "or a dict of buckets and offsets"
+        )
+    found = list_offsets(table.connection.cluster, table.info, buckets, place)
+    return {bucket: found[bucket] for bucket in buckets}
+
+
+class LogScan(Scan):
+    """What a log table has been appended, up to now: `table.scan(source="log")`."""
+
+    def __init__(self, table: Table, request: ScanRequest) -> None:
+        if table.has_primary_key:
+            raise InvalidRequest(
+                f"table {table.path} has a primary key: its log holds changes, not rows. Use source='live' for the "
+                "current rows, or table.log() for the changes"
+            )
+        self._log = open_log_reader(
+            table,
+            EARLIEST,
+            LATEST,
+            request.columns,
+            request.predicate,
+            (),
+            partitions=request.partitions,
+            buckets=request.buckets,
+            timeout=None,
+        )
+        super().__init__(self._log.schema, request.limit)
+
+    @property
+    def log_offsets(self) -> Mapping[TableBucket, int]:
+        return self._log.stop_offsets or {}
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        if self._left == 0:
+            return
+        try:
+            for batch in self._log:
+                yield self._log.last_bucket, batch
+        finally:
+            self._log.close()

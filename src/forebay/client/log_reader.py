@@ -1,0 +1,467 @@
+"""Reading logs: of one bucket or all of a table, from any place, to a given end or for ever.
+
+Nouns: the *fetch offset* of a bucket is what will be asked for next; its *position* is the offset behind what has been
+handed out. Between the two lie chunks that have come and wait to be decoded, at most about
+`client.scanner.log.fetch.max-bytes` of them.
+
+Rules: rows of a bucket come in the order of their offsets; buckets take turns. One fetch is under way for each server
+and covers all its buckets that want more, so the server works while we decode. Nothing happens between calls: no
+thread reads ahead by itself. `positions` can be stored and given to `Table.log(start=...)` to go on later; an offset
+that holds no row (an empty batch, a filtered one) moves them on all the same.
+
+What failures mean: leaders that have moved or are away are looked for until `client.retry-timeout` has passed without
+any success; offsets that the server does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised.
+
+Flow: plan (buckets, start and stop offsets) -> fetch -> chunks -> forebay.client.log_decode -> record batches.
+Prior art: LogFetcher of Fluss's Java client.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.client.cluster import BackOff, may_repeat
+from forebay.client.log_decode import ChunkDecoder
+from forebay.client.planning import EARLIEST, list_offsets, plan_buckets
+from forebay.client.remote_log import RemoteLog, read_remote
+from forebay.client.rpc import Call
+from forebay.client.views import RowView
+from forebay.codec.log_batch_header import iter_headers
+from forebay.metadata.table import LogFormat, TableBucket, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode, error_of, partition_id_of
+from forebay.protocol.predicates import predicate_to_pb
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+    from forebay.metadata.predicate import Predicate
+
+_CLIENT = -1
+_BATCH_BYTES_MAX = 1 << 29
+"""The largest batch that a reader keeps asking for."""
+
+_DISCOVERY_SECONDS = 10.0
+"""How often a reader without an end looks for new partitions."""
+
+
+class _Bucket:
+    """Where the reading of one bucket stands."""
+
+    __slots__ = (
+        "back_off",
+        "bucket",
+        "bytes_max",
+        "failing_since",
+        "fetch_offset",
+        "not_before",
+        "position",
+        "stop",
+        "waiting",
+    )
+
+    def __init__(self, bucket: TableBucket, start: int, stop: int | None, bytes_max: int, back_off: BackOff) -> None:
+        self.bucket = bucket
+        self.bytes_max = bytes_max
+        self.fetch_offset = self.position = start
+        self.stop = stop
+        self.waiting = 0
+        self.back_off = back_off
+        self.not_before = 0.0
+        self.failing_since: float | None = None
+
+    @property
+    def is_fetched(self) -> bool:
+        return self.stop is not None and self.fetch_offset >= self.stop
+
+
+@dataclass
+class _Chunk:
+    """What an answer brought for a bucket: bytes, or segments to be read elsewhere."""
+
+    bucket: _Bucket
+    data: memoryview
+    projected: bool
+    end: int
+    remote: RemoteLog | None = None
+
+
+@dataclass
+class _Fetch:
+    """A fetch under way."""
+
+    call: Call
+    buckets: dict[TableBucket, _Bucket]
+    projected: bool = field(default=False)
+
+
+class LogReader:
+    """Reads logs; see the module. Make one with `Table.log`. Not thread-safe."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        info: TableInfo,
+        starts: Mapping[TableBucket, int],
+        stops: Mapping[TableBucket, int] | None,
+        view: RowView,
+        include: Sequence[str],
+        timeout: float | None = None,
+        discover: bool = False,
+    ) -> None:
+        settings = connection.settings
+        self._connection = connection
+        self._info = info
+        self._view = view
+        self._decoder = ChunkDecoder(
+            view,
+            include,
+            lambda schema_id: connection.cluster.schema(info, schema_id),
+            settings["client.scanner.log.check-crc"],
+        )
+        self._bounded = stops is not None
+        self._timeout = timeout
+        self._max_bytes: int = settings["client.scanner.log.fetch.max-bytes"]
+        self._max_bytes_for_bucket: int = settings["client.scanner.log.fetch.max-bytes-for-bucket"]
+        self._buckets = {
+            bucket: self._begin(bucket, start, None if stops is None else stops[bucket])
+            for bucket, start in starts.items()
+        }
+        self._min_bytes: int = settings["client.scanner.log.fetch.min-bytes"]
+        self._wait_ms = int(settings["client.scanner.log.fetch.wait-max-time"] * 1000)
+        self._remote_first = settings["client.scanner.log.read-preference"] == "remote_first"
+        self._retry_seconds: float = settings["client.retry-timeout"]
+        is_arrow = info.descriptor.log_format is LogFormat.ARROW
+        self._projecting = view.is_projected and is_arrow
+        self._filter = None
+        if view.predicate is not None and is_arrow:
+            self._filter = predicate_to_pb_or_none(view.predicate, info)
+        self._fetches: dict[ServerNode, _Fetch] = {}
+        self._chunks: deque[_Chunk] = deque()
+        self._decoding: Iterator[tuple[pa.RecordBatch | None, int]] | None = None
+        self._decoding_bucket: _Bucket | None = None
+        self._waiting_bytes = 0
+        self._changed = threading.Event()
+        self._next_discovery = connection.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
+        self._closed = False
+        self.last_bucket: TableBucket | None = None
+        """The bucket of the rows that were handed out last."""
+
+    def _begin(self, bucket: TableBucket, start: int, stop: int | None) -> _Bucket:
+        return _Bucket(bucket, start, stop, self._max_bytes_for_bucket, BackOff(self._connection.ids))
+
+    # ---- for users --------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches: metadata columns, then the table's."""
+        return self._decoder.schema
+
+    @property
+    def positions(self) -> dict[TableBucket, int]:
+        """For each bucket the offset behind what has been handed out: where to start to go on from here."""
+        return {bucket: state.position for bucket, state in self._buckets.items()}
+
+    @property
+    def stop_offsets(self) -> dict[TableBucket, int] | None:
+        """Where each bucket's reading ends (excluded); None for a reader without an end."""
+        if not self._bounded:
+            return None
+        return {bucket: state.stop for bucket, state in self._buckets.items() if state.stop is not None}
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything up to the end has been handed out."""
+        return self._closed or (
+            self._bounded
+            and not self._chunks
+            and self._decoding is None
+            and all(state.is_fetched for state in self._buckets.values())
+        )
+
+    def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
+        """The next rows, waited for at most `timeout` seconds; None if there were none, or at the end."""
+        clock = self._connection.clock
+        deadline = clock.monotonic() + timeout
+        while not self.finished:
+            self._changed.clear()
+            self._take_answers()
+            self._send_fetches()
+            batch = self._next_decoded()
+            if batch is not None:
+                return batch
+            if self._chunks or self._decoding is not None:
+                continue
+            left = deadline - clock.monotonic()
+            if left <= 0 or self.finished:
+                break
+            self._changed.wait(min(left, self._seconds_to_next_event()))
+        return None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        clock = self._connection.clock
+        began = clock.monotonic()
+        while not self.finished:
+            slice_seconds = 1.0
+            if self._timeout is not None:
+                left = began + self._timeout - clock.monotonic()
+                if left <= 0:
+                    break
+                slice_seconds = min(left, slice_seconds)
+            batch = self.poll(slice_seconds)
+            if batch is not None:
+                return batch
+        raise StopIteration
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows as a `pa.RecordBatchReader`."""
+        return pa.RecordBatchReader.from_batches(self.schema, self)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows up to the end. Raises `InvalidRequest` for a reader that has none."""
+        self._require_end()
+        return pa.Table.from_batches(list(self), schema=self.schema)
+
+    def to_pandas(self, **options: Any) -> Any:
+        """All rows up to the end as a pandas DataFrame."""
+        return self.to_arrow().to_pandas(**options)
+
+    def _require_end(self) -> None:
+        if not self._bounded and self._timeout is None:
+            raise InvalidRequest(
+                "this reader has no end, so its rows cannot be taken all at once: give stop='latest' or a timeout, or "
+                "iterate"
+            )
+
+    def close(self) -> None:
+        """Read no further. A second call does nothing."""
+        self._closed = True
+        for fetch in self._fetches.values():
+            fetch.call.channel.abandon(fetch.call)
+        self._fetches.clear()
+        self._chunks.clear()
+        self._decoding = None
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- fetching ---------------------------------------------------------------------------------------------------
+
+    def _send_fetches(self) -> None:
+        if self._waiting_bytes >= self._max_bytes:
+            return
+        now = self._connection.clock.monotonic()
+        self._discover_partitions(now)
+        busy = {bucket for fetch in self._fetches.values() for bucket in fetch.buckets}
+        by_node: dict[ServerNode, dict[TableBucket, _Bucket]] = {}
+        for bucket, state in self._buckets.items():
+            wants = not state.is_fetched and bucket not in busy and state.not_before <= now
+            if not wants or state.waiting > self._max_bytes_for_bucket:
+                continue
+            try:
+                node = self._connection.cluster.leader(self._info.path, bucket)
+            except ForebayError as e:
+                self._failed([state], e)
+                continue
+            if node not in self._fetches:
+                by_node.setdefault(node, {})[bucket] = state
+        for node, states in by_node.items():
+            self._send_fetch(node, states)
+
+    def _send_fetch(self, node: ServerNode, states: dict[TableBucket, _Bucket]) -> None:
+        request = pb.FetchLogRequest(
+            follower_server_id=_CLIENT,
+            max_bytes=max(self._max_bytes, *(state.bytes_max for state in states.values())),
+            max_wait_ms=self._wait_ms,
+            min_bytes=self._min_bytes,
+            read_preference=1 if self._remote_first else None,
+        )
+        table = request.tables_req.add(table_id=self._info.table_id, projection_pushdown_enabled=self._projecting)
+        if self._projecting:
+            table.projected_fields.extend(self._view.positions)
+        if self._filter is not None:
+            table.filter_predicate.CopyFrom(self._filter)
+            table.filter_schema_id = self._info.schema_id
+        for bucket, state in states.items():
+            table.buckets_req.add(
+                partition_id=bucket.partition_id,
+                bucket_id=bucket.bucket,
+                fetch_offset=state.fetch_offset,
+                max_fetch_bytes=state.bytes_max,
+            )
+        try:
+            call = self._connection.cluster.send(
+                node, ApiKey.FETCH_LOG, request, callback=lambda _: self._changed.set()
+            )
+        except ForebayError as e:
+            self._failed(list(states.values()), e)
+            return
+        self._fetches[node] = _Fetch(call, states, self._projecting)
+
+    def _seconds_to_next_event(self) -> float:
+        """How long nothing happens by itself."""
+        now = self._connection.clock.monotonic()
+        pauses = [state.not_before - now for state in self._buckets.values() if state.not_before > now]
+        return max(min([1.0, *pauses]), 0.001)
+
+    def _discover_partitions(self, now: float) -> None:
+        if self._next_discovery is None or now < self._next_discovery:
+            return
+        self._next_discovery = now + _DISCOVERY_SECONDS
+        cluster = self._connection.cluster
+        new = [bucket for bucket in plan_buckets(cluster, self._info) if bucket not in self._buckets]
+        if new:
+            for bucket, start in list_offsets(cluster, self._info, new, EARLIEST).items():
+                self._buckets[bucket] = self._begin(bucket, start, None)
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def _take_answers(self) -> None:
+        limit = self._connection.cluster.request_seconds + self._wait_ms / 1000
+        now = self._connection.clock.monotonic()
+        for node, fetch in list(self._fetches.items()):
+            if not fetch.call.done and fetch.call.sent_at + limit <= now:
+                fetch.call.give_up(limit)
+            if not fetch.call.done:
+                continue
+            del self._fetches[node]
+            try:
+                message, payloads = fetch.call.response().parse_split(pb.FetchLogResponse)
+            except ForebayError as e:
+                self._failed(list(fetch.buckets.values()), e)
+                continue
+            self._take_answer(fetch, message, payloads)
+
+    def _take_answer(self, fetch: _Fetch, message: pb.FetchLogResponse, payloads: list[memoryview]) -> None:
+        remaining = iter(payloads)
+        for table in message.tables_resp:
+            for answer in table.buckets_resp:
+                data = next(remaining) if answer.HasField("records") else memoryview(b"")
+                bucket = TableBucket(table.table_id, answer.bucket_id, partition_id_of(answer))
+                state = fetch.buckets.get(bucket)
+                if state is None:
+                    continue
+                error = error_of(answer)
+                if error is not None:
+                    self._failed([state], error)
+                    continue
+                state.failing_since, state.back_off = None, BackOff(self._connection.ids)
+                self._take_bucket(fetch, state, answer, data)
+
+    def _take_bucket(self, fetch: _Fetch, state: _Bucket, answer: pb.PbFetchLogRespForBucket, data: memoryview) -> None:
+        if answer.HasField("remote_log_fetch_info"):
+            remote = RemoteLog.from_pb(answer.remote_log_fetch_info)
+            state.fetch_offset = max(remote.end_offset, state.fetch_offset)
+            self._chunks.append(_Chunk(state, memoryview(b""), False, state.fetch_offset, remote))
+            return
+        end = state.fetch_offset
+        for _, header in iter_headers(data, allow_truncated=True):
+            end = max(end, header.next_offset)
+        if len(data) and end == state.fetch_offset and not answer.HasField("filtered_end_offset"):
+            # Fluss cuts a batch that is larger than the limit: ask for more.
+            if len(data) < state.bytes_max or state.bytes_max > _BATCH_BYTES_MAX:
+                raise CorruptData(
+                    f"bucket {state.bucket.bucket} of table {self._info.path}: an answer of {len(data)} bytes for "
+                    f"offset {state.fetch_offset} holds no record from there on"
+                )
+            state.bytes_max *= 2
+            return
+        if answer.HasField("filtered_end_offset"):
+            end = max(end, answer.filtered_end_offset)
+        if end > state.fetch_offset:
+            state.fetch_offset = end
+            state.waiting += len(data)
+            self._waiting_bytes += len(data)
+            self._chunks.append(_Chunk(state, data, fetch.projected, end))
+
+    def _failed(self, states: list[_Bucket], error: ForebayError) -> None:
+        """Buckets that could not be fetched: later again, or raise."""
+        if error.code == ErrorCode.INVALID_COLUMN_PROJECTION and self._projecting:
+            # Fluss cannot project batches that were written before a column was added. Then we do it ourselves.
+            self._projecting = False
+            return
+        if not may_repeat(error):
+            raise self._explained(states, error)
+        cluster, now = self._connection.cluster, self._connection.clock.monotonic()
+        if error.stale_metadata:
+            cluster.forget_leader(state.bucket for state in states)
+        for state in states:
+            state.failing_since = now if state.failing_since is None else state.failing_since
+            if cluster.closed or now - state.failing_since > self._retry_seconds:
+                raise self._explained(states, error)
+            state.not_before = now + state.back_off.next_seconds()
+
+    def _explained(self, states: list[_Bucket], error: ForebayError) -> ForebayError:
+        state = states[0]
+        where = (
+            f"reading the log of bucket {state.bucket.bucket} of table {self._info.path} at offset {state.fetch_offset}"
+        )
+        hint = ""
+        if error.code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+            hint = (
+                ". The records there have been removed, or never existed: start from 'earliest', or from an offset "
+                "that connection.admin.list_offsets() gives"
+            )
+        elif isinstance(error, Unavailable):
+            hint = ". To go on later, start another reader from this one's positions"
+        return type(error)(f"{where} failed: {error.message}{hint}", error.code)
+
+    # ---- decoding ---------------------------------------------------------------------------------------------------
+
+    def _next_decoded(self) -> pa.RecordBatch | None:
+        """The next rows out of the chunks that have come; moves positions."""
+        while True:
+            if self._decoding is None:
+                if not self._chunks:
+                    return None
+                self._decoding_bucket = self._chunks[0].bucket
+                self._decoding = self._decoded(self._chunks[0])
+            state = self._decoding_bucket
+            item = next(self._decoding, None)
+            if item is None or state is None:
+                self._drop_chunk()
+                continue
+            batch, reached = item
+            state.position = max(state.position, reached)
+            if batch is not None:
+                self.last_bucket = state.bucket
+                return batch
+
+    def _decoded(self, chunk: _Chunk) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        state = chunk.bucket
+        blocks = [chunk.data] if chunk.remote is None else read_remote(chunk.remote, state.position)
+        for block in blocks:
+            yield from self._decoder.decode(block, state.bucket, state.position, state.stop, chunk.projected)
+        yield None, chunk.end if state.stop is None else min(chunk.end, state.stop)
+
+    def _drop_chunk(self) -> None:
+        chunk = self._chunks.popleft()
+        chunk.bucket.waiting -= len(chunk.data)
+        self._waiting_bytes -= len(chunk.data)
+        self._decoding = self._decoding_bucket = None
+
+
+def predicate_to_pb_or_none(predicate: Predicate, info: TableInfo) -> pb.PbPredicate | None:
+    """The filter for the server; None for one that does not travel (it is applied here anyway)."""
+    from forebay.codec.filters import normalize
+
+    try:
+        return predicate_to_pb(normalize(predicate, info.schema), info.schema)
+    except InvalidRequest:
+        return None

@@ -1,0 +1,274 @@
+"""Rows by primary key, and by a prefix of it.
+
+Flow: keys -> codec.cast -> key bytes and buckets -> at most `client.lookup.max-batch-size` keys of a bucket in a
+request, all requests under way together -> values by position -> one decode -> rows in the order of the keys.
+
+Rules: the result of a lookup has one row for each key, in order. A key that has no row gives a row of nulls, also in
+the key columns, which are never null otherwise; so `table["id"].is_null()` tells. A partition that does not exist has
+no rows; that is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.client.cluster import ClusterClient
+from forebay.client.encode import KeyRouter, group_rows
+from forebay.client.routing import PartitionRouter
+from forebay.client.rpc import Call
+from forebay.client.scatter import Scatter, pair_up
+from forebay.client.views import RowView, array_of
+from forebay.codec.buckets import bucket_ids
+from forebay.codec.cast import iter_record_batches
+from forebay.codec.keys import bucket_key_encoder, key_encoder, primary_key_encoder
+from forebay.codec.value_batch import parse_values
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+
+PREFIX_COLUMN = "_prefix_index"
+"""The column of a prefix lookup's result that says which of the prefixes, counted from 0, a row belongs to."""
+
+_KEYS_AT_ONCE = 1 << 16
+_MISSING = ("null", "drop", "error")
+
+
+class _KeyItem(NamedTuple):
+    """Keys of one bucket, and their positions among all keys."""
+
+    bucket: TableBucket
+    keys: list[bytes]
+    positions: npt.NDArray[np.int64]
+    chunk: int
+
+
+class _Lookups(Scatter[_KeyItem, Any]):
+    """Lookup and PrefixLookup requests: a request has at most one item of each bucket."""
+
+    def __init__(self, cluster: ClusterClient, info: TableInfo, insert_missing: bool = False) -> None:
+        self.in_flight_max = cluster.settings["client.lookup.max-inflight-requests"]
+        self._cluster = cluster
+        self._info = info
+        self._insert_missing = insert_missing
+
+    def requests(self, items: Sequence[_KeyItem]) -> Iterable[Sequence[_KeyItem]]:
+        by_chunk: dict[int, list[_KeyItem]] = {}
+        for item in items:
+            by_chunk.setdefault(item.chunk, []).append(item)
+        return by_chunk.values()
+
+    def send(self, node: ServerNode, items: Sequence[_KeyItem]) -> Call:
+        request = pb.LookupRequest(table_id=self._info.table_id)
+        if self._insert_missing:
+            request.insert_if_not_exists = True
+            request.acks = -1
+            request.timeout_ms = int(self._cluster.request_seconds * 1000)
+        _add_keys(request.buckets_req, items)
+        return self._cluster.send(node, ApiKey.LOOKUP, request)
+
+    def answers(self, call: Call, items: Sequence[_KeyItem]) -> Iterable[tuple[_KeyItem, Any | ForebayError]]:
+        response = call.response().parse(pb.LookupResponse)
+        for item, message in pair_up(items, response.buckets_resp):
+            if isinstance(message, ForebayError):
+                yield item, message
+            else:
+                yield item, [v.values if v.HasField("values") else None for v in message.values]
+
+
+class _PrefixLookups(_Lookups):
+    def send(self, node: ServerNode, items: Sequence[_KeyItem]) -> Call:
+        request = pb.PrefixLookupRequest(table_id=self._info.table_id)
+        _add_keys(request.buckets_req, items)
+        return self._cluster.send(node, ApiKey.PREFIX_LOOKUP, request)
+
+    def answers(self, call: Call, items: Sequence[_KeyItem]) -> Iterable[tuple[_KeyItem, Any | ForebayError]]:
+        response = call.response().parse(pb.PrefixLookupResponse)
+        for item, message in pair_up(items, response.buckets_resp):
+            if isinstance(message, ForebayError):
+                yield item, message
+            else:
+                yield item, [list(found.values) for found in message.value_lists]
+
+
+def _add_keys(buckets: Any, items: Sequence[_KeyItem]) -> None:
+    for item in items:
+        buckets.add(partition_id=item.bucket.partition_id, bucket_id=item.bucket.bucket, keys=item.keys)
+
+
+class Lookup:
+    """Lookups of chosen columns of one table. Thread-safe; a table handle keeps the last ones it made."""
+
+    def __init__(self, connection: Connection, info: TableInfo, columns: Sequence[str] | None) -> None:
+        if not info.has_primary_key:
+            raise InvalidRequest(
+                f"table {info.path} has no primary key to look up; scan it, or read its log",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        self._connection = connection
+        self._info = info
+        self._view = RowView(info, columns)
+        self._decoder = self._view.decoder(connection)
+        self._router = KeyRouter(info)
+        self._chunk: int = connection.settings["client.lookup.max-batch-size"]
+        self._nullable = pa.schema([field.with_nullable(True) for field in self._view.schema])
+
+    @property
+    def _cluster(self) -> ClusterClient:
+        return self._connection.cluster
+
+    # ---- whole keys -------------------------------------------------------------------------------------------------
+
+    def find(self, keys: Any, missing: str = "null", insert_missing: bool = False) -> pa.Table:
+        """One row for each of `keys`; see the module. Raises `NotFound` with missing="error"."""
+        if missing not in _MISSING:
+            raise InvalidRequest(f"missing={missing!r} is not one of {', '.join(map(repr, _MISSING))}")
+        names = self._info.schema.primary_key
+        batches = []
+        for batch in iter_record_batches(
+            key_rows(keys, names, self._info), self._info.schema, columns=names, max_rows=_KEYS_AT_ONCE
+        ):
+            values = self._values(batch, insert_missing)
+            batches.append(self._rows(values, missing, batch))
+        schema = self._nullable if missing == "null" else self._view.schema
+        return pa.Table.from_batches(batches, schema=schema)
+
+    def _values(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
+        key_bytes, buckets = self._router.route(batch)
+        values: list[bytes | None] = [None] * batch.num_rows
+        items = self._items(batch, key_bytes, buckets)
+        question = _Lookups(self._cluster, self._info, insert_missing)
+        for item, found in self._ask(question, items):
+            if len(found) != len(item.keys):
+                raise CorruptData(f"the server answered {len(item.keys)} keys with {len(found)} values")
+            for position, value in zip(item.positions.tolist(), found):
+                values[position] = value
+        return values
+
+    def _rows(self, values: list[bytes | None], missing: str, keys: pa.RecordBatch) -> pa.RecordBatch:
+        found = [value for value in values if value is not None]
+        rows = self._view.show(self._decoder.decode(*parse_values(found)))
+        if len(found) == len(values) or missing == "drop":
+            return rows if missing != "null" else rows.cast(self._nullable)
+        if missing == "error":
+            first = values.index(None)
+            row = keys.slice(first, 1).to_pylist()[0]
+            raise NotFound(
+                f"table {self._info.path} has no row for {len(values) - len(found)} of {len(values)} keys; the first "
+                f"is key {first}: {row}",
+                ErrorCode.CLIENT_ERROR,
+            )
+        is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        place = array_of(np.cumsum(is_found) - 1, is_found)
+        return pa.RecordBatch.from_arrays([column.take(place) for column in rows.columns], schema=self._nullable)
+
+    # ---- prefixes ---------------------------------------------------------------------------------------------------
+
+    def find_prefixes(self, prefixes: Any) -> pa.Table:
+        """All rows whose keys begin with one of `prefixes`, with `PREFIX_COLUMN` in front; in the order of prefixes."""
+        info = self._info
+        descriptor = info.descriptor
+        names = self._prefix_names()
+        # Bytes of whole keys begin with those of the bucket key, in whichever encoding the keys have.
+        lake = "compacted" if primary_key_is_compacted(info) else descriptor.lake_format
+        encoder = key_encoder(descriptor, descriptor.bucket_keys, lake)
+        bucket_encoder = bucket_key_encoder(descriptor) or encoder
+        schema = pa.schema([pa.field(PREFIX_COLUMN, pa.int64(), nullable=False), *self._view.schema])
+        batches, offset = [], 0
+        for batch in iter_record_batches(
+            key_rows(prefixes, names, info), info.schema, columns=names, max_rows=_KEYS_AT_ONCE
+        ):
+            key_bytes = encoder.encode(batch)
+            bucket_bytes = key_bytes if bucket_encoder is encoder else bucket_encoder.encode(batch)
+            buckets = bucket_ids(bucket_bytes, info.bucket_count, descriptor.lake_format)
+            lists: list[list[bytes]] = [[]] * batch.num_rows
+            for item, found in self._ask(_PrefixLookups(self._cluster, info), self._items(batch, key_bytes, buckets)):
+                if len(found) != len(item.keys):
+                    raise CorruptData(f"the server answered {len(item.keys)} prefixes with {len(found)} lists")
+                for position, values in zip(item.positions.tolist(), found):
+                    lists[position] = values
+            rows = self._view.show(self._decoder.decode(*parse_values([value for found in lists for value in found])))
+            counts = np.fromiter(map(len, lists), np.int64, len(lists))
+            index = array_of(np.repeat(np.arange(len(lists)) + offset, counts))
+            batches.append(pa.RecordBatch.from_arrays([index, *rows.columns], schema=schema))
+            offset += batch.num_rows
+        return pa.Table.from_batches(batches, schema=schema)
+
+    def _prefix_names(self) -> tuple[str, ...]:
+        descriptor = self._info.descriptor
+        key, prefix = descriptor.physical_primary_key, descriptor.bucket_keys
+        if len(prefix) >= len(key) or key[: len(prefix)] != prefix:
+            raise InvalidRequest(
+                f"table {self._info.path} has no prefix to look up: its bucket key {list(prefix)} must be the first, "
+                f"but not all, of its primary key columns {list(key)} (partition keys left out)"
+            )
+        return (*descriptor.partition_keys, *prefix)
+
+    # ---- both -------------------------------------------------------------------------------------------------------
+
+    def _items(
+        self, batch: pa.RecordBatch, key_bytes: pa.BinaryArray, buckets: npt.NDArray[np.int32]
+    ) -> list[_KeyItem]:
+        """The keys by bucket, in chunks. Keys of partitions that do not exist are left out."""
+        info = self._info
+        groups = group_rows(info, batch, buckets)
+        order = np.arange(batch.num_rows) if groups.order is None else groups.order
+        all_keys = (key_bytes if groups.order is None else key_bytes.take(array_of(order))).to_pylist()
+        names = [partition for partition in dict.fromkeys(part[0] for part in groups.parts) if partition is not None]
+        partitions = PartitionRouter(self._cluster).existing(info, names) if names else {}
+        items = []
+        for name, bucket, first, last in groups.parts:
+            partition = None if name is None else partitions.get(name)
+            if name is not None and partition is None:
+                continue
+            table_bucket = TableBucket(
+                info.table_id, bucket or 0, None if partition is None else partition.partition_id
+            )
+            for chunk, begin in enumerate(range(first, last, self._chunk)):
+                end = min(begin + self._chunk, last)
+                items.append(_KeyItem(table_bucket, all_keys[begin:end], order[begin:end], chunk))
+        return items
+
+    def _ask(self, question: _Lookups, items: list[_KeyItem]) -> list[tuple[_KeyItem, Any]]:
+        try:
+            return question.ask(self._cluster, self._info.path, items)
+        except NotFound as e:
+            if e.code == ErrorCode.PARTITION_NOT_EXISTS:
+                self._cluster.forget_table(self._info.path)  # the next lookup asks for the partitions anew
+            raise
+
+
+def primary_key_is_compacted(info: TableInfo) -> bool:
+    """Whether primary keys are in the compacted encoding whatever the lake format."""
+    return primary_key_encoder(info.descriptor) is key_encoder(
+        info.descriptor, info.descriptor.physical_primary_key, "compacted"
+    )
+
+
+def key_rows(keys: Any, names: Sequence[str], info: TableInfo) -> Any:
+    """`keys` as rows: besides tables and lists of dicts, one dict, and plain values where one column is the key."""
+    if isinstance(keys, Mapping):
+        return [keys]
+    is_array = isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type)
+    is_plain = isinstance(keys, str | bytes | int) or (
+        isinstance(keys, Sequence) and len(keys) > 0 and not isinstance(keys[0], Mapping)
+    )
+    if not (is_array or is_plain):
+        return keys
+    if len(names) != 1:
+        raise InvalidRequest(
+            f"table {info.path} needs {len(names)} columns to find a row ({', '.join(names)}): give dicts or a table"
+        )
+    if is_array:
+        return pa.table({names[0]: keys})
+    values = [keys] if isinstance(keys, str | bytes | int) else keys
+    return [{names[0]: value} for value in values]

@@ -1,0 +1,333 @@
+"""The options of a connection: Fluss's `client.*` names, their types and defaults.
+
+Nouns: an *option* has a name (`client.writer.batch-size`), a parser and a default; `Settings` are the values of all
+options of one connection, and pickle to what the user gave, so that a Spark worker can open the same connection.
+
+Rule: names may be written with or without `client.`, and with dots, dashes or underscores (`writer_batch_size`), so
+that they serve as Python keywords too. A name that nobody knows is refused, with the names that look like it.
+
+Names, meanings and defaults are those of Apache Fluss (`ConfigOptions`), so that its documentation holds. The few
+that Forebay adds are marked with "(Forebay)". Options that tune the inside of Fluss's own client are accepted and
+have no effect here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
+
+_PREFIX = "client."
+_BOOTSTRAP = "bootstrap.servers"
+_IDEMPOTENCE = "client.writer.enable-idempotence"
+DEFAULT_PORT = 9123
+
+IDEMPOTENT_IN_FLIGHT_MAX = 5
+"""Batches of a writer that a server remembers for each bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: how a value is read, its default, and what it does. Without `parse` it has no effect here."""
+
+    name: str
+    parse: Callable[[Any], Any] | None
+    default: Any
+    what: str = "part of Fluss's own client; accepted, without effect"
+
+
+def _seconds(value: Any) -> float:
+    """Seconds of "30 s", a timedelta, or a number of milliseconds (as in Fluss)."""
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value / 1000
+    return parse_duration_ms(str(value)) / 1000
+
+
+def _bytes(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else parse_memory_bytes(str(value))
+
+
+def _boolean(value: Any) -> bool:
+    return value if isinstance(value, bool) else parse_bool(str(value))
+
+
+def _integer(minimum: int, maximum: int = (1 << 31) - 1) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        try:
+            number = int(value)
+        except (TypeError, ValueError) as e:
+            raise InvalidRequest(f"{value!r} is not an integer") from e
+        if not minimum <= number <= maximum:
+            raise InvalidRequest(f"{number} is not between {minimum} and {maximum}")
+        return number
+
+    return parse
+
+
+def _one_of(*names: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        name = str(value).strip().lower().replace("-", "_")
+        if name not in names:
+            raise InvalidRequest(f"{value!r} is not one of {', '.join(names)}")
+        return name
+
+    return parse
+
+
+def _acks(value: Any) -> int:
+    text = str(value).strip().lower()
+    if text not in _ACKS:
+        raise InvalidRequest(f"{value!r} is not one of all, 1 and 0")
+    return _ACKS[text]
+
+
+_ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option("client.id", str, "", "a name for this client"),
+        Option("client.connect-timeout", _seconds, 120.0, "how long opening a connection to a server may take"),
+        Option("client.request-timeout", _seconds, 30.0, "how long one request may take"),
+        Option(
+            "client.retry-timeout",
+            _seconds,
+            60.0,
+            "(Forebay) how long an operation that is safe to repeat is repeated while servers are away",
+        ),
+        Option("client.security.protocol", _one_of("plaintext", "sasl"), None, "plaintext, or sasl"),
+        Option("client.security.sasl.mechanism", _one_of("plain"), "plain", "the one mechanism there is"),
+        Option("client.security.sasl.username", str, None, "user name for SASL"),
+        Option("client.security.sasl.password", str, None, "password for SASL"),
+        # writing
+        Option("client.writer.acks", _acks, -1, "who must have a batch before it counts as written: all, 1 or 0"),
+        Option("client.writer.batch-size", _bytes, 2 << 20, "most bytes of a batch"),
+        Option("client.writer.batch-timeout", _seconds, 0.1, "how long a buffered row waits for company (linger)"),
+        Option("client.writer.buffer.memory-size", _bytes, 64 << 20, "most bytes of batches not acknowledged yet"),
+        Option("client.writer.buffer.wait-timeout", _seconds, float("inf"), "how long a writer waits for that memory"),
+        Option("client.writer.bucket.no-key-assigner", _one_of("sticky", "round_robin"), "sticky", "for log tables"),
+        Option("client.writer.request-max-size", _bytes, 10 << 20, "most bytes of one write request"),
+        Option("client.writer.retries", _integer(0), (1 << 31) - 1, "how often a batch is sent again"),
+        Option(
+            "client.writer.delivery-timeout",
+            _seconds,
+            300.0,
+            "(Forebay) how long a batch may wait for its acknowledgement, with all retries, before it fails",
+        ),
+        Option("client.writer.enable-idempotence", _boolean, True, "whether retries cannot duplicate rows"),
+        Option("client.writer.max-inflight-requests-per-bucket", _integer(1), 5, "batches under way for each bucket"),
+        Option("client.writer.dynamic-create-partition.enabled", _boolean, True, "whether writers create partitions"),
+        Option(
+            "client.writer.kv-backpressure.max-throttle", _seconds, 3.0, "longest pause when the server asks for it"
+        ),
+        # reading logs
+        Option("client.scanner.log.check-crc", _boolean, True, "whether checksums of log batches are checked"),
+        Option("client.scanner.log.max-poll-records", _integer(1), 500, "no effect: batches are handed out whole"),
+        Option("client.scanner.log.fetch.max-bytes", _bytes, 16 << 20, "most bytes of one answer to a fetch"),
+        Option("client.scanner.log.fetch.max-bytes-for-bucket", _bytes, 1 << 20, "the same for each bucket in it"),
+        Option("client.scanner.log.fetch.wait-max-time", _seconds, 0.5, "how long the server waits for new records"),
+        Option("client.scanner.log.fetch.min-bytes", _bytes, 1, "bytes for which it stops waiting"),
+        Option("client.scanner.log.read-preference", _one_of("local_first", "remote_first"), "local_first"),
+        # scans of the current state
+        Option("client.scanner.kv.fetch.max-bytes", _bytes, 4 << 20, "bytes of one page of a live scan"),
+        Option(
+            "client.scanner.kv.max-sessions",
+            _integer(1),
+            4,
+            "(Forebay) buckets that one live scan reads at the same time",
+        ),
+        Option(
+            "client.scanner.kv.open-timeout",
+            _seconds,
+            30.0,
+            "(Forebay) how long a live scan waits while the server has too many scans open",
+        ),
+        Option("client.scanner.kv.batch-strategy", _one_of("snapshot_merge", "server_scan"), "server_scan"),
+        Option("client.scanner.kv.server-side.enabled", _boolean, True, "older name of the same choice"),
+        # lookups
+        Option("client.lookup.max-batch-size", _integer(1), 128, "most keys of one bucket in one request"),
+        Option("client.lookup.max-inflight-requests", _integer(1), 128, "lookup requests under way for one call"),
+        Option("client.lookup.max-retries", _integer(0), (1 << 31) - 1, "how often a lookup is repeated"),
+        # the rest of Fluss's list
+        *(
+            Option(name, None, None)
+            for name in (
+                "client.lookup.queue-size",
+                "client.lookup.batch-timeout",
+                "client.writer.buffer.page-size",
+                "client.writer.buffer.per-request-memory-size",
+                "client.writer.dynamic-batch-size.enabled",
+                "client.writer.dynamic-batch-size.min",
+                "client.scanner.remote-log.prefetch-num",
+                "client.scanner.remote-log.read-concurrency",
+                "client.scanner.io.tmpdir",
+                "client.remote-file.download-thread-num",
+                "client.filesystem.security.token.renewal.backoff",
+                "client.filesystem.security.token.renewal.time-ratio",
+                "client.metrics.enabled",
+                "client.security.enable-plugin-discovery",
+            )
+        ),
+    )
+}
+
+
+def _plain(name: str) -> str:
+    """A name without its prefix and with one kind of separator, for comparing."""
+    return name.strip().lower().replace("_", ".").replace("-", ".").removeprefix(_PREFIX)
+
+
+_BY_PLAIN_NAME = {_plain(name): name for name in OPTIONS}
+
+
+def option_name(name: str) -> str:
+    """The full name of an option, however it is written. Raises `InvalidRequest` with near matches."""
+    full = _BY_PLAIN_NAME.get(_plain(name))
+    if full is not None:
+        return full
+    import difflib
+
+    near = [_BY_PLAIN_NAME[n] for n in difflib.get_close_matches(_plain(name), list(_BY_PLAIN_NAME), 3, 0.5)]
+    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "see docs/client.md for the options"
+    raise InvalidRequest(f"there is no client option '{name}'; {hint}", ErrorCode.CONFIG_EXCEPTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`host:port` of a server."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Bootstrap servers and options of a connection. Hashable and picklable; the password is not shown.
+
+    `given` holds what the user set, by full option name; everything else has its default.
+    """
+
+    bootstrap_servers: tuple[Address, ...]
+    given: tuple[tuple[str, Any], ...] = ()
+    _values: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        values = {name: option.default for name, option in OPTIONS.items()}
+        values.update(self.given)
+        object.__setattr__(self, "_values", values)
+
+    def __getitem__(self, name: str) -> Any:
+        """The parsed value of an option, by its full name. Durations are in seconds."""
+        return self._values[name]
+
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        """User and password, or None for a connection without authentication."""
+        user, password = self["client.security.sasl.username"], self["client.security.sasl.password"]
+        protocol = self["client.security.protocol"]
+        if protocol == "plaintext" or (protocol is None and user is None):
+            return None
+        if not user or not password:
+            raise InvalidRequest(
+                "SASL needs a user and a password: connect(..., user=..., password=...)", ErrorCode.CONFIG_EXCEPTION
+            )
+        return user, password
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether writes are idempotent: wanted (the default), and possible with the chosen acks and retries."""
+        certain = self["client.writer.acks"] == -1 and self["client.writer.retries"] > 0
+        return bool(self[_IDEMPOTENCE]) and certain
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Settings, (self.bootstrap_servers, self.given)
+
+    def __repr__(self) -> str:
+        shown = {name: "******" if name.endswith("password") else value for name, value in self.given}
+        servers = ",".join(str(address) for address in self.bootstrap_servers)
+        return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in shown.items())})"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """The servers in "host:port,host:port". A host without a port means port 9123.
+
+    Raises `InvalidRequest` for anything else.
+    """
+    addresses = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or port.endswith("]"):
+            host, port = part.strip(), str(DEFAULT_PORT)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InvalidRequest(f"{part.strip()!r} is not a server address: write 'host:port'")
+        addresses.append(Address(host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise InvalidRequest("no bootstrap server was given: write 'host:port', for instance '127.0.0.1:9123'")
+    return tuple(addresses)
+
+
+def make_settings(
+    bootstrap_servers: str | None,
+    user: str | None = None,
+    password: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings from what a user gives. `options` may hold `bootstrap.servers` too.
+
+    Raises `InvalidRequest` for unknown options, values that cannot be read, and contradictions.
+    """
+    given: dict[str, Any] = {}
+    for name, value in (options or {}).items():
+        if _plain(name) == _BOOTSTRAP:
+            if bootstrap_servers is not None and bootstrap_servers != value:
+                raise InvalidRequest(f"two lists of bootstrap servers were given: {bootstrap_servers!r} and {value!r}")
+            bootstrap_servers = value
+            continue
+        full = option_name(name)
+        if full in given:
+            raise InvalidRequest(f"client option '{full}' was given twice", ErrorCode.CONFIG_EXCEPTION)
+        given[full] = _parsed(full, value)
+    for name, credential in (("username", user), ("password", password)):
+        if credential is not None:
+            given[f"client.security.sasl.{name}"] = str(credential)
+    settings = Settings(parse_addresses(bootstrap_servers or ""), tuple(sorted(given.items())))
+    _check_consistent(settings)
+    return settings
+
+
+def _parsed(name: str, value: Any) -> Any:
+    parse = OPTIONS[name].parse
+    if parse is None:
+        return str(value)
+    try:
+        return parse(value)
+    except InvalidRequest as e:
+        raise InvalidRequest(f"client option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
+
+
+def _check_consistent(settings: Settings) -> None:
+    _ = settings.credentials
+    asked_for = dict(settings.given).get(_IDEMPOTENCE, False)
+    if asked_for and not settings.idempotent:
+        raise InvalidRequest(
+            f"{_IDEMPOTENCE}=true needs client.writer.acks=all and client.writer.retries of at least 1",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    in_flight = settings["client.writer.max-inflight-requests-per-bucket"]
+    if settings.idempotent and in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
+        raise InvalidRequest(
+            f"client.writer.max-inflight-requests-per-bucket is {in_flight}; with {_IDEMPOTENCE}=true it can be "
+            f"{IDEMPOTENT_IN_FLIGHT_MAX} at most, because servers remember no more batches of a writer",
+            ErrorCode.CONFIG_EXCEPTION,
+        )

@@ -1,0 +1,200 @@
+"""What a read covers: buckets and partitions, and offsets in their logs.
+
+A table has `bucket_count` buckets; a partitioned one has them in each partition. `plan_buckets` turns what a user
+says ("these partitions, those buckets") into `TableBucket`s; `list_offsets` asks their leaders for offsets.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest
+from forebay.client.cluster import ClusterClient
+from forebay.client.rpc import Call
+from forebay.client.scatter import BucketItem, Scatter
+from forebay.metadata.partitions import matches_partial
+from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, TablePath
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import (
+    ServerNode,
+    error_of,
+    partition_info_from_pb,
+    partition_spec_to_pb,
+    table_path_to_pb,
+)
+
+PartitionSelector = str | Mapping[str, Any]
+"""A partition by its name ("2024-01-15$EMEA"), or all partitions with these values of some keys."""
+
+EARLIEST = "earliest"
+LATEST = "latest"
+_EARLIEST, _LATEST, _TIMESTAMP = 0, 1, 2
+_CLIENT = -1
+
+
+def list_partitions(
+    cluster: ClusterClient, path: TablePath, partial: Mapping[str, Any] | None = None
+) -> list[PartitionInfo]:
+    """The partitions of a table, those with the values of `partial` only."""
+    request = pb.ListPartitionInfosRequest(table_path=table_path_to_pb(path))
+    if partial:
+        spec = [(key, str(value)) for key, value in partial.items()]
+        request.partial_partition_spec.CopyFrom(partition_spec_to_pb(spec))
+    response = cluster.any_call(ApiKey.LIST_PARTITION_INFOS, request, pb.ListPartitionInfosResponse)
+    found = [partition_info_from_pb(message) for message in response.partitions_info]
+    wanted = {key: str(value) for key, value in (partial or {}).items()}
+    return [partition for partition in found if matches_partial(partition, wanted)]
+
+
+def select_partitions(
+    cluster: ClusterClient, info: TableInfo, selectors: Sequence[PartitionSelector] | PartitionSelector | None
+) -> list[PartitionInfo]:
+    """The existing partitions that `selectors` mean (None: all), each once, in the order of their ids.
+
+    Raises `InvalidRequest` (PARTITION_NOT_EXISTS) for a name that no partition has.
+    """
+    existing = list_partitions(cluster, info.path)
+    if selectors is None:
+        return sorted(existing, key=lambda partition: partition.partition_id)
+    chosen: dict[int, PartitionInfo] = {}
+    for selector in [selectors] if isinstance(selectors, str | Mapping) else selectors:
+        if isinstance(selector, str):
+            found = [partition for partition in existing if partition.name == selector]
+            if not found:
+                raise InvalidRequest(f"table {info.path} has no partition '{selector}'", ErrorCode.PARTITION_NOT_EXISTS)
+        else:
+            unknown = [key for key in selector if key not in info.descriptor.partition_keys]
+            if unknown:
+                raise InvalidRequest(
+                    f"table {info.path} is partitioned by {list(info.descriptor.partition_keys)}, not by {unknown}",
+                    ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+                )
+            wanted = {key: str(value) for key, value in selector.items()}
+            found = [partition for partition in existing if matches_partial(partition, wanted)]
+        chosen.update({partition.partition_id: partition for partition in found})
+    return [chosen[partition_id] for partition_id in sorted(chosen)]
+
+
+def plan_buckets(
+    cluster: ClusterClient,
+    info: TableInfo,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    buckets: Iterable[int | TableBucket] | None = None,
+) -> list[TableBucket]:
+    """The buckets that a read covers, in order. Raises `InvalidRequest` for what the table does not have."""
+    wanted = None if buckets is None else list(buckets)
+    if wanted and all(isinstance(bucket, TableBucket) for bucket in wanted) and partitions is None:
+        return [check_bucket(info, bucket) for bucket in dict.fromkeys(wanted)]
+    numbers = range(info.bucket_count)
+    if wanted is not None:
+        plain = {bucket.bucket if isinstance(bucket, TableBucket) else bucket for bucket in wanted}
+        for number in plain:
+            check_bucket_number(info, number)
+        numbers = sorted(plain)  # type: ignore[assignment]
+    if not info.is_partitioned:
+        if partitions is not None:
+            raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
+        return [TableBucket(info.table_id, number) for number in numbers]
+    return [
+        TableBucket(info.table_id, number, partition.partition_id)
+        for partition in select_partitions(cluster, info, partitions)
+        for number in numbers
+    ]
+
+
+def check_bucket_number(info: TableInfo, number: int) -> None:
+    if not 0 <= number < info.bucket_count:
+        raise InvalidRequest(f"table {info.path} has no bucket {number}; it has 0 to {info.bucket_count - 1}")
+
+
+def check_bucket(info: TableInfo, bucket: Any) -> TableBucket:
+    """`bucket` as a TableBucket of this table; a number will do where there are no partitions."""
+    if isinstance(bucket, int):
+        if info.is_partitioned:
+            raise InvalidRequest(f"table {info.path} is partitioned: name bucket {bucket} by a TableBucket")
+        bucket = TableBucket(info.table_id, bucket)
+    if not isinstance(bucket, TableBucket):
+        raise InvalidRequest(f"{bucket!r} is neither a bucket number nor a TableBucket")
+    if bucket.table_id != info.table_id:
+        raise InvalidRequest(f"bucket {bucket} does not belong to table {info.path}, whose id is {info.table_id}")
+    if (bucket.partition_id is None) == info.is_partitioned:
+        kind = "is partitioned" if info.is_partitioned else "is not partitioned"
+        raise InvalidRequest(f"bucket {bucket} does not fit table {info.path}, which {kind}")
+    check_bucket_number(info, bucket.bucket)
+    return bucket
+
+
+# ---- offsets --------------------------------------------------------------------------------------------------------
+
+OffsetSpec = str | int | dt.datetime
+"""Where in a log: "earliest", "latest", or a time: a datetime, or milliseconds since the epoch."""
+
+
+def _offset_type(spec: OffsetSpec) -> tuple[int, int | None]:
+    if spec == EARLIEST:
+        return _EARLIEST, None
+    if spec == LATEST:
+        return _LATEST, None
+    if isinstance(spec, dt.datetime):
+        return _TIMESTAMP, to_milliseconds(spec)
+    if isinstance(spec, int) and not isinstance(spec, bool):
+        return _TIMESTAMP, spec
+    raise InvalidRequest(
+        f"{spec!r} is not a place in a log: write 'earliest', 'latest', a datetime, or milliseconds since the epoch"
+    )
+
+
+def to_milliseconds(moment: dt.datetime) -> int:
+    """Milliseconds since the epoch, rounded down. A datetime without a zone is one of the local zone, as in Python."""
+    aware = moment.astimezone(dt.UTC)
+    return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+
+
+def list_offsets(
+    cluster: ClusterClient, info: TableInfo, buckets: Sequence[TableBucket], spec: OffsetSpec
+) -> dict[TableBucket, int]:
+    """The offset at `spec` of each bucket. "latest" is the offset that the next record will have.
+
+    A time means the first record that was written then or later; the latest offset if there is none. Raises
+    `InvalidRequest` (INVALID_TIMESTAMP) for a time that the server has not seen yet.
+    """
+    question = _ListOffsets(cluster, info, *_offset_type(spec))
+    return {item.bucket: offset for item, offset in question.ask(cluster, info.path, [BucketItem(b) for b in buckets])}
+
+
+class _ListOffsets(Scatter[BucketItem, int]):
+    def __init__(self, cluster: ClusterClient, info: TableInfo, offset_type: int, timestamp: int | None) -> None:
+        self._cluster = cluster
+        self._info = info
+        self._offset_type = offset_type
+        self._timestamp = timestamp
+
+    def requests(self, items: Sequence[BucketItem]) -> Iterable[Sequence[BucketItem]]:
+        by_partition: dict[int | None, list[BucketItem]] = {}
+        for item in items:
+            by_partition.setdefault(item.bucket.partition_id, []).append(item)
+        return by_partition.values()
+
+    def send(self, node: ServerNode, items: Sequence[BucketItem]) -> Call:
+        request = pb.ListOffsetsRequest(
+            follower_server_id=_CLIENT,
+            offset_type=self._offset_type,
+            table_id=self._info.table_id,
+            partition_id=items[0].bucket.partition_id,
+            bucket_id=[item.bucket.bucket for item in items],
+            startTimestamp=self._timestamp,
+        )
+        return self._cluster.send(node, ApiKey.LIST_OFFSETS, request)
+
+    def answers(self, call: Call, items: Sequence[BucketItem]) -> Iterable[tuple[BucketItem, int | ForebayError]]:
+        response = call.response().parse(pb.ListOffsetsResponse)
+        by_number = {message.bucket_id: message for message in response.buckets_resp}
+        for item in items:
+            message = by_number.get(item.bucket.bucket)
+            if message is None:
+                raise CorruptData(f"the server left bucket {item.bucket} out of its answer")
+            error = error_of(message)
+            yield item, message.offset if error is None else error

@@ -1,0 +1,128 @@
+"""Log segments that a Fluss cluster has moved to remote storage.
+
+Instead of records a server may answer a fetch with the places of segment files: `<folder>/<segment id>/<20 digits of
+its first offset>.log`, which hold log batches one after the other. They are read here directly, block by block, through
+`pyarrow.fs` (local paths, s3://, gs://, hdfs:// and what else it knows). Prior art: RemoteLogDownloader of Fluss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
+from forebay.codec.log_batch_header import LENGTH_OFFSET, LENGTH_OVERHEAD
+from forebay.protocol import fluss_pb2 as pb
+
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegment:
+    """One segment file: its offsets (end excluded), and where in it to begin."""
+
+    path: str
+    start_offset: int
+    end_offset: int
+    start_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLog:
+    """Segments that follow one another."""
+
+    segments: tuple[RemoteSegment, ...]
+
+    @classmethod
+    def from_pb(cls, info: pb.PbRemoteLogFetchInfo) -> RemoteLog:
+        folder = info.remote_log_tablet_dir.rstrip("/")
+        segments = []
+        for place, message in enumerate(info.remote_log_segments):
+            path = f"{folder}/{message.remote_log_segment_id}/{message.remote_log_start_offset:020d}.log"
+            position = info.first_start_pos if place == 0 else 0
+            segments.append(
+                RemoteSegment(path, message.remote_log_start_offset, message.remote_log_end_offset, position)
+            )
+        return cls(tuple(segments))
+
+    @property
+    def end_offset(self) -> int:
+        return max((segment.end_offset for segment in self.segments), default=0)
+
+
+def read_remote(remote: RemoteLog, first: int) -> Iterator[memoryview]:
+    """Blocks of whole log batches, in order, of the segments that reach beyond offset `first`.
+
+    Raises `StorageFailure` for files that cannot be read, `CorruptData` for those that end in a batch.
+    """
+    for segment in remote.segments:
+        if segment.end_offset > first:
+            yield from _read_segment(segment)
+
+
+def _read_segment(segment: RemoteSegment) -> Iterator[memoryview]:
+    try:
+        file = _open(segment.path)
+    except (OSError, ValueError) as e:
+        raise _failure(segment, e) from e
+    with file:
+        position = segment.start_position
+        wanted = _BLOCK_BYTES
+        while True:
+            try:
+                block = memoryview(file.read_at(wanted, position))
+            except (OSError, ValueError) as e:
+                raise _failure(segment, e) from e
+            whole, needed = _whole_batches(block)
+            if whole:
+                yield block[:whole]
+                position += whole
+                wanted = _BLOCK_BYTES
+            elif len(block) == 0:
+                return
+            elif len(block) < wanted:
+                raise CorruptData(
+                    f"remote log segment {segment.path} ends in the middle of a batch, at byte {position + len(block)}",
+                    ErrorCode.CORRUPT_RECORD_EXCEPTION,
+                )
+            else:
+                wanted = max(needed, 2 * wanted)
+
+
+def _open(path: str) -> Any:
+    from pyarrow import fs
+
+    if "://" not in path and not path.startswith(("/", "file:")):
+        raise ValueError(f"{path!r} is not a path of a file system")
+    file_system, inner = fs.FileSystem.from_uri(_plain_uri(path))
+    return file_system.open_input_file(inner)
+
+
+def _plain_uri(path: str) -> str:
+    """`file:/a/b`, as Java writes it, in the form with two or three slashes."""
+    if path.startswith("file:") and not path.startswith("file://"):
+        return "file://" + path.removeprefix("file:")
+    return path
+
+
+def _whole_batches(block: memoryview) -> tuple[int, int]:
+    """(bytes of whole batches at the beginning of a block, bytes that the batch after them needs)."""
+    end = 0
+    while len(block) - end >= LENGTH_OVERHEAD:
+        length = int.from_bytes(block[end + LENGTH_OFFSET : end + LENGTH_OVERHEAD], "little", signed=True)
+        size = length + LENGTH_OVERHEAD
+        if length <= 0:
+            raise CorruptData(f"a remote log batch claims {length} bytes", ErrorCode.CORRUPT_RECORD_EXCEPTION)
+        if size > len(block) - end:
+            return end, size
+        end += size
+    return end, LENGTH_OVERHEAD
+
+
+def _failure(segment: RemoteSegment, error: BaseException) -> StorageFailure:
+    return StorageFailure(
+        f"remote log segment {segment.path} (offsets {segment.start_offset} to {segment.end_offset}) cannot be read: "
+        f"{error}. The client reads remote storage itself, so it needs access to it",
+        ErrorCode.STORAGE_EXCEPTION,
+    )

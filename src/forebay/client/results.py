@@ -1,0 +1,134 @@
+"""What calls return besides Arrow data: small values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from forebay.metadata.table import TableBucket
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write did.
+
+    `end_offsets` holds, for each bucket that was written, the offset after its last record of this write; it is
+    empty with acks=0. Reading the log up to there sees the whole write.
+    """
+
+    rows: int
+    batches: int
+    end_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
+
+
+class HealthStatus(IntEnum):
+    """How a cluster does; the numbers are those of the protocol."""
+
+    GREEN = 0
+    YELLOW = 1
+    RED = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHealth:
+    """Counts of bucket replicas, and what they amount to."""
+
+    status: HealthStatus
+    replicas: int
+    in_sync_replicas: int
+    leader_replicas: int
+    active_leader_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A setting of the cluster and where its value comes from (`INITIAL_SERVER_CONFIG`, `DYNAMIC_SERVER_CONFIG`)."""
+
+    key: str
+    value: str | None
+    source: str
+
+
+class AclResourceType(IntEnum):
+    """What an access rule is about; ANY is for filters only."""
+
+    ANY = 1
+    CLUSTER = 2
+    DATABASE = 3
+    TABLE = 4
+
+
+class AclOperation(IntEnum):
+    """What a rule allows; ANY is for filters only."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DROP = 6
+    ALTER = 7
+    DESCRIBE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """An access control entry: `principal` may do `operation` on a resource. Fluss has no rules that forbid."""
+
+    resource_type: AclResourceType
+    resource_name: str
+    principal: str
+    operation: AclOperation
+    principal_type: str = "User"
+    host: str = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class KvSnapshotInfo:
+    """The newest KV snapshot of a bucket: its id, and the log offset up to which it holds the changes."""
+
+    snapshot_id: int
+    log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvSnapshotFiles:
+    """The files of a KV snapshot: (remote path, local name), and the log offset up to which it holds the changes."""
+
+    log_offset: int
+    files: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class LakeSnapshot:
+    """A snapshot of the lake side of a table: for each bucket, the first log offset that is not in it."""
+
+    table_id: int
+    snapshot_id: int
+    log_offsets: Mapping[TableBucket, int]
+    partition_names: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProducerOffsets:
+    """Bucket offsets that were registered under a producer id, until they expire."""
+
+    producer_id: str
+    expires: dt.datetime
+    offsets: Mapping[TableBucket, int]
+
+
+@dataclass(frozen=True)
+class TableStats:
+    """Row counts of a table. A bucket whose server does not count rows has None."""
+
+    row_counts: Mapping[TableBucket, int | None]
+
+    @property
+    def row_count(self) -> int | None:
+        """Rows of the whole table; None if some bucket does not count."""
+        counts = list(self.row_counts.values())
+        return None if None in counts else sum(count for count in counts if count is not None)

@@ -1,0 +1,371 @@
+"""One connection to one server: requests out, answers in, matched by id.
+
+Nouns: a `Channel` is a socket that has passed the handshake; a `Call` is one request and, some time, its answer.
+
+Rule: any thread may send; requests are not held back for the answers of others (pipelining); one reader thread per
+channel takes the answers and completes the calls. A call always completes: with the answer, or with an error when the
+channel breaks. Whoever waits gives a time limit of its own.
+
+Flow: `Channel.open` connects, negotiates versions and authenticates in the caller's thread, then starts the reader.
+`send` writes the frame and returns a `Call`; `call.result(seconds)` waits, `call.on_done(function)` is told.
+
+The protocol itself is forebay.protocol, without I/O; here are the socket, the locks and the thread. Prior art: the
+network clients of Kafka and Fluss.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from forebay.base.clock import Clock
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
+from forebay.client.options import Address
+from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
+from forebay.protocol.connection import (
+    ClientConnection,
+    ConnectionClosed,
+    ProtocolViolation,
+    ResponseReceived,
+    ServerFailed,
+)
+from forebay.protocol.handshake import ClientHandshake
+from forebay.protocol.messages import Buffer, Message
+from forebay.protocol.sasl import PlainClient
+
+SOFTWARE = ("forebay", "0.1")
+"""How this client introduces itself to servers."""
+
+_IOV_MAX = 512
+"""Most buffers in one system call (Linux takes 1024)."""
+
+_AUTHENTICATE_RETRIES = 5
+
+M = TypeVar("M", bound=Message)
+Callback = Callable[["Call"], None]
+
+
+class Call:
+    """A request under way. Completed once, by whoever takes it out of its channel's table of calls."""
+
+    __slots__ = ("_callback", "_done", "_error", "_response", "api_key", "channel", "request_id", "sent_at")
+
+    def __init__(self, channel: Channel, api_key: ApiKey, sent_at: float, callback: Callback | None) -> None:
+        self.channel = channel
+        self.api_key = api_key
+        self.request_id = -1
+        self.sent_at = sent_at
+        self._callback = callback
+        self._response: ResponseReceived | None = None
+        self._error: ForebayError | None = None
+        # A lock is the cheapest thing to wait for once: held until the call is done.
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    @property
+    def done(self) -> bool:
+        return self._response is not None or self._error is not None
+
+    def complete(self, response: ResponseReceived | None, error: ForebayError | None) -> None:
+        """Take the outcome, and tell whoever waits."""
+        self._response, self._error = response, error
+        self._done.release()
+        if self._callback is not None:
+            self._callback(self)
+
+    def response(self) -> ResponseReceived:
+        """The answer of a call that is done. Raises the error of the channel, or the one that the server sent."""
+        if self._error is not None:
+            raise self._error
+        if self._response is None:
+            raise InternalError(f"the {self.api_key.name} call is not done")
+        if self._response.error is not None:
+            raise self._response.error
+        return self._response
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the call is done, at most `seconds`; whether it is."""
+        if self._done.acquire(timeout=max(seconds, 0)):
+            self._done.release()
+            return True
+        return False
+
+    def result(self, seconds: float) -> ResponseReceived:
+        """The answer, waited for at most `seconds`. Raises `Unavailable` (REQUEST_TIME_OUT), or as `response` does."""
+        if not self.wait(seconds):
+            self.give_up(seconds)
+            self.wait(threading.TIMEOUT_MAX)
+        return self.response()
+
+    def give_up(self, seconds: float) -> None:
+        """Stop waiting after `seconds`. A channel on which nothing at all has come meanwhile is closed."""
+        if not self.channel.abandon(self):
+            return  # its outcome is on its way to us
+        error = Unavailable(
+            f"{self.channel.address} did not answer {self.api_key.name} within {seconds:g} s "
+            "('client.request-timeout')",
+            ErrorCode.REQUEST_TIME_OUT,
+        )
+        self.complete(None, error)
+        if self.channel.last_received < self.sent_at:
+            self.channel.close(error)
+
+
+class Channel:
+    """A connection to one server, past its handshake. Thread-safe. Make one with `Channel.open`."""
+
+    def __init__(
+        self, address: Address, sock: socket.socket, connection: ClientConnection, clock: Clock, name: str
+    ) -> None:
+        self.address = address
+        self.last_received = clock.monotonic()
+        self._socket = sock
+        self._connection = connection
+        self._clock = clock
+        self._calls: dict[int, Call] = {}
+        self._state_lock = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._closed: ForebayError | None = None
+        self._reader = threading.Thread(target=self._read, name=f"forebay-reader-{name}", daemon=True)
+
+    @classmethod
+    def open(
+        cls,
+        address: Address,
+        *,
+        clock: Clock,
+        connect_seconds: float,
+        request_seconds: float,
+        expected_role: ServerRole | None = None,
+        credentials: tuple[str, str] | None = None,
+    ) -> Channel:
+        """Connect, negotiate, authenticate.
+
+        Raises `Unavailable` for a server that cannot be reached or has another role than expected, `AccessDenied` for
+        wrong credentials.
+        """
+        sock = _connect(address, connect_seconds)
+        try:
+            connection = ClientConnection()
+            plain = PlainClient(*credentials) if credentials is not None else None
+            handshake = ClientHandshake(connection, *SOFTWARE, expected_role, plain)
+            _shake_hands(sock, address, connection, handshake, clock, connect_seconds)
+            sock.settimeout(None)
+            # A server that stops reading must not block a sender for ever.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(request_seconds))
+            channel = cls(address, sock, connection, clock, str(address))
+        except BaseException:
+            sock.close()
+            raise
+        channel._reader.start()
+        return channel
+
+    @property
+    def versions(self) -> NegotiatedVersions:
+        """What may be asked of this server."""
+        versions = self._connection.versions
+        if versions is None:
+            raise InternalError("a channel exists only after its handshake")
+        return versions
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    def send(
+        self,
+        api_key: ApiKey,
+        message: Message,
+        payloads: Sequence[Buffer] = (),
+        callback: Callback | None = None,
+        api_version: int | None = None,
+    ) -> Call:
+        """Send a request; `payloads` fill the empty `records` fields of `message`, in order.
+
+        `callback` is called once, when the call is done: by the reader thread, so it must be quick and not raise.
+        Raises `UnsupportedOperation` where the server does not offer the API, and `Unavailable` on a broken channel;
+        `callback` is then not called.
+        """
+        call = Call(self, api_key, self._clock.monotonic(), callback)
+        with self._send_lock:
+            with self._state_lock:
+                if self._closed is not None:
+                    raise self._closed
+                request_id, buffers = self._connection.send_request(api_key, message, payloads, api_version)
+                call.request_id = request_id
+                self._calls[request_id] = call
+            try:
+                _send_all(self._socket, buffers)
+                return call
+            except OSError as e:
+                error = Unavailable(f"sending {api_key.name} to {self.address} failed: {_reason(e)}")
+        still_ours = self.abandon(call)
+        self.close(error)
+        if still_ours:
+            raise error
+        return call  # the reader noticed first, and has completed the call with its own error
+
+    def abandon(self, call: Call) -> bool:
+        """Forget a call: its answer, should it come, is ignored. False if its outcome has come already."""
+        with self._state_lock:
+            self._connection.abandon(call.request_id)
+            return self._calls.pop(call.request_id, None) is not None
+
+    def close(self, error: ForebayError | None = None) -> None:
+        """End the connection. Calls under way fail with `error`. A second call does nothing."""
+        with self._state_lock:
+            if self._closed is not None:
+                return
+            self._closed = error or Unavailable(f"the connection to {self.address} was closed")
+            self._connection.close()
+            calls = list(self._calls.values())
+            self._calls.clear()
+        _shut_down(self._socket)
+        for call in calls:
+            call.complete(None, self._closed)
+
+    def join(self, seconds: float) -> None:
+        """Wait for the reader thread to end, after `close`."""
+        if self._reader is not threading.current_thread():
+            self._reader.join(seconds)
+
+    def forget(self) -> None:
+        """Drop the socket without a word to the server: after a fork it belongs to the parent process."""
+        self._closed = Unavailable(f"the connection to {self.address} belongs to another process")
+        self._calls = {}
+        self._socket.close()
+
+    # ---- the reader thread ------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            self._take_answers()
+        except OSError as e:
+            self.close(Unavailable(f"the connection to {self.address} broke: {_reason(e)}"))
+        except BaseException as e:
+            self.close(InternalError(f"the reader of {self.address} failed: {type(e).__name__}: {e}"))
+            raise
+        finally:
+            self._socket.close()
+
+    def _take_answers(self) -> None:
+        connection, sock = self._connection, self._socket
+        while True:
+            with connection.get_buffer() as room:
+                received = sock.recv_into(room)
+            self.last_received = self._clock.monotonic()
+            if received:
+                connection.buffer_updated(received)
+            else:
+                connection.receive_eof()
+            while True:
+                with self._state_lock:
+                    event = connection.next_event()
+                    call = self._calls.pop(event.request_id, None) if isinstance(event, ResponseReceived) else None
+                if event is None:
+                    break
+                if isinstance(event, ResponseReceived):
+                    if call is not None:
+                        call.complete(event, None)
+                elif isinstance(event, ConnectionClosed | ProtocolViolation | ServerFailed):
+                    self.close(Unavailable(f"{self.address}: {event.error.message}"))
+                    return
+            if self._closed is not None:
+                return
+
+
+# ---- sockets --------------------------------------------------------------------------------------------------------
+
+
+def _connect(address: Address, seconds: float) -> socket.socket:
+    try:
+        sock = socket.create_connection((address.host, address.port), timeout=seconds)
+    except OSError as e:
+        raise Unavailable(f"cannot connect to {address}: {_reason(e)}") from e
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+def _shake_hands(
+    sock: socket.socket,
+    address: Address,
+    connection: ClientConnection,
+    handshake: ClientHandshake,
+    clock: Clock,
+    seconds: float,
+) -> None:
+    deadline = clock.monotonic() + seconds
+    retries = 0
+    try:
+        _send_all(sock, handshake.start())
+        while not handshake.done:
+            try:
+                buffers = handshake.receive(_next_response(sock, connection, deadline - clock.monotonic()))
+            except AccessDenied as e:
+                if e.code != ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION or retries >= _AUTHENTICATE_RETRIES:
+                    raise
+                clock.sleep(min(0.1 * 2**retries, 5.0))
+                retries += 1
+                buffers = handshake.retry()
+            _send_all(sock, buffers)
+    except OSError as e:
+        raise Unavailable(f"the handshake with {address} failed: {_reason(e)}") from e
+    except Unavailable as e:
+        raise Unavailable(f"the handshake with {address} failed: {e.message}", e.code) from e
+
+
+def _next_response(sock: socket.socket, connection: ClientConnection, seconds: float) -> ResponseReceived:
+    sock.settimeout(max(seconds, 0.001))
+    while True:
+        event = connection.next_event()
+        if isinstance(event, ResponseReceived):
+            return event
+        if isinstance(event, ConnectionClosed | ProtocolViolation | ServerFailed):
+            raise Unavailable(event.error.message)
+        with connection.get_buffer() as room:
+            received = sock.recv_into(room)
+        if received:
+            connection.buffer_updated(received)
+        else:
+            connection.receive_eof()
+
+
+def _send_all(sock: socket.socket, buffers: Sequence[Buffer]) -> None:
+    if len(buffers) == 1:
+        sock.sendall(buffers[0])
+        return
+    pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    while pending:
+        sent = sock.sendmsg(pending[:_IOV_MAX])
+        taken = 0
+        while taken < len(pending) and sent >= pending[taken].nbytes:
+            sent -= pending[taken].nbytes
+            taken += 1
+        del pending[:taken]
+        if sent:
+            pending[0] = pending[0][sent:]
+
+
+def _shut_down(sock: socket.socket) -> None:
+    """Wake the reader, which then closes the socket."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # not connected any more: the reader has noticed already
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(min(seconds, 1 << 30))
+    return struct.pack("@ll", whole, int((seconds - whole) * 1_000_000) if seconds < 1 << 30 else 0)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, BlockingIOError):
+        return "the server does not read"
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,135 @@
+"""One question about many buckets: ask each bucket's leader, and ask again for the buckets that failed.
+
+Nouns: an *item* is a part of the question that concerns one bucket. Items of one leader travel in as few requests as
+the API allows; all requests are under way at the same time, up to a limit.
+
+Rule: an answer counts for its item alone. An item that fails in passing (leader moved, server away) is asked again,
+with growing pauses, until `client.retry-timeout`; any other failure ends the whole question.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from forebay.base.errors import CorruptData, ForebayError
+from forebay.client.cluster import BackOff, ClusterClient, may_repeat
+from forebay.client.rpc import Call
+from forebay.metadata.table import TableBucket, TablePath
+from forebay.protocol.convert import ServerNode, error_of, partition_id_of
+
+
+class Item(Protocol):
+    """A part of the question."""
+
+    @property
+    def bucket(self) -> TableBucket: ...
+
+
+I = TypeVar("I", bound=Item)  # noqa: E741 - an item
+A = TypeVar("A")
+
+
+class BucketItem(Hashable):
+    """An item that is nothing but a bucket."""
+
+    __slots__ = ("bucket",)
+
+    def __init__(self, bucket: TableBucket) -> None:
+        self.bucket = bucket
+
+    def __hash__(self) -> int:
+        return hash(self.bucket)
+
+
+class Scatter(Generic[I, A]):
+    """How one API is asked: subclasses say how a request is made and how its answer is taken apart."""
+
+    in_flight_max = 1 << 30
+
+    def requests(self, items: Sequence[I]) -> Iterable[Sequence[I]]:
+        """The items of one leader, divided into requests."""
+        return (items,)
+
+    def send(self, node: ServerNode, items: Sequence[I]) -> Call:
+        raise NotImplementedError
+
+    def answers(self, call: Call, items: Sequence[I]) -> Iterable[tuple[I, A | ForebayError]]:
+        """Each item's answer or error, from a call that is done. Raises the error of the whole request."""
+        raise NotImplementedError
+
+    def ask(self, cluster: ClusterClient, path: TablePath, items: Sequence[I]) -> list[tuple[I, A]]:
+        """All answers, in no particular order. Raises the first failure that does not pass."""
+        deadline = cluster.clock.monotonic() + cluster.settings["client.retry-timeout"]
+        back_off = BackOff(cluster.ids)
+        done: list[tuple[I, A]] = []
+        pending: Sequence[I] = items
+        while pending:
+            failed, error = self._round(cluster, path, pending, done)
+            if error is None:
+                break
+            seconds = back_off.next_seconds()
+            if cluster.closed or cluster.clock.monotonic() + seconds > deadline:
+                raise error
+            cluster.clock.sleep(seconds)
+            if error.stale_metadata:
+                cluster.forget_leader(item.bucket for item in failed)
+            pending = failed
+        return done
+
+    def _round(
+        self, cluster: ClusterClient, path: TablePath, items: Sequence[I], done: list[tuple[I, A]]
+    ) -> tuple[list[I], ForebayError | None]:
+        """Ask once for all `items`. Returns those that failed in passing, and the last of their errors."""
+        failed: list[I] = []
+        last: ForebayError | None = None
+        by_node: dict[ServerNode, list[I]] = {}
+        for item in items:
+            try:
+                by_node.setdefault(cluster.leader(path, item.bucket), []).append(item)
+            except ForebayError as e:
+                last = _passing(e)
+                failed.append(item)
+        waiting = deque((node, part) for node, all_of in by_node.items() for part in self.requests(all_of))
+        under_way: deque[tuple[Call, Sequence[I]]] = deque()
+        while waiting or under_way:
+            try:
+                if waiting and len(under_way) < self.in_flight_max:
+                    node, part = waiting.popleft()
+                    under_way.append((self.send(node, part), part))
+                    continue
+                call, part = under_way.popleft()
+                if not call.wait(cluster.request_seconds):
+                    call.give_up(cluster.request_seconds)
+                for item, answer in self.answers(call, part):
+                    if isinstance(answer, ForebayError):
+                        last = _passing(answer)
+                        failed.append(item)
+                    else:
+                        done.append((item, answer))
+            except ForebayError as e:
+                last = _passing(e)
+                failed.extend(part)
+        return failed, last
+
+
+def _passing(error: ForebayError) -> ForebayError:
+    """`error`, if it may pass; otherwise it is raised."""
+    if not may_repeat(error):
+        raise error
+    return error
+
+
+def pair_up(items: Sequence[I], messages: Iterable[Any]) -> Iterable[tuple[I, Any | ForebayError]]:
+    """Items with their answers, matched by bucket: Fluss's servers answer in an order of their own.
+
+    Raises `CorruptData` where a bucket is left out.
+    """
+    by_bucket = {(partition_id_of(message), message.bucket_id): message for message in messages}
+    for item in items:
+        message = by_bucket.get((item.bucket.partition_id, item.bucket.bucket))
+        if message is None:
+            raise CorruptData(f"the server left bucket {item.bucket} out of its answer")
+        error = error_of(message)
+        yield item, message if error is None else error

@@ -1,0 +1,413 @@
+"""The thread that sends batches, and what happens with their answers.
+
+One sender serves all writers of a connection. Its loop: let lingering writers hand over their rows -> take what is
+ready from the accumulator -> one request for each server and table, at most one batch of a bucket in it -> look for
+calls that are overdue. Answers are taken by the reader threads of the channels, under the accumulator's lock.
+
+What an error means for a batch (as in Fluss's clients; the order matters):
+
+    DUPLICATE_SEQUENCE                        it is written
+    OUT_OF_ORDER_SEQUENCE, later one acked    it is written, this is a late answer
+    passing errors, sequence errors that      sent again, in its place; its leader is asked for anew if the error
+      were another batch's fault              says so; not if the writer id has changed meanwhile
+    anything else                             it has failed, and its tracker keeps the error
+
+The sender never gives up a batch silently, and a batch never waits for ever: see `client.writer.delivery-timeout`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from forebay.base.errors import (
+    Conflict,
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    NotFound,
+    Unavailable,
+)
+from forebay.client.accumulator import Accumulator, Batch, WriteTarget
+from forebay.client.cluster import BackOff, ClusterClient, may_repeat
+from forebay.client.encode import seal
+from forebay.client.idempotence import NO_WRITER_ID, Idempotence
+from forebay.client.routing import BucketChooser, PartitionRouter
+from forebay.client.rpc import Call
+from forebay.metadata.table import TableBucket, TablePath
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import error_of, partition_id_of, table_path_to_pb
+
+_OVERDUE_CHECK_SECONDS = 1.0
+_ANSWER_SLACK_SECONDS = 1.0
+"""The server is given the request time-out as its own limit; we wait this much longer for it to say so."""
+
+_STOP_SECONDS = 5.0
+
+
+class Lingering(Protocol):
+    """A buffered writer, as the sender sees it."""
+
+    @property
+    def due_at(self) -> float | None:
+        """When its buffered rows have waited long enough; None while it has none."""
+        ...
+
+    def hand_over(self) -> None:
+        """Encode and queue the buffered rows. Must not block on memory, and must not raise."""
+        ...
+
+    def finish(self, timeout: float | None) -> ForebayError | None:
+        """Hand everything over and wait; returns an error that nobody has been told of."""
+        ...
+
+
+class Sender:
+    """Sends batches in a thread of its own, which starts with the first batch."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        settings = cluster.settings
+        self.cluster = cluster
+        self.idempotence = (
+            Idempotence(settings["client.writer.max-inflight-requests-per-bucket"]) if settings.idempotent else None
+        )
+        self.accumulator = Accumulator(
+            cluster.clock,
+            self.idempotence,
+            memory_bytes=settings["client.writer.buffer.memory-size"],
+            wait_seconds=settings["client.writer.buffer.wait-timeout"],
+            in_flight_max=settings["client.writer.max-inflight-requests-per-bucket"],
+            delivery_seconds=settings["client.writer.delivery-timeout"],
+            throttle_seconds_max=settings["client.writer.kv-backpressure.max-throttle"],
+        )
+        self.partitions = PartitionRouter(cluster)
+        self.choose_bucket = BucketChooser(cluster, settings["client.writer.bucket.no-key-assigner"])
+        self._acks: int = settings["client.writer.acks"]
+        self._request_bytes_max: int = settings["client.writer.request-max-size"]
+        self._retries: int = settings["client.writer.retries"]
+        self._answer_seconds = cluster.request_seconds + _ANSWER_SLACK_SECONDS
+        self._calls: set[Call] = set()
+        self._lingering: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._leader_pause = BackOff(cluster.ids)
+        self._refresh_at = 0.0
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The sending thread, once it has begun."""
+        return self._thread
+
+    # ---- for writers ------------------------------------------------------------------------------------------------
+
+    def add(self, batch: Batch, wait: bool = True) -> None:
+        """Queue a batch; with `wait` when there is memory. Raises as `Accumulator.add` does."""
+        self.accumulator.add(batch, wait)
+        self._start()
+
+    def watch(self, writer: Lingering) -> None:
+        """Let the sender look after a buffered writer."""
+        with self.accumulator.lock:
+            self._lingering.add(writer)
+        self._start()
+
+    def unwatch(self, writer: Lingering) -> None:
+        with self.accumulator.lock:
+            self._lingering.discard(writer)
+
+    def wake(self) -> None:
+        """Look at the lingering writers again."""
+        with self.accumulator.lock:
+            self.accumulator.changed.notify_all()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            with self.accumulator.lock:
+                if self._thread is None and not self._stopping:
+                    self._thread = threading.Thread(target=self._run, name="forebay-sender", daemon=True)
+                    self._thread.start()
+
+    def close(self, timeout: float | None) -> ForebayError | None:
+        """Let all writers finish, wait for all batches, then stop. Returns the first error nobody was told of."""
+        clock = self.cluster.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        errors = []
+        with self.accumulator.lock:
+            writers = list(self._lingering)
+        for writer in writers:
+            left = None if deadline is None else max(deadline - clock.monotonic(), 0.0)
+            error = writer.finish(left)
+            if error is not None:
+                errors.append(error)
+        with self.accumulator.changed:
+            left = None if deadline is None else max(deadline - clock.monotonic(), 0.0)
+            self.accumulator.changed.wait_for(lambda: self.accumulator.unfinished == 0, left)
+        self.stop()
+        return errors[0] if errors else None
+
+    def stop(self, join: bool = True) -> None:
+        """End the thread. Batches that are still queued fail."""
+        closed = Unavailable("the connection was closed before the batch was acknowledged")
+        with self.accumulator.lock:
+            self._stopping = True
+            self.accumulator.close(Unavailable("this connection is closed; open another one with forebay.connect()"))
+            self.accumulator.fail_queued(self.accumulator.queued(lambda _: True), closed)
+        if join and self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_STOP_SECONDS)
+
+    # ---- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._turn()
+            except ForebayError as e:
+                # What is not bound to batches (the cluster cannot be reached at all): they wait or expire.
+                if not may_repeat(e):
+                    self._fail_all(e)
+                self.cluster.clock.sleep(self._leader_pause.next_seconds())
+            except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
+                self._fail_all(InternalError(f"the sender failed: {type(e).__name__}: {e}"))
+
+    def _fail_all(self, error: ForebayError) -> None:
+        with self.accumulator.lock:
+            self.accumulator.fail_queued(self.accumulator.queued(lambda _: True), error)
+
+    def _turn(self) -> None:
+        self._hand_over_due()
+        self._get_writer_id()
+        self._give_up_overdue()
+        view = self.cluster.view
+        accumulator = self.accumulator
+        with accumulator.changed:
+            expires_in = accumulator.expire()
+            ready, leaderless, wake_in = accumulator.take_ready(
+                lambda bucket: view.leaders.get(bucket), self._request_bytes_max
+            )
+            if not ready and not leaderless:
+                if not self._stopping and not accumulator.needs_writer_id():
+                    accumulator.changed.wait(self._wait_seconds(wake_in, expires_in))
+                return
+        for (server, target), batches in ready.items():
+            self._send(server, target, batches)
+        if leaderless:
+            self._find_leaders(leaderless)
+
+    def _wait_seconds(self, *limits: float | None) -> float | None:
+        """How long there is nothing to do, unless somebody adds a batch or an answer comes."""
+        known = [limit for limit in limits if limit is not None]
+        now = self.cluster.clock.monotonic()
+        known += [max(due - now, 0.0) for writer in self._lingering if (due := writer.due_at) is not None]
+        if self._calls:
+            known.append(_OVERDUE_CHECK_SECONDS)
+        return min(known, default=None)
+
+    def _hand_over_due(self) -> None:
+        now = self.cluster.clock.monotonic()
+        with self.accumulator.lock:
+            due = [writer for writer in self._lingering if writer.due_at is not None and writer.due_at <= now]
+        for writer in due:
+            writer.hand_over()
+
+    def _give_up_overdue(self) -> None:
+        now = self.cluster.clock.monotonic()
+        with self.accumulator.lock:
+            overdue = [call for call in self._calls if call.sent_at + self._answer_seconds <= now]
+        for call in overdue:
+            call.give_up(self._answer_seconds)
+
+    def _get_writer_id(self) -> None:
+        with self.accumulator.lock:
+            paths = self.accumulator.needs_writer_id()
+        if not paths or self.idempotence is None:
+            return
+        request = pb.InitWriterRequest(table_path=[table_path_to_pb(path) for path in paths])
+        try:
+            writer_id = self.cluster.retrying(lambda: self._init_writer(request))
+        except ForebayError as e:
+            with self.accumulator.lock:
+                affected = self.accumulator.queued(lambda batch: batch.target.path in paths)
+                self.accumulator.fail_queued(
+                    affected, type(e)(f"the server gave out no writer id: {e.message}", e.code)
+                )
+            return
+        with self.accumulator.lock:
+            self.idempotence.writer_id = writer_id
+
+    def _init_writer(self, request: pb.InitWriterRequest) -> int:
+        nodes = list(self.cluster.view.tablet_servers.values()) or list(self.cluster.refresh().tablet_servers.values())
+        return self.cluster.call(nodes[0], ApiKey.INIT_WRITER, request, pb.InitWriterResponse).writer_id
+
+    # ---- leaders ----------------------------------------------------------------------------------------------------
+
+    def _find_leaders(self, batches: Iterable[Batch]) -> None:
+        """Ask for the leaders of the buckets of `batches`; batches of what is gone fail."""
+        now = self.cluster.clock.monotonic()
+        if now < self._refresh_at:
+            self.cluster.clock.sleep(self._refresh_at - now)
+        by_path: dict[TablePath, list[Batch]] = {}
+        for batch in batches:
+            by_path.setdefault(batch.target.path, []).append(batch)
+        found_all = True
+        for path, affected in by_path.items():
+            found_all &= self._find_leaders_of(path, affected)
+        if found_all:
+            self._leader_pause = BackOff(self.cluster.ids)
+        else:
+            self._refresh_at = self.cluster.clock.monotonic() + self._leader_pause.next_seconds()
+
+    def _find_leaders_of(self, path: TablePath, batches: list[Batch]) -> bool:
+        partition_ids = {b.bucket.partition_id for b in batches if b.bucket.partition_id is not None}
+        try:
+            view = self.cluster.refresh([path], partition_ids={path: partition_ids} if partition_ids else None)
+        except ForebayError as e:
+            if may_repeat(e):
+                return False
+            self.cluster.forget_table(path)
+            with self.accumulator.lock:
+                self.accumulator.fail_queued(self.accumulator.queued(lambda b: b.target.path == path), e)
+            return True
+        info = view.tables.get(path)
+        if info is not None and any(batch.target.table_id != info.table_id for batch in batches):
+            error = NotFound(
+                f"table {path} was dropped and created again (its id is {info.table_id} now); open it again with "
+                "connection.table()"
+            )
+            with self.accumulator.lock:
+                old = self.accumulator.queued(lambda b: b.target.path == path and b.target.table_id != info.table_id)
+                self.accumulator.fail_queued(old, error)
+            return True
+        return all(view.leader(batch.bucket) is not None for batch in batches)
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def _send(self, server: int, target: WriteTarget, batches: list[Batch]) -> None:
+        for batch in batches:
+            seal(batch.data, target.is_kv, batch.writer_id, batch.sequence)
+        node = self.cluster.view.tablet_servers.get(server)
+        take_answer = self._take_puts if target.is_kv else self._take_appends
+
+        def answered(call: Call) -> None:
+            with self.accumulator.lock:
+                self._calls.discard(call)
+                self._take_outcome(call, batches, take_answer)
+
+        try:
+            if node is None:
+                raise Unavailable(f"server {server} has left the cluster", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+            key, request = self._request(target, batches)
+            call = self.cluster.send(node, key, request, [batch.data for batch in batches], answered)
+        except ForebayError as e:
+            with self.accumulator.lock:
+                self._fail_or_retry(batches, e)
+            return
+        with self.accumulator.lock:
+            if not call.done:
+                self._calls.add(call)
+
+    def _request(self, target: WriteTarget, batches: list[Batch]) -> tuple[ApiKey, Any]:
+        timeout_ms = min(int(self.cluster.request_seconds * 1000), (1 << 31) - 1)
+        request: Any
+        if target.is_kv:
+            request = pb.PutKvRequest(
+                acks=self._acks, table_id=target.table_id, timeout_ms=timeout_ms, target_columns=target.columns
+            )
+        else:
+            request = pb.ProduceLogRequest(acks=self._acks, table_id=target.table_id, timeout_ms=timeout_ms)
+        for batch in batches:
+            request.buckets_req.add(partition_id=batch.bucket.partition_id, bucket_id=batch.bucket.bucket, records=b"")
+        return (ApiKey.PUT_KV if target.is_kv else ApiKey.PRODUCE_LOG), request
+
+    # ---- answers (by the reader threads, with the accumulator's lock held) ------------------------------------------
+
+    def _take_outcome(
+        self, call: Call, batches: list[Batch], take_answer: Callable[[Call, dict[TableBucket, Batch]], None]
+    ) -> None:
+        waiting = {batch.bucket: batch for batch in batches}
+        error: ForebayError = InternalError("the server left the bucket out of its answer to a write")
+        try:
+            take_answer(call, waiting)
+        except ForebayError as e:
+            error = e
+        except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
+            error = InternalError(f"the answer to a write could not be taken: {type(e).__name__}: {e}")
+        self._fail_or_retry(waiting.values(), error)
+
+    def _take_appends(self, call: Call, waiting: dict[TableBucket, Batch]) -> None:
+        answer = call.response().parse(pb.ProduceLogResponse)
+        table_id = next(iter(waiting)).table_id
+        for message in answer.buckets_resp:
+            batch = waiting.pop(TableBucket(table_id, message.bucket_id, partition_id_of(message)), None)
+            if batch is None:
+                continue
+            error = error_of(message)
+            if error is not None:
+                self._fail_or_retry([batch], error)
+                continue
+            known = message.HasField("base_offset") and message.base_offset >= 0
+            self.accumulator.complete(batch, message.base_offset + batch.rows if known else None)
+
+    def _take_puts(self, call: Call, waiting: dict[TableBucket, Batch]) -> None:
+        answer = call.response().parse(pb.PutKvResponse)
+        table_id = next(iter(waiting)).table_id
+        for message in answer.buckets_resp:
+            bucket = TableBucket(table_id, message.bucket_id, partition_id_of(message))
+            if message.HasField("pressure"):
+                self.accumulator.throttle(bucket, message.pressure)
+            batch = waiting.pop(bucket, None)
+            if batch is None:
+                continue
+            error = error_of(message)
+            if error is not None:
+                self._fail_or_retry([batch], error)
+                continue
+            known = message.HasField("log_end_offset") and message.log_end_offset >= 0
+            self.accumulator.complete(batch, message.log_end_offset if known else None)
+
+    def _fail_or_retry(self, batches: Iterable[Batch], error: ForebayError) -> None:
+        stale = []
+        for batch in batches:
+            if error.stale_metadata:
+                stale.append(batch.bucket)
+            self._judge(batch, error)
+        if stale:
+            self.cluster.forget_leader(stale)
+
+    def _judge(self, batch: Batch, error: ForebayError) -> None:
+        """Decide about one batch that was sent, or could not be: see the table at the top."""
+        code, state = error.code, self.idempotence
+        if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
+            self.accumulator.throttle(batch.bucket, 1.0)
+        if code == ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION or (
+            code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION and state is not None and state.is_written(batch)
+        ):
+            self.accumulator.complete(batch, None)
+            return
+        passing = may_repeat(error) or (state is not None and state.may_retry(batch, code))
+        if not passing or batch.attempts > self._retries or self._stopping:
+            self.accumulator.fail(batch, _explained(batch, error), certain=not may_repeat(error))
+        elif state is not None and batch.writer_id != state.writer_id:
+            self.accumulator.fail(batch, _writer_id_changed(batch, state, error), certain=False)
+        else:
+            self.accumulator.retry_later(batch, error)
+
+
+def _explained(batch: Batch, error: ForebayError) -> ForebayError:
+    attempts = f" after {batch.attempts} attempts" if batch.attempts > 1 else ""
+    return type(error)(
+        f"writing to bucket {batch.bucket.bucket} of table {batch.target.path} failed{attempts}: {error.message}",
+        error.code,
+    )
+
+
+def _writer_id_changed(batch: Batch, state: Idempotence, error: ForebayError) -> ForebayError:
+    now = "none" if state.writer_id == NO_WRITER_ID else str(state.writer_id)
+    return Conflict(
+        f"a batch for bucket {batch.bucket.bucket} of table {batch.target.path} cannot be sent again: the writer id "
+        f"changed from {batch.writer_id} to {now} because another batch failed, so it might be written twice. It may "
+        f"or may not have been written; the last error was: {error.message}",
+        ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
+    )

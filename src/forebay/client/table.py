@@ -1,0 +1,225 @@
+"""A table, to write to and to read from.
+
+A `Table` is a handle: it remembers the table's schema as it was when the handle was made. Rows are written with that
+schema, and rows of newer or older schemas are read with it: columns are matched by id, a column that a row does not
+have is null. Open the table again to see columns that were added since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from forebay.client.planning import PartitionSelector, check_bucket, plan_buckets
+from forebay.codec.arrow_types import user_schema
+from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+    from forebay.client.live_scan import BucketScan
+    from forebay.client.log_reader import LogReader
+    from forebay.client.lookup import Lookup
+    from forebay.client.results import WriteResult
+    from forebay.client.sources import Scan
+    from forebay.client.writer import TableWriter, WriteEncoder
+    from forebay.metadata.predicate import Predicate
+
+_LOOKUPS_KEPT = 16
+
+
+class Table:
+    """A table of a cluster: `connection.table("database.table")`. Thread-safe, and pickles with its connection."""
+
+    def __init__(self, connection: Connection, info: TableInfo) -> None:
+        self.connection = connection
+        self.info = info
+
+    @property
+    def path(self) -> TablePath:
+        return self.info.path
+
+    @property
+    def schema(self) -> Schema:
+        """Columns, primary key and auto-increment column, in Fluss's types."""
+        return self.info.schema
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """What scans return: TIMESTAMP_LTZ columns have the zone UTC."""
+        return user_schema(self.info.schema.columns)
+
+    @property
+    def has_primary_key(self) -> bool:
+        return self.info.has_primary_key
+
+    def refresh(self) -> Table:
+        """A new handle on the table as it is now."""
+        return self.connection.table(self.path)
+
+    def bucket(self, bucket: TableBucket | int) -> TableBucket:
+        """A bucket of this table; a number will do where there are no partitions. Raises `InvalidRequest`."""
+        return check_bucket(self.info, bucket)
+
+    def buckets(
+        self,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Iterable[int | TableBucket] | None = None,
+    ) -> list[TableBucket]:
+        """The buckets of the table (of some partitions), in order."""
+        return plan_buckets(self.connection.cluster, self.info, partitions, buckets)
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def write_encoder(self) -> WriteEncoder:
+        """How rows of this table become batches."""
+        from forebay.client.writer import WriteEncoder
+
+        return WriteEncoder(self.info, self.connection.settings["client.writer.batch-size"])
+
+    def append(self, data: Any) -> WriteResult:
+        """Add rows to a log table, and wait until they are acknowledged.
+
+        `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
+        `__arrow_c_stream__`, or a list of dicts. Columns are matched by name; missing nullable ones become null.
+        Raises `InvalidRequest` for rows that do not fit the table, and the error of a batch that was not written.
+        """
+        return self._write("append", data)
+
+    def upsert(self, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
+        """Insert or replace rows of a primary-key table, and wait until they are acknowledged.
+
+        With `columns` (which include the primary key) only these are written, and the others stay as they are. `data`
+        and errors are as in `append`.
+        """
+        return self._write("upsert", data, columns)
+
+    def delete(self, keys: Any, columns: Sequence[str] | None = None) -> WriteResult:
+        """Delete rows by their primary keys, and wait until that is acknowledged. Keys without a row are fine.
+
+        `keys` holds the primary key columns, in the forms that `append` takes. With `columns` the other ones of these
+        are set to null, and a row goes when all its columns but the key are null.
+        """
+        return self._write("delete", keys, columns)
+
+    def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
+        from forebay.client.writer import write_at_once
+
+        return write_at_once(self.connection.sender, self.write_encoder, operation, data, columns)
+
+    def writer(self, columns: Sequence[str] | None = None) -> TableWriter:
+        """A buffered writer, for many small writes. `columns` makes its upserts partial updates."""
+        from forebay.client.writer import TableWriter
+
+        return TableWriter(self, columns)
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        *,
+        source: str = "live",
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        limit: int | None = None,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Sequence[int | TableBucket] | None = None,
+    ) -> Scan:
+        """The rows of the table: iterate over the result, or call its `to_arrow()`, `to_pandas()` or `reader()`.
+
+        `source` says where rows come from. "live" (the default) is the servers: the current rows of a primary-key
+        table, of one instant for each bucket; for a log table the same as "log". "log" is what a log table has been
+        appended, up to now. `filter` is built with `forebay.col("a") > 5`, `&` and `|`. `partitions` are names or dicts
+        of partition values. At most `limit` rows are read, whichever come first.
+        """
+        from forebay.client.sources import ScanRequest, scan_source
+
+        return scan_source(source)(self, ScanRequest(columns, filter, limit, partitions, buckets))
+
+    def bucket_scan(
+        self, bucket: TableBucket | int, columns: Sequence[str] | None = None, limit: int | None = None
+    ) -> BucketScan:
+        """A live scan of one bucket: cheap to begin, for tasks that read one bucket each."""
+        from forebay.client.live_scan import BucketScan
+        from forebay.client.views import RowView
+
+        return BucketScan(self.connection, self.info, self.bucket(bucket), RowView(self.info, columns), limit)
+
+    def log(
+        self,
+        start: Any = "earliest",
+        stop: Any = None,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        include: Sequence[str] = ("change_type", "offset", "timestamp", "bucket"),
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Sequence[int | TableBucket] | None = None,
+        timeout: float | None = None,
+    ) -> LogReader:
+        """The log of the table: all changes in order, bucket by bucket. Iterate over it, or call its `poll`.
+
+        `start` is "earliest", "latest" (only what comes from now on), a time (datetime, or milliseconds since the
+        epoch), or a dict of buckets and offsets, as `LogReader.positions` has it. `stop` is None to read on for ever,
+        "latest" to read up to now, a time, or a dict of offsets (excluded). `include` chooses the columns in front of
+        the rows: `_change_type` ("insert", "update_before", "update_after", "delete"), `_log_offset`,
+        `_commit_timestamp`, `__bucket`. With `timeout`, iteration ends after so many seconds without a change.
+        """
+        from forebay.client.log_plan import open_log_reader
+
+        return open_log_reader(
+            self, start, stop, columns, filter, include, partitions=partitions, buckets=buckets, timeout=timeout
+        )
+
+    # ---- lookups ----------------------------------------------------------------------------------------------------
+
+    def lookup(
+        self,
+        keys: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        missing: str = "null",
+        insert_missing: bool = False,
+    ) -> pa.Table:
+        """Rows of a primary-key table by their keys: one row for each key, in order.
+
+        `keys` holds the primary key columns, in the forms that `append` takes; one dict, or plain values where the key
+        is a single column, will do too. A key without a row gives a row of nulls, also in the key columns (which are
+        never null otherwise). With missing="drop" there is no row instead, with missing="error" it raises `NotFound`.
+        With `insert_missing` the server first inserts a row of nothing but its key (and auto-increment number).
+        """
+        return self._lookup(columns).find(keys, missing, insert_missing)
+
+    def prefix_lookup(self, prefixes: Any, columns: Sequence[str] | None = None) -> pa.Table:
+        """All rows whose primary keys begin with one of `prefixes`.
+
+        A prefix is the bucket key, which has to be the first part of the primary key (and the partition keys, in a
+        partitioned table). The result's first column `_prefix_index` says which of the prefixes, counted from 0, a row
+        belongs to; rows come in the order of the prefixes.
+        """
+        return self._lookup(columns).find_prefixes(prefixes)
+
+    def _lookup(self, columns: Sequence[str] | None) -> Lookup:
+        from forebay.client.lookup import Lookup
+
+        key = None if columns is None else tuple(columns)
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            if len(self._lookups) >= _LOOKUPS_KEPT:
+                self._lookups.clear()
+            lookup = self._lookups[key] = Lookup(self.connection, self.info, columns)
+        return lookup
+
+    @cached_property
+    def _lookups(self) -> dict[tuple[str, ...] | None, Lookup]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"connection": self.connection, "info": self.info}
+
+    def __repr__(self) -> str:
+        kind = "primary-key table" if self.has_primary_key else "log table"
+        return f"<forebay.Table {self.path}, {kind}>"

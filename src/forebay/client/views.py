@@ -1,0 +1,120 @@
+"""How stored rows are shown: which columns, in which order, under which Arrow schema.
+
+A `RowView` is a choice of columns of a table. What users see differs from what is stored in one point only:
+TIMESTAMP_LTZ columns have the zone UTC. Changing from one to the other copies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest
+from forebay.codec.arrow_types import storage_schema, user_schema
+from forebay.codec.filters import BoundPredicate, bind, filter_rows
+from forebay.codec.layout import RowFormat
+from forebay.codec.value_batch import ValueDecoder
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import Column, TableInfo
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+
+
+class RowView:
+    """Columns of a table, and a filter on any of its columns.
+
+    `columns` (None: all) are what users get, in their order. `read` are the columns that have to be read for that and
+    for the filter, in the table's order.
+    """
+
+    def __init__(
+        self, info: TableInfo, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+    ) -> None:
+        schema = info.schema
+        if columns is not None and isinstance(columns, str):
+            raise InvalidRequest(f"columns must be a list of names, not the text {columns!r}")
+        names = list(schema.names if columns is None else columns)
+        if len(set(names)) != len(names):
+            raise InvalidRequest(f"a column was asked for twice: {names}")
+        self.info = info
+        self.columns: tuple[Column, ...] = tuple(schema.columns[p] for p in schema.indexes(names))
+        self.predicate = predicate
+        self.bound: BoundPredicate | None = None if predicate is None else bind(predicate, schema)
+        needed = set(names) | (set() if predicate is None else set(predicate.columns()))
+        if not needed:
+            needed = {_narrowest(schema.columns).name}  # rows without columns are counted by one of their columns
+        self.positions = tuple(sorted(schema.indexes(list(needed))))
+        self.read: tuple[Column, ...] = tuple(schema.columns[p] for p in self.positions)
+        self.schema: pa.Schema = user_schema(self.columns)
+        self._storage = storage_schema(self.columns)
+        read_names = [column.name for column in self.read]
+        self._places = [read_names.index(name) for name in names]
+        self._is_whole = self._places == list(range(len(read_names)))
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether fewer columns are read than the table has."""
+        return len(self.read) < len(self.info.schema.columns)
+
+    def show(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows with the columns `read` (storage schema) as users see them, those that match the filter only."""
+        if self.bound is not None:
+            batch = filter_rows(batch, self.bound)
+        if self._is_whole and self.schema.equals(self._storage):
+            return batch
+        if not self._places:
+            return rows_without_columns(batch.num_rows)
+        return pa.RecordBatch.from_arrays(self.pick(batch), schema=self.schema)
+
+    def pick(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The arrays of `columns`, in their order, out of rows with the columns `read`; all rows."""
+        arrays = [batch.column(place) for place in self._places]
+        return [
+            array if array.type.equals(field.type) else array.cast(field.type)
+            for array, field in zip(arrays, self.schema, strict=True)
+        ]
+
+    def decoder(self, connection: Connection) -> ValueDecoder:
+        """A decoder of stored values to the columns `read`."""
+        info = self.info
+        row_format = RowFormat(info.descriptor.kv_format.value)
+        return ValueDecoder(self.read, row_format, lambda schema_id: connection.cluster.schema(info, schema_id))
+
+
+def rows_without_columns(rows: int) -> pa.RecordBatch:
+    """A batch that has rows and no columns, for counting."""
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+
+
+def integers(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of an integer array without nulls, sharing its memory (`to_numpy` would import pandas)."""
+    width = np.dtype(array.type.to_pandas_dtype())
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(0, width)
+    return np.frombuffer(buffer, width, len(array), array.offset * width.itemsize)
+
+
+def array_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers as an Arrow array, sharing their memory; null where not `valid` (`pa.array` would import pandas)."""
+    values = np.ascontiguousarray(values)
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
+
+
+def text_array(texts: Sequence[str]) -> pa.StringArray:
+    """An array of texts (`pa.array` of a list would import pandas)."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+
+
+def _narrowest(columns: Sequence[Column]) -> Column:
+    """A column that is cheap to read: of fixed width if there is one."""
+    fixed = [c for c in columns if pa.types.is_primitive(storage_schema([c]).field(0).type)]
+    return min(fixed, key=lambda c: storage_schema([c]).field(0).type.bit_width, default=columns[0])

@@ -1,0 +1,465 @@
+"""Writing rows: at once (`Table.append` and its like) and through a buffer (`TableWriter`).
+
+Nouns: an *operation* is append, upsert (of some columns, perhaps) or delete; a *segment* is a run of buffered rows of
+one operation; *linger* (`client.writer.batch-timeout`) is how long buffered rows wait for others.
+
+Rules: the order of a writer's calls is the order of its rows in each bucket. Rows given as Arrow data are checked when
+they are given; rows given as dicts are gathered first and checked together, at the latest when they leave the buffer.
+A batch that fails makes the writer raise its error from the next call, from `flush` and from `close`, and from every
+call after that: nothing is lost silently, and a writer that has lost rows does not go on.
+
+Flow: rows -> codec.cast -> segments -> (full, or lingered enough, or flush) -> forebay.client.encode -> accumulator.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
+from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
+from forebay.client.results import WriteResult
+from forebay.client.sender import Sender
+from forebay.codec.cast import iter_record_batches, to_record_batches
+from forebay.metadata.table import TableBucket, TableInfo
+
+if TYPE_CHECKING:
+    from forebay.client.table import Table
+
+APPEND, UPSERT, DELETE = "append", "upsert", "delete"
+
+_DICT_ROWS_MAX = 1024
+"""Rows given one by one are gathered up to so many before they are checked and encoded together."""
+
+_DICT_ROW_BYTES_GUESS = 256
+
+
+class WriteEncoder:
+    """How rows of one table become batches; made once for each table handle."""
+
+    def __init__(self, info: TableInfo, batch_bytes: int) -> None:
+        self.info = info
+        self.batch_bytes = batch_bytes
+        self.rows_at_once = rows_at_once(info, batch_bytes)
+        self._log = None if info.has_primary_key else LogEncoder(info, batch_bytes)
+        self._kv = KvEncoder(info, batch_bytes) if info.has_primary_key else None
+
+    def columns_of(self, operation: str, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, WriteTarget]:
+        """(columns that the rows have, or None for all; the target) of an operation.
+
+        Raises `InvalidRequest` for operations that the table does not have and partial updates that cannot be.
+        """
+        info = self.info
+        if operation == APPEND:
+            if info.has_primary_key:
+                raise InvalidRequest(
+                    f"table {info.path} has a primary key: use upsert() and delete(), not append()",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
+            return None, WriteTarget(info.path, info.table_id, is_kv=False)
+        if not info.has_primary_key:
+            raise InvalidRequest(
+                f"table {info.path} has no primary key: use append(), not {operation}()",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        positions = self._target_positions(columns)
+        target = WriteTarget(info.path, info.table_id, is_kv=True, columns=positions)
+        if operation == DELETE:
+            return info.schema.primary_key, target
+        return (None if not positions else tuple(info.schema.names[p] for p in positions)), target
+
+    def _target_positions(self, columns: Sequence[str] | None) -> tuple[int, ...]:
+        """Positions of the columns that a partial update writes; none for whole rows."""
+        schema, path = self.info.schema, self.info.path
+        automatic = schema.auto_increment_column
+        if columns is None:
+            if automatic is None:
+                return ()
+            # The server numbers the rows, so whole rows are all columns but that one.
+            columns = [name for name in schema.names if name != automatic]
+        chosen = set(schema.indexes(columns))
+        missing = [name for name in schema.primary_key if schema.index(name) not in chosen]
+        if missing:
+            raise _bad_columns(f"the columns to write to {path} must include the primary key; {missing} are missing")
+        if automatic is not None and schema.index(automatic) in chosen:
+            raise _bad_columns(f"column '{automatic}' of {path} is numbered by the server and cannot be written")
+        if len(chosen) == len(schema.columns):
+            return ()
+        for position, column in enumerate(schema.columns):
+            fixed = not column.data_type.nullable and column.name not in (*schema.primary_key, automatic)
+            if fixed and position not in chosen:
+                raise _bad_columns(
+                    f"rows of {path} cannot be written in part, because column '{column.name}' is NOT NULL"
+                )
+        return tuple(sorted(chosen))
+
+    def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
+        kv = self._kv
+        if kv is None:
+            raise InvalidRequest(f"table {self.info.path} has no primary key")
+        return kv.deletes(batch) if operation == DELETE else kv.upserts(batch)
+
+    def log_pieces(self, batch: pa.RecordBatch) -> Iterable[Piece]:
+        if self._log is None:
+            raise InvalidRequest(f"table {self.info.path} has a primary key")
+        return self._log.pieces(batch)
+
+    def kv_pieces(self, parts: Sequence[KeyedRows]) -> Iterable[Piece]:
+        if self._kv is None:
+            raise InvalidRequest(f"table {self.info.path} has no primary key")
+        return self._kv.pieces(parts)
+
+
+def _bad_columns(message: str) -> InvalidRequest:
+    return InvalidRequest(message, ErrorCode.INVALID_TARGET_COLUMN)
+
+
+def submit(
+    sender: Sender,
+    info: TableInfo,
+    target: WriteTarget,
+    pieces: Iterable[Piece],
+    tracker: WriteTracker,
+    wait: bool = True,
+) -> None:
+    """Queue pieces as batches, in order. Stops early when an earlier batch has failed already."""
+    for piece in pieces:
+        partition_id, count = None, info.bucket_count
+        if piece.partition is not None:
+            partition = sender.partitions.for_writing(info, [piece.partition])[piece.partition]
+            partition_id = partition.partition_id
+            count = count if partition.bucket_count is None else partition.bucket_count
+        bucket = piece.bucket
+        if bucket is None:
+            bucket = sender.choose_bucket(info, partition_id, count)
+        sender.add(
+            Batch(target, TableBucket(info.table_id, bucket, partition_id), piece.data, piece.rows, tracker), wait
+        )
+        if tracker.error is not None:
+            return
+
+
+def write_at_once(
+    sender: Sender, encoder: WriteEncoder, operation: str, data: Any, columns: Sequence[str] | None = None
+) -> WriteResult:
+    """Write all of `data` and wait until it is acknowledged. Raises the first error."""
+    names, target = encoder.columns_of(operation, columns)
+    info, tracker = encoder.info, WriteTracker()
+    try:
+        for batch in iter_record_batches(data, info.schema, columns=names, max_rows=encoder.rows_at_once):
+            if batch.num_rows == 0:
+                continue
+            if operation == APPEND:
+                pieces = encoder.log_pieces(batch)
+            else:
+                pieces = encoder.kv_pieces([encoder.keyed(operation, batch)])
+            submit(sender, info, target, pieces, tracker)
+            if tracker.error is not None:
+                break
+    except BaseException:
+        # What was queued before the bad row is on its way; wait, so that the error comes after the facts.
+        tracker.wait(sender.cluster.request_seconds)
+        raise
+    tracker.wait()
+    error = tracker.error
+    if error is not None:
+        raise error
+    return tracker.result()
+
+
+class _Segment:
+    """A run of buffered rows of one operation: Arrow batches, then dicts that have not been looked at."""
+
+    __slots__ = ("batches", "names", "operation", "rows", "target")
+
+    def __init__(self, operation: str, names: tuple[str, ...] | None, target: WriteTarget) -> None:
+        self.operation = operation
+        self.names = names
+        self.target = target
+        self.batches: list[pa.RecordBatch] = []
+        self.rows: list[Mapping[str, Any]] = []
+
+
+class TableWriter:
+    """A buffered writer. Use it in a `with` block, or call `close`. Thread-safe.
+
+    After an exception inside the `with` block, rows that are still buffered are dropped (what was sent stays sent).
+    """
+
+    def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
+        """`columns` restricts upserts and deletes to these columns (partial update)."""
+        self._table = table
+        self._encoder = table.write_encoder
+        self._columns = columns
+        self._plans: dict[str, tuple[tuple[str, ...] | None, WriteTarget]] = {}
+        self._sender: Sender = table.connection.sender
+        self._clock = self._sender.cluster.clock
+        settings = self._sender.cluster.settings
+        self._linger: float = settings["client.writer.batch-timeout"]
+        buckets = min(self._encoder.info.bucket_count, 8)
+        self._full_bytes = min(
+            self._encoder.batch_bytes * buckets, max(settings["client.writer.buffer.memory-size"] // 4, 1)
+        )
+        self._tracker = WriteTracker()
+        self._lock = threading.Lock()
+        self._segments: list[_Segment] = []
+        self._buffered_bytes = 0
+        self._buffered_rows = 0
+        self._told = False
+        self._closed = False
+        self._process = os.getpid()
+        self.due_at: float | None = None
+        self._plan(APPEND if not self._encoder.info.has_primary_key else UPSERT)
+        self._sender.watch(self)
+
+    # ---- rows in ----------------------------------------------------------------------------------------------------
+
+    def append(self, rows: Any) -> None:
+        """Add rows to a log table: a dict, a list of dicts, or Arrow data as `Table.append` takes it.
+
+        Raises the error of an earlier batch that failed.
+        """
+        self._write(APPEND, rows)
+
+    def upsert(self, rows: Any) -> None:
+        """Insert or replace rows of a primary-key table. `rows` and errors are as in `append`."""
+        self._write(UPSERT, rows)
+
+    def delete(self, keys: Any) -> None:
+        """Delete rows by their primary keys. `keys` and errors are as in `append`."""
+        self._write(DELETE, keys)
+
+    def _plan(self, operation: str) -> tuple[tuple[str, ...] | None, WriteTarget]:
+        plan = self._plans.get(operation)
+        if plan is None:
+            plan = self._plans[operation] = self._encoder.columns_of(operation, self._columns)
+        return plan
+
+    def _write(self, operation: str, rows: Any) -> None:
+        names, target = self._plan(operation)
+        batches: list[pa.RecordBatch] = []
+        if not isinstance(rows, Mapping):
+            batches = to_record_batches(
+                rows, self._encoder.info.schema, columns=names, max_rows=self._encoder.rows_at_once
+            )
+            batches = [batch for batch in batches if batch.num_rows]
+        with self._lock:
+            self._check_usable()
+            segment = self._segment(operation, names, target)
+            if isinstance(rows, Mapping):
+                self._add_dict(segment, rows)
+            for batch in batches:
+                self._settle_dicts(segment)
+                segment.batches.append(batch)
+                self._buffered_bytes += batch.nbytes
+                self._buffered_rows += batch.num_rows
+                if self._buffered_bytes >= self._full_bytes:
+                    self._hand_over(wait=True)
+                    segment = self._segment(operation, names, target)
+            self._after_write()
+
+    def _segment(self, operation: str, names: tuple[str, ...] | None, target: WriteTarget) -> _Segment:
+        if not self._segments or self._segments[-1].operation != operation:
+            self._segments.append(_Segment(operation, names, target))
+        return self._segments[-1]
+
+    def _add_dict(self, segment: _Segment, row: Mapping[str, Any]) -> None:
+        known = segment.names if segment.names is not None else self._encoder.info.schema.names
+        unknown = [name for name in row if name not in known]
+        if not segment.rows:
+            # Python values bring pyarrow to import pandas, which it cannot do any more when the process ends.
+            pa.array([])
+        if unknown:
+            raise InvalidRequest(
+                f"table {self._encoder.info.path} has no column {', '.join(map(repr, unknown))} to "
+                f"{segment.operation}; the columns are {', '.join(known)}"
+            )
+        segment.rows.append(dict(row))
+        self._buffered_rows += 1
+        self._buffered_bytes += _DICT_ROW_BYTES_GUESS
+        if len(segment.rows) >= _DICT_ROWS_MAX:
+            self._settle_dicts(segment)
+
+    def _settle_dicts(self, segment: _Segment) -> None:
+        """Make Arrow data of the dicts of a segment. Raises `InvalidRequest` for the first bad row; all go."""
+        rows, segment.rows = segment.rows, []
+        if not rows:
+            return
+        self._buffered_bytes -= _DICT_ROW_BYTES_GUESS * len(rows)
+        self._buffered_rows -= len(rows)
+        try:
+            batches = to_record_batches(rows, self._encoder.info.schema, columns=segment.names)
+        except ForebayError as e:
+            self._refuse(e, len(rows))
+        segment.batches += batches
+        self._buffered_bytes += sum(batch.nbytes for batch in batches)
+        self._buffered_rows += len(rows)
+
+    def _after_write(self) -> None:
+        if self._buffered_bytes >= self._full_bytes:
+            self._hand_over(wait=True)
+        elif self._buffered_rows and self.due_at is None:
+            self.due_at = self._clock.monotonic() + self._linger
+            self._sender.wake()
+
+    # ---- rows out ---------------------------------------------------------------------------------------------------
+
+    def _hand_over(self, wait: bool) -> None:
+        """Encode and queue everything that is buffered. With the lock held."""
+        segments, self._segments = self._segments, []
+        self._buffered_bytes = self._buffered_rows = 0
+        self.due_at = None
+        info, encoder = self._encoder.info, self._encoder
+        rows_left = sum(len(s.rows) + sum(batch.num_rows for batch in s.batches) for s in segments)
+        try:
+            run: list[KeyedRows] = []
+            for place, segment in enumerate(segments):
+                self._settle_segment(segment)
+                for batch in _gathered(segment.batches):
+                    if segment.operation == APPEND:
+                        pieces = encoder.log_pieces(batch)
+                        submit(self._sender, info, segment.target, pieces, self._tracker, wait)
+                    else:
+                        run.append(encoder.keyed(segment.operation, batch))
+                    rows_left -= batch.num_rows
+                is_last = place == len(segments) - 1 or segments[place + 1].target != segment.target
+                if run and is_last:
+                    submit(self._sender, info, segment.target, encoder.kv_pieces(run), self._tracker, wait)
+                    run = []
+        except ForebayError as e:
+            self._refuse(e, rows_left)
+
+    def _refuse(self, error: ForebayError, rows: int) -> NoReturn:
+        """Keep and raise the error of buffered rows that cannot be written."""
+        self._tracker.refused(
+            type(error)(f"{error.message} (rows counted from the first of {rows} buffered ones)", error.code), rows
+        )
+        self._told = self._told or threading.current_thread() is not self._sender.thread
+        raise self._tracker.error or error from error
+
+    def _settle_segment(self, segment: _Segment) -> None:
+        if segment.rows:
+            rows, segment.rows = segment.rows, []
+            segment.batches += to_record_batches(rows, self._encoder.info.schema, columns=segment.names)
+
+    def hand_over(self) -> None:
+        """For the sender: queue what has lingered, without waiting. Errors are kept for the next call."""
+        if not self._lock.acquire(blocking=False):
+            # A thread that writes has it, and perhaps waits for us: come back later.
+            self.due_at = self._clock.monotonic() + max(self._linger, 0.01)
+            return
+        try:
+            if self._segments:
+                self._hand_over(wait=False)
+            else:
+                self.due_at = None
+        except ForebayError:
+            return  # the tracker has it, and the next call raises it
+        finally:
+            self._lock.release()
+
+    # ---- ends -------------------------------------------------------------------------------------------------------
+
+    @property
+    def buffered_rows(self) -> int:
+        """Rows that are not encoded yet."""
+        return self._buffered_rows
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def flush(self, timeout: float | None = None) -> WriteResult:
+        """Send everything and wait until it is acknowledged; returns what this writer has written so far.
+
+        Raises the error of a batch that failed, and `Unavailable` (REQUEST_TIME_OUT) if that takes longer than
+        `timeout` seconds, after which the rows may still be written.
+        """
+        with self._lock:
+            self._check_usable()
+            if self._segments:
+                self._hand_over(wait=True)
+        if not self._tracker.wait(timeout):
+            raise Unavailable(
+                f"not all rows for table {self._encoder.info.path} were acknowledged within {timeout:g} s; they are "
+                "still being sent",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+        self._raise_error()
+        return self._tracker.result()
+
+    def close(self) -> WriteResult:
+        """`flush`, and take no more rows. A second call only returns the result again."""
+        if self._closed:
+            self._raise_error()
+            return self._tracker.result()
+        try:
+            return self.flush()
+        finally:
+            self._end()
+
+    def abort(self) -> None:
+        """Drop what is still buffered, wait for what was sent, and take no more rows. Raises nothing."""
+        with self._lock:
+            self._segments, self._buffered_bytes, self._buffered_rows, self.due_at = [], 0, 0, None
+        self._tracker.wait()
+        self._told = True
+        self._end()
+
+    def finish(self, timeout: float | None) -> ForebayError | None:
+        """For the connection's end: `close`, with the error as result if nobody was told of it yet."""
+        told = self._told
+        try:
+            if self._process == os.getpid():
+                self.flush(timeout)
+        except ForebayError as e:
+            return None if told else e
+        finally:
+            self._end()
+        return None
+
+    def _end(self) -> None:
+        self._closed = True
+        self._sender.unwatch(self)
+
+    def _check_usable(self) -> None:
+        if self._process != os.getpid():
+            raise InvalidRequest("this writer belongs to the process that made it; make another one after a fork")
+        if self._closed:
+            raise InvalidRequest(f"this writer of table {self._encoder.info.path} is closed; make another one")
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        error = self._tracker.error
+        if error is not None:
+            self._told = True
+            raise error
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._buffered_rows} rows buffered"
+        return f"<TableWriter of {self._encoder.info.path}, {state}>"
+
+
+def _gathered(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Small batches joined to large ones: a batch's encoding costs more than copying a few rows."""
+    if len(batches) < 2:
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined

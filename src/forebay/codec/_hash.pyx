@@ -1,0 +1,108 @@
+"""Hashes of key bytes, and the buckets that they choose (see codec.buckets)."""
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+import numpy as np
+
+from forebay.codec._arrow_c cimport ArrowArray
+
+cdef enum Function:
+    FUNCTION_FLUSS = 0
+    FUNCTION_PAIMON = 1
+    FUNCTION_ICEBERG = 2
+    FUNCTION_HUDI = 3
+
+
+cdef inline uint32_t rotate_left(uint32_t value, int count) noexcept nogil:
+    return (value << count) | (value >> (32 - count))
+
+
+cdef inline uint32_t mix_block(uint32_t h, uint32_t k) noexcept nogil:
+    k = rotate_left(k * <uint32_t> 0xCC9E2D51, 15) * <uint32_t> 0x1B873593
+    return rotate_left(h ^ k, 13) * 5 + <uint32_t> 0xE6546B64
+
+
+cdef inline uint32_t finalise(uint32_t h, uint32_t length) noexcept nogil:
+    h ^= length
+    h = (h ^ (h >> 16)) * <uint32_t> 0x85EBCA6B
+    h = (h ^ (h >> 13)) * <uint32_t> 0xC2B2AE35
+    return h ^ (h >> 16)
+
+
+cdef uint32_t hash32(const uint8_t* data, int64_t size, uint32_t seed) noexcept nogil:
+    """Fluss's murmur3: each of the 0 to 3 bytes behind the last block is sign-extended and mixed as a block."""
+    cdef uint32_t h = seed
+    cdef uint32_t block
+    cdef int64_t i = 0
+    while i + 4 <= size:
+        memcpy(&block, data + i, 4)
+        h = mix_block(h, block)
+        i += 4
+    while i < size:
+        h = mix_block(h, <uint32_t> <int32_t> (<int8_t> data[i]))
+        i += 1
+    return finalise(h, <uint32_t> size)
+
+
+cdef uint32_t murmur3_32(const uint8_t* data, int64_t size, uint32_t seed) noexcept nogil:
+    """Standard murmur3 x86_32, which Iceberg uses."""
+    cdef uint32_t h = seed
+    cdef uint32_t block
+    cdef uint32_t tail = 0
+    cdef int64_t i = 0
+    while i + 4 <= size:
+        memcpy(&block, data + i, 4)
+        h = mix_block(h, block)
+        i += 4
+    if i < size:
+        memcpy(&tail, data + i, size - i)
+        h ^= rotate_left(tail * <uint32_t> 0xCC9E2D51, 15) * <uint32_t> 0x1B873593
+    return finalise(h, <uint32_t> size)
+
+
+cdef int32_t bucket_of(int function, const uint8_t* data, int64_t size, int32_t count) noexcept nogil:
+    cdef uint32_t h
+    cdef int32_t signed_hash, remainder
+    if function == FUNCTION_FLUSS:
+        h = finalise(mix_block(0, hash32(data, size, 42)), 4)
+        signed_hash = <int32_t> h
+        if signed_hash < 0:
+            signed_hash = 0 if h == <uint32_t> 0x80000000 else -signed_hash
+        return signed_hash % count
+    if function == FUNCTION_PAIMON:
+        remainder = (<int32_t> hash32(data, size, 42)) % count  # C truncates towards zero, as Java does
+        return -remainder if remainder < 0 else remainder
+    if function == FUNCTION_ICEBERG:
+        return <int32_t> (murmur3_32(data, size, 0) & 0x7FFFFFFF) % count
+    if size < 4:
+        return 0
+    h = (<uint32_t> data[0] << 24) | (<uint32_t> data[1] << 16) | (<uint32_t> data[2] << 8) | data[3]
+    return <int32_t> (h & 0x7FFFFFFF) % count
+
+
+def buckets(array_capsule, int function, int32_t count):
+    """The bucket of each value of a Binary array without nulls (an `arrow_array` capsule), as int32."""
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
+    if array.n_buffers != 3 or count < 1:
+        raise ValueError("buckets need a binary array and a positive bucket count")
+    out = np.empty(array.length, np.int32)
+    cdef int32_t[::1] view = out
+    cdef const int32_t* offsets = <const int32_t*> array.buffers[1] + array.offset
+    cdef const uint8_t* data = <const uint8_t*> array.buffers[2]
+    cdef int64_t i
+    with nogil:
+        for i in range(array.length):
+            view[i] = bucket_of(function, data + offsets[i], offsets[i + 1] - offsets[i], count)
+    return out
+
+
+def fluss_hash32(const uint8_t[::1] data, uint32_t seed):
+    """Fluss's byte hash, as an unsigned number (for tests and tools)."""
+    return hash32(&data[0] if data.shape[0] else NULL, data.shape[0], seed)
+
+
+def iceberg_hash32(const uint8_t[::1] data):
+    """Standard murmur3_32 with seed 0, as an unsigned number (for tests and tools)."""
+    return murmur3_32(&data[0] if data.shape[0] else NULL, data.shape[0], 0)

@@ -1,0 +1,121 @@
+"""Key columns -> key bytes: what identifies a row in the key-value state, and what its bucket is hashed from.
+
+Which encoding a table uses was decided when it was created (reference: KeyEncoder in Apache Fluss):
+
+- compacted keys, unless the table records a lake format;
+- the lake's own encoding for the bucket key, and for the primary key too while nobody can ask for a prefix of it
+  (format version 1, or a bucket key equal to the primary key);
+- Hudi hashes are lossy, so Hudi tables keep compacted primary keys.
+
+Compacted encoding has the prefix property: the bytes of the first key columns are a prefix of the bytes of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.codec import reference
+from forebay.codec.layout import RowFormat
+from forebay.codec.rows import row_codec
+from forebay.metadata.table import Column, TableDescriptor
+from forebay.metadata.types import TypeRoot
+
+
+class KeyEncoder:
+    """Encodes the key columns of batches. `columns` are in key order, which need not be the order of the table."""
+
+    def __init__(self, columns: tuple[Column, ...], encoding: str | None) -> None:
+        self.names = [column.name for column in columns]
+        self._encode: Callable[[pa.RecordBatch], pa.BinaryArray]
+        if encoding in (None, "lance", "compacted"):
+            self._encode = row_codec(columns, RowFormat.KEY).encode
+        elif encoding == "paimon":
+            self._encode = row_codec(columns, RowFormat.ALIGNED).encode
+        elif encoding == "iceberg":
+            self._encode = _iceberg_encoder(columns)
+        else:
+            raise UnsupportedOperation(f"keys of tables with lake format '{encoding}' cannot be encoded yet")
+
+    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        """The key bytes of each row of `batch`, which holds the key columns (storage schema) among others.
+
+        Raises `InvalidRequest` where a key column is null.
+        """
+        selected = batch if batch.schema.names == self.names else batch.select(self.names)
+        for name, column in zip(self.names, selected.columns):
+            if column.null_count:
+                row = column.is_null().index(True).as_py()
+                raise InvalidRequest(
+                    f"key column '{name}' is null in row {row} (and {column.null_count - 1} more); "
+                    "key columns must have values",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
+        return self._encode(selected)
+
+
+def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], pa.BinaryArray]:
+    """Iceberg's single-value serialisation of one column."""
+    if len(columns) != 1:
+        raise InvalidRequest(
+            f"Iceberg tables need exactly one key column, got {[c.name for c in columns]}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    root = columns[0].data_type.root
+    if root is TypeRoot.DATE:
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.int32()).cast(pa.int64()))
+    if root in (TypeRoot.INT, TypeRoot.BIGINT):
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.int64()))
+    if root is TypeRoot.TIME:
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.time64("us")).cast(pa.int64()))
+    if root is TypeRoot.TIMESTAMP:
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
+    if root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
+        return lambda batch: _fixed_binary(batch.column(0))
+    if root in (TypeRoot.STRING, TypeRoot.CHAR, TypeRoot.BYTES, TypeRoot.BINARY):
+        return lambda batch: batch.column(0).cast(pa.binary())
+    if root is TypeRoot.DECIMAL:
+        decimal = columns[0].data_type
+        return lambda batch: pa.array(
+            [reference.big_endian(reference.unscaled(decimal, v)) for v in batch.column(0).to_pylist()], pa.binary()
+        )
+    raise InvalidRequest(
+        f"column '{columns[0].name}' of type {columns[0].data_type} cannot be an Iceberg bucket key",
+        ErrorCode.INVALID_TABLE_EXCEPTION,
+    )
+
+
+def _fixed_binary(array: pa.Array) -> pa.BinaryArray:
+    """Each little-endian value of a fixed-width array as a byte string."""
+    values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
+    offsets = np.arange(0, (len(values) + 1) * values.itemsize, values.itemsize, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+@lru_cache(maxsize=1024)
+def _encoder(columns: tuple[Column, ...], encoding: str | None) -> KeyEncoder:
+    return KeyEncoder(columns, encoding)
+
+
+def key_encoder(descriptor: TableDescriptor, names: tuple[str, ...], encoding: str | None) -> KeyEncoder:
+    """The encoder of the columns `names` of a table under a named encoding."""
+    return _encoder(tuple(descriptor.schema.column(name) for name in names), encoding)
+
+
+def primary_key_encoder(descriptor: TableDescriptor) -> KeyEncoder:
+    """The encoder of the physical primary key (primary key minus partition keys)."""
+    lake = descriptor.lake_format
+    if lake == "hudi" or (descriptor.kv_format_version >= 2 and not descriptor.is_default_bucket_key):
+        lake = "compacted"
+    return key_encoder(descriptor, descriptor.physical_primary_key, lake)
+
+
+def bucket_key_encoder(descriptor: TableDescriptor) -> KeyEncoder | None:
+    """The encoder of the bucket key; None for a log table without one (its writers choose buckets freely)."""
+    if not descriptor.bucket_keys:
+        return None
+    return key_encoder(descriptor, descriptor.bucket_keys, descriptor.lake_format)

@@ -1,0 +1,165 @@
+"""Every file and folder name of a data directory, made and parsed in one place.
+
+    <data>/lock
+    <data>/clean-shutdown
+    <data>/recovery-points.checkpoint
+    <data>/high-watermarks.checkpoint
+    <data>/<database>/<table>-<table id>/[<partition>-p<partition id>/]log-<bucket>/<20-digit offset>.log
+                                                                                    <20-digit offset>.index
+                                                                                    <20-digit offset>.timeindex
+                                                                                    <20-digit offset>.writer_snapshot
+                                                                       kv-<bucket>/
+    .<name>.<random>.tmp     a file that is being written; left over after a crash
+    <folder>.deleted         a folder on its way out; removed at the next start
+
+The layout below a database is Apache Fluss's own (`FlussPaths`), so that its documentation holds. Twenty digits make
+names sort as offsets do. The ids keep a table apart from an earlier one of the same name.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Literal, NamedTuple
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
+
+LOCK_FILE = "lock"
+CLEAN_SHUTDOWN_FILE = "clean-shutdown"
+RECOVERY_POINTS_FILE = "recovery-points.checkpoint"
+HIGH_WATERMARKS_FILE = "high-watermarks.checkpoint"
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+WRITER_SNAPSHOT_SUFFIX = ".writer_snapshot"
+DELETED_SUFFIX = ".deleted"
+TEMPORARY_SUFFIX = ".tmp"
+
+TabletKind = Literal["log", "kv"]
+
+_OFFSET_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.writer_snapshot)")
+_TABLE_FOLDER = re.compile(r"(.+)-(\d+)", re.DOTALL)
+_PARTITION_FOLDER = re.compile(r"(.+)-p(\d+)", re.DOTALL)
+_TABLET_FOLDER = re.compile(r"(log|kv)-(\d+)")
+
+
+class TabletFolder(NamedTuple):
+    """What the path of a tablet's folder says."""
+
+    kind: TabletKind
+    table: PhysicalTablePath
+    bucket: TableBucket
+
+
+def join(folder: str, *parts: str) -> str:
+    """The path of `parts` below `folder`."""
+    return posixpath.join(folder, *parts)
+
+
+# ---- files of one log tablet
+
+
+def offset_file(folder: str, offset: int, suffix: str) -> str:
+    """The path of the file of kind `suffix` that begins (a writer snapshot: ends) at `offset`."""
+    if not 0 <= offset < 1 << 63:
+        raise InvalidRequest(f"offset {offset} cannot name a file: it must be from 0 to 2^63-1")
+    return f"{folder}/{offset:020d}{suffix}"
+
+
+def log_file(folder: str, base_offset: int) -> str:
+    """The batches of the segment that begins at `base_offset`."""
+    return offset_file(folder, base_offset, LOG_SUFFIX)
+
+
+def offset_index_file(folder: str, base_offset: int) -> str:
+    """The offset index of the segment that begins at `base_offset`."""
+    return offset_file(folder, base_offset, OFFSET_INDEX_SUFFIX)
+
+
+def time_index_file(folder: str, base_offset: int) -> str:
+    """The time index of the segment that begins at `base_offset`."""
+    return offset_file(folder, base_offset, TIME_INDEX_SUFFIX)
+
+
+def writer_snapshot_file(folder: str, end_offset: int) -> str:
+    """The state of all writers after the batches below `end_offset`."""
+    return offset_file(folder, end_offset, WRITER_SNAPSHOT_SUFFIX)
+
+
+def parse_offset_file(name: str) -> tuple[int, str] | None:
+    """(offset, suffix) of a log tablet's file name, or None for a name of another kind."""
+    match = _OFFSET_FILE.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+# ---- temporary and dying names
+
+
+def temporary_name(name: str, token: str) -> str:
+    """The name under which the file `name` is written before it is published; `token` makes it unique."""
+    return f".{name}.{token}{TEMPORARY_SUFFIX}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether `name` was made by `temporary_name`."""
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
+def deleted_folder(folder: str) -> str:
+    """The name that `folder` gets, in one atomic step, before its content is removed."""
+    return folder + DELETED_SUFFIX
+
+
+def is_deleted(name: str) -> bool:
+    """Whether the folder `name` is on its way out."""
+    return name.endswith(DELETED_SUFFIX)
+
+
+# ---- folders of tables
+
+
+def table_folder(table: TablePath, table_id: int) -> str:
+    """`<database>/<table>-<table id>`, relative to the data directory."""
+    return f"{_checked('database', table.database)}/{_checked('table', table.table)}-{table_id}"
+
+
+def bucket_parent_folder(table: PhysicalTablePath, bucket: TableBucket) -> str:
+    """The folder, relative to the data directory, that holds the tablets of all buckets beside `bucket`."""
+    folder = table_folder(table.table, bucket.table_id)
+    if (table.partition is None) != (bucket.partition_id is None):
+        raise InvalidRequest(f"{table} and {bucket} do not agree on whether there is a partition")
+    if table.partition is None:
+        return folder
+    return f"{folder}/{_checked('partition', table.partition)}-p{bucket.partition_id}"
+
+
+def tablet_folder(kind: TabletKind, table: PhysicalTablePath, bucket: TableBucket) -> str:
+    """The folder of one tablet, relative to the data directory: `.../log-<bucket>` or `.../kv-<bucket>`."""
+    return f"{bucket_parent_folder(table, bucket)}/{kind}-{bucket.bucket}"
+
+
+def parse_tablet_folder(relative: str) -> TabletFolder | None:
+    """What `tablet_folder` made `relative` from, or None when it is not such a path."""
+    parts = relative.split("/")
+    tablet = _TABLET_FOLDER.fullmatch(parts[-1])
+    table = _TABLE_FOLDER.fullmatch(parts[1]) if 3 <= len(parts) <= 4 else None
+    if tablet is None or table is None or not parts[0]:
+        return None
+    partition = _PARTITION_FOLDER.fullmatch(parts[2]) if len(parts) == 4 else None
+    if len(parts) == 4 and partition is None:
+        return None
+    kind: TabletKind = "log" if tablet[1] == "log" else "kv"
+    return TabletFolder(
+        kind,
+        PhysicalTablePath(TablePath(parts[0], table[1]), partition[1] if partition else None),
+        TableBucket(int(table[2]), int(tablet[2]), int(partition[2]) if partition else None),
+    )
+
+
+def _checked(what: str, name: str) -> str:
+    """`name`, unless it would lead out of its folder or cannot be a file name."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise InvalidRequest(f"the {what} name {name!r} cannot name a folder")
+    return name

@@ -1,0 +1,60 @@
+"""`forebay.embedded(directory)`: a server inside this process, and a connection to it, in one object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forebay.client.connection import Connection
+from forebay.client.options import make_settings
+from forebay.server.embedded import EmbeddedServer
+
+
+class EmbeddedConnection(Connection):
+    """A connection whose server lives as long as it does; `close` ends both.
+
+    Other processes can connect to `bootstrap_servers` meanwhile. Pickled, it becomes a plain `Connection` there.
+    """
+
+    def __init__(self, server: EmbeddedServer, options: Mapping[str, Any]) -> None:
+        self.server = server
+        self._owner = os.getpid()
+        super().__init__(make_settings(server.bootstrap_servers, None, None, dict(options)))
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where others connect to: "host:port"."""
+        return self.server.bootstrap_servers
+
+    def __enter__(self) -> EmbeddedConnection:
+        return self
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close the connection as `Connection.close` does, then stop the server. A second call does nothing."""
+        try:
+            super().close(timeout)
+        finally:
+            if os.getpid() == self._owner:  # a forked child has the connection, but the server is its parent's
+                self.server.stop()
+
+
+def embedded(
+    data_dir: str | Path, *, port: int = 0, settings: Mapping[str, str] | None = None, **options: Any
+) -> EmbeddedConnection:
+    """Start a server on `data_dir` inside this process, and connect to it.
+
+    It is the server that `forebay server` runs, on 127.0.0.1 and `port` (0: one that is free); `settings` are those of
+    `forebay server -D key=value`, `options` those of `forebay.connect`. A directory serves one process at a time:
+    raises `Conflict` if another one has it. Close the connection to stop the server; at the latest it stops with
+    the process, which is as good as a kill: nothing acknowledged is lost.
+    """
+    server = EmbeddedServer(data_dir, coordinator_port=port, settings=settings).start()
+    try:
+        connection = EmbeddedConnection(server, options)
+        connection.cluster.bootstrap()
+    except BaseException:
+        server.stop()
+        raise
+    return connection

@@ -1,0 +1,24 @@
+from collections.abc import Mapping
+from typing import Protocol
+
+from forebay.codec._layout import RowLayout
+from forebay.codec._slices import RowSlices
+
+class _Sequence(Protocol):
+    def next(self) -> int: ...
+
+class MergePlan:
+    reads_old_values: bool
+    def __init__(
+        self,
+        layout: RowLayout,
+        schema_id: int,
+        full_image: bool,
+        delete_behavior: str,
+        key_mask: bytes,
+        target_mask: bytes | None,
+        auto_increment: int,
+    ) -> None: ...
+    def merge(
+        self, keys: list[bytes], rows: RowSlices, state: Mapping[bytes, bytes | None], sequence: _Sequence | None
+    ) -> tuple[bytes, RowSlices, list[bytes], dict[bytes, bytes | None], int]: ...

@@ -1,0 +1,112 @@
+"""Durable copies of the key-value state, and which files of it may be trusted after a restart.
+
+An engine does not sync its files. They are trusted after an orderly close, and after the process alone died: while
+the machine has not restarted (same boot id), the page cache kept what was written. After anything else they are
+thrown away: the state is restored from the newest checkpoint, or from nothing, and the changelog from there on. The
+log therefore keeps everything from the newest checkpoint's offset on (`retained_offset`).
+
+Layout of a `kv-<bucket>` folder: `db/` the engine's files; `trust` the boot id under which they are in use, or "clean";
+`checkpoint-<20-digit offset>/` durable copies, of which the newest is kept. A copy is written under a temporary name
+and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.fs.interface import FileMissing, FileSystem
+from forebay.kv.engine import EngineFactory, KvEngine
+
+_ENGINE_FOLDER = "db"
+_TRUST_FILE = "trust"
+_CLEAN = "clean"
+_UNKNOWN_BOOT = "unknown"
+_CHECKPOINT_PREFIX = "checkpoint-"
+_TEMPORARY_SUFFIX = ".tmp"
+
+
+class KvFolder:
+    """The folder of one bucket's key-value state."""
+
+    def __init__(self, fs: FileSystem, path: Path) -> None:
+        self._fs = fs
+        self._path = path
+        self._engine_path = path / _ENGINE_FOLDER
+        self._trust_path = path / _TRUST_FILE
+
+    def open_engine(self, factory: EngineFactory, boot_id: str | None) -> KvEngine:
+        """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none."""
+        self._fs.make_directories(str(self._path))
+        self._remove_leftovers()
+        if not self._is_trusted(boot_id):
+            self._fs.remove_tree(str(self._engine_path))
+        if not self._engine_path.exists():
+            newest = self._newest_checkpoint()
+            if newest is not None:
+                _copy_tree(newest, self._engine_path)
+        self._fs.write_atomic(str(self._trust_path), (boot_id or _UNKNOWN_BOOT).encode())
+        return factory(self._engine_path)
+
+    def close_engine(self, engine: KvEngine) -> None:
+        """Close the engine so that its files will be trusted whatever happens to the machine."""
+        engine.sync()
+        engine.close()
+        self._fs.write_atomic(str(self._trust_path), _CLEAN.encode())
+
+    def discard_engine(self) -> None:
+        """Throw the engine's files away (it must be closed); `open_engine` will begin at the newest checkpoint."""
+        self._fs.remove_tree(str(self._engine_path))
+
+    def _is_trusted(self, boot_id: str | None) -> bool:
+        try:
+            mark = self._fs.read_bytes(str(self._trust_path)).decode()
+        except FileMissing:
+            return False
+        return mark == _CLEAN or (mark == boot_id and mark != _UNKNOWN_BOOT)
+
+    def write_checkpoint(self, engine: KvEngine) -> int:
+        """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive)."""
+        offset = engine.state.applied_offset
+        final = self._path / f"{_CHECKPOINT_PREFIX}{offset:020d}"
+        if final.exists():
+            return offset
+        temporary = final.with_name(final.name + _TEMPORARY_SUFFIX)
+        engine.checkpoint(temporary)
+        self._fs.rename(str(temporary), str(final))
+        self._fs.sync_directory(str(self._path))
+        for old in self._checkpoints()[:-1]:
+            self._fs.remove_tree(str(old))
+        return offset
+
+    @property
+    def retained_offset(self) -> int:
+        """The changelog is needed from this offset on, should the engine's own files be lost."""
+        newest = self._newest_checkpoint()
+        return 0 if newest is None else int(newest.name.removeprefix(_CHECKPOINT_PREFIX))
+
+    def _checkpoints(self) -> list[Path]:
+        if not self._path.exists():
+            return []
+        return sorted(
+            path
+            for path in self._path.iterdir()
+            if path.name.startswith(_CHECKPOINT_PREFIX) and not path.name.endswith(_TEMPORARY_SUFFIX)
+        )
+
+    def _newest_checkpoint(self) -> Path | None:
+        checkpoints = self._checkpoints()
+        return checkpoints[-1] if checkpoints else None
+
+    def _remove_leftovers(self) -> None:
+        for path in self._path.iterdir():
+            if path.name.endswith(_TEMPORARY_SUFFIX):
+                self._fs.remove_tree(str(path))
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    try:
+        shutil.copytree(source, target)
+    except OSError as e:
+        raise StorageFailure(f"cannot restore {target} from {source}: {e}", ErrorCode.KV_STORAGE_EXCEPTION) from e

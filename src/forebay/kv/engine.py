@@ -1,0 +1,109 @@
+"""The contract of a key-value engine: an ordered map of bytes that a changelog is applied to.
+
+The log is the truth and the engine an index on it (design.md D5). An engine therefore needs no log of its own: it
+stores, in one atomic step, the rows of a batch and the changelog offset up to which it has seen everything. After a
+crash whatever state it comes back with is right for the offset that it reports, and the rest is replayed.
+
+Stored values are `length i32 | schema id i16 | row` (codec.value_batch), so that a scan page is plain concatenation.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+_STATE = struct.Struct("<Bqqqq")
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What an engine keeps beside its rows, changed together with them.
+
+    `applied_offset` is exclusive: the changelog below it is contained. `row_count` is -1 where rows are not counted.
+    `next_id` up to `last_id` (inclusive) is what is left of the auto-increment segment; empty when next > last.
+    """
+
+    applied_offset: int = 0
+    row_count: int = 0
+    next_id: int = 1
+    last_id: int = 0
+
+    def to_bytes(self) -> bytes:
+        return _STATE.pack(_STATE_VERSION, self.applied_offset, self.row_count, self.next_id, self.last_id)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> EngineState:
+        """Raises `ValueError` for anything that `to_bytes` did not write."""
+        if len(data) != _STATE.size or data[0] != _STATE_VERSION:
+            raise ValueError(f"{data!r} is not the state of a key-value engine")
+        return cls(*_STATE.unpack(data)[1:])
+
+    def advanced(self, applied_offset: int, rows: int) -> EngineState:
+        """This state `rows` rows later, at `applied_offset`."""
+        count = self.row_count if self.row_count < 0 else self.row_count + rows
+        return replace(self, applied_offset=applied_offset, row_count=count)
+
+
+class KvSnapshot(Protocol):
+    """An unchanging view of an engine. Not for two threads at the same time; `close` releases what it pins."""
+
+    @property
+    def state(self) -> EngineState:
+        """The state that belongs to exactly these rows."""
+        ...
+
+    def values(self) -> Iterator[bytes]:
+        """All stored values in the order of their keys' bytes."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class KvEngine(Protocol):
+    """An ordered, persistent map. One thread applies; any thread reads, at any time, and sees whole batches only."""
+
+    name: str
+
+    @property
+    def state(self) -> EngineState: ...
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The stored value of each key, None where there is none. Keys may repeat."""
+        ...
+
+    def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        """Put (value) and delete (None) all keys and set the state, in one atomic step.
+
+        Raises `StorageFailure` without any effect when the engine cannot write.
+        """
+        ...
+
+    def prefix(self, prefix: bytes) -> list[bytes]:
+        """The stored values of all keys that begin with `prefix`, in key order."""
+        ...
+
+    def first(self, limit: int) -> list[bytes]:
+        """The stored values of the first `limit` keys."""
+        ...
+
+    def snapshot(self) -> KvSnapshot: ...
+
+    def checkpoint(self, directory: Path) -> None:
+        """Write a complete copy into the new folder `directory`, durable when this returns."""
+        ...
+
+    def sync(self) -> None:
+        """Make the engine's own files durable, as for a clean shutdown."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EngineFactory(Protocol):
+    """Opens (or creates) the engine whose files lie in a folder."""
+
+    def __call__(self, directory: Path) -> KvEngine: ...

@@ -1,0 +1,315 @@
+"""The default key-value engine: LMDB through py-lmdb.
+
+LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
+not synced (the changelog is the log of record), so files that a power cut may have torn must be thrown away and
+rebuilt; after the mere death of the process they are whole. `WRITEMAP` halves the cost of a write (docs/benchmarks.md);
+its danger is that a full disk becomes a fatal signal, so `apply` first makes sure of free space.
+
+A full map is doubled. LMDB allows that only while nobody reads, so short reads are counted and waited for, and the
+owner of open snapshots is asked to close them.
+
+LMDB keys hold 511 bytes. Longer keys are stored under their first 478 bytes plus a SHA-256 digest, with the whole key
+in a table beside it: order is exact but for keys that share 478 leading bytes, and nothing else can tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from forebay.base.checks import check
+from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.kv.engine import EngineState
+
+MAP_BYTES_START = 4 << 30
+"""Address space that a new bucket reserves; the file is sparse, and the map doubles when it is full."""
+
+READERS_MAX = 1024
+"""LMDB's table of reading transactions; scans are limited long before (kv.scanner.max-per-bucket)."""
+
+FREE_BYTES_RESERVED = 64 << 20
+"""Writing stops with an error while the disk has less free space than this."""
+
+_LONG_KEY_BYTES = 478
+_STATE_KEY = b"state"
+
+
+class LmdbSnapshot:
+    """A read transaction: the rows and the state of one instant."""
+
+    def __init__(self, engine: LmdbEngine, transaction: Any, rows: Any) -> None:
+        self._engine = engine
+        self._transaction: Any = transaction
+        self._rows = rows
+        self.state = engine.read_state(transaction)
+
+    def values(self) -> Iterator[bytes]:
+        transaction = self._transaction
+        check(transaction is not None, "a closed KV snapshot was read")
+        return iter(transaction.cursor(db=self._rows).iternext(keys=False, values=True))
+
+    def close(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.abort()
+            self._engine.snapshot_closed()
+
+
+class LmdbEngine:
+    """One bucket's rows in one LMDB environment."""
+
+    name = "lmdb"
+
+    def __init__(self, directory: Path, map_bytes: int = MAP_BYTES_START) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._short_reads = 0
+        self._snapshots = 0
+        self._reads = threading.Condition()
+        self._writing = threading.Lock()
+        self._closed = False
+        self.close_snapshots: Callable[[], None] = _keep_snapshots
+        try:
+            # py-lmdb's stubs say `bytes | memoryview` throughout; without `buffers=True` it is bytes.
+            self._environment: Any = lmdb.open(
+                str(directory),
+                map_size=max(map_bytes, _file_bytes(directory)),
+                sync=False,
+                metasync=False,
+                writemap=True,
+                map_async=True,
+                meminit=False,
+                max_dbs=3,
+                max_readers=READERS_MAX,
+            )
+            self._rows = self._environment.open_db(b"rows")
+            self._long_keys = self._environment.open_db(b"long_keys")
+            self._meta = self._environment.open_db(b"meta")
+        except lmdb.Error as e:
+            raise _failure(f"cannot open the key-value state in {directory}", e) from e
+        with self._environment.begin() as transaction:
+            self._state = self.read_state(transaction)
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    def read_state(self, transaction: Any) -> EngineState:
+        """The state that `transaction` sees."""
+        data = transaction.get(_STATE_KEY, db=self._meta)
+        return EngineState() if data is None else EngineState.from_bytes(data)
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        stored = keys if max(map(len, keys)) <= _LONG_KEY_BYTES else [_stored_key(key) for key in keys]
+        with self._reading(self._rows) as transaction:
+            return list(map(transaction.get, stored))  # faster than `getmulti` and sorted keys (measured)
+
+    def prefix(self, prefix: bytes) -> list[bytes]:
+        stored_prefix = prefix[:_LONG_KEY_BYTES]
+        values: list[bytes] = []
+        with self._reading() as transaction:
+            cursor = transaction.cursor(db=self._rows)
+            if not cursor.set_range(stored_prefix):
+                return values
+            for key, value in cursor:
+                if not key.startswith(stored_prefix):
+                    break
+                if len(prefix) > _LONG_KEY_BYTES and not self._whole_key(transaction, key).startswith(prefix):
+                    continue
+                values.append(value)
+        return values
+
+    def _whole_key(self, transaction: Any, stored: bytes) -> bytes:
+        if len(stored) <= _LONG_KEY_BYTES:
+            return stored
+        whole: bytes = transaction.get(stored, db=self._long_keys)
+        return whole
+
+    def first(self, limit: int) -> list[bytes]:
+        with self._reading() as transaction:
+            cursor = transaction.cursor(db=self._rows)
+            return list(islice(cursor.iternext(keys=False, values=True), limit))
+
+    def snapshot(self) -> LmdbSnapshot:
+        with self._reads:
+            self._require_open()
+            try:
+                snapshot = LmdbSnapshot(self, self._environment.begin(), self._rows)
+            except lmdb.Error as e:
+                raise _failure(f"cannot take a snapshot of {self._directory}", e) from e
+            self._snapshots += 1
+            return snapshot
+
+    def snapshot_closed(self) -> None:
+        """A snapshot has released its transaction."""
+        with self._reads:
+            self._snapshots -= 1
+            self._reads.notify_all()
+
+    @contextmanager
+    def _reading(self, table: Any = None) -> Iterator[Any]:
+        """A short read transaction, on `table` unless a call says otherwise."""
+        with self._reads:
+            self._require_open()
+            self._short_reads += 1
+        try:
+            with self._environment.begin(db=table) as transaction:
+                yield transaction
+        except lmdb.Error as e:
+            raise _failure(f"cannot read the key-value state in {self._directory}", e) from e
+        finally:
+            with self._reads:
+                self._short_reads -= 1
+                self._reads.notify_all()
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        keys = sorted(writes)
+        longest = max(map(len, keys), default=0)
+        long_keys = (
+            [] if longest <= _LONG_KEY_BYTES else [(_stored_key(k), k) for k in keys if len(k) > _LONG_KEY_BYTES]
+        )
+        puts = [(key, value) for key in keys if (value := writes[key]) is not None]
+        deletes = [key for key in keys if writes[key] is None] if len(puts) < len(keys) else []
+        if long_keys:
+            puts = [(_stored_key(key), value) for key, value in puts]
+            deletes = [_stored_key(key) for key in deletes]
+        with self._writing:
+            self._write(puts, deletes, long_keys, state)
+
+    def _write(
+        self,
+        puts: list[tuple[bytes, bytes]],
+        deletes: list[bytes],
+        long_keys: list[tuple[bytes, bytes]],
+        state: EngineState,
+    ) -> None:
+        self._require_open()
+        self._require_free_space(2 * sum(map(len, (value for _, value in puts))))
+        self._growing(lambda: self._apply(puts, deletes, long_keys, state))
+        self._state = state
+
+    def _apply(
+        self,
+        puts: list[tuple[bytes, bytes]],
+        deletes: list[bytes],
+        long_keys: list[tuple[bytes, bytes]],
+        state: EngineState,
+    ) -> None:
+        with self._environment.begin(write=True) as transaction:
+            if puts:
+                transaction.cursor(db=self._rows).putmulti(puts)
+            for stored, key in long_keys:
+                transaction.put(stored, key, db=self._long_keys)
+            for stored in deletes:
+                transaction.delete(stored, db=self._rows)
+                if len(stored) > _LONG_KEY_BYTES:
+                    transaction.delete(stored, db=self._long_keys)
+            transaction.put(_STATE_KEY, state.to_bytes(), db=self._meta)
+
+    def _growing(self, write: Callable[[], None]) -> None:
+        """Run `write`; while the map is full, double it and run `write` again (a failed transaction left no trace)."""
+        while True:
+            try:
+                write()
+                return
+            except lmdb.MapFullError:
+                self._double_map()
+            except lmdb.Error as e:
+                raise _failure(f"cannot write the key-value state in {self._directory}", e) from e
+
+    def _double_map(self) -> None:
+        self.close_snapshots()
+        with self._reads:
+            if self._snapshots:
+                raise StorageFailure(
+                    f"the key-value state in {self._directory} is full and cannot grow while {self._snapshots} "
+                    "snapshots are open; close them, then repeat the write",
+                    ErrorCode.KV_STORAGE_EXCEPTION,
+                )
+            self._reads.wait_for(lambda: self._short_reads == 0)
+            # The condition's lock is held: no read can begin before the map has its new size.
+            self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
+
+    def _require_free_space(self, needed: int) -> None:
+        status = os.statvfs(self._directory)
+        free = status.f_bavail * status.f_frsize
+        if free < needed + FREE_BYTES_RESERVED:
+            raise StorageFailure(
+                f"the disk of {self._directory} has {free} bytes free, and {needed + FREE_BYTES_RESERVED} are needed "
+                "to write safely; free some space",
+                ErrorCode.DISK_WRITE_LOCKED,
+            )
+
+    def checkpoint(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        try:
+            with self._reading():  # keeps the environment open; the copy has a transaction of its own
+                self._environment.copy(str(directory), compact=True)
+            for target in (directory / "data.mdb", directory):
+                descriptor = os.open(target, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        except (lmdb.Error, OSError) as e:
+            raise _failure(f"cannot write a checkpoint to {directory}", e) from e
+
+    def sync(self) -> None:
+        try:
+            with self._reading():
+                self._environment.sync(True)
+        except lmdb.Error as e:
+            raise _failure(f"cannot sync the key-value state in {self._directory}", e) from e
+
+    def close(self) -> None:
+        """Close the environment once nobody uses it: LMDB would crash a thread that still does."""
+        self.close_snapshots()
+        with self._writing, self._reads:
+            if self._closed:
+                return
+            self._closed = True
+            self._reads.wait_for(lambda: self._short_reads == 0 and self._snapshots == 0)
+            self._environment.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StorageFailure(
+                f"the key-value state in {self._directory} is closed", ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+
+
+def _keep_snapshots() -> None:
+    """Nobody offered to close snapshots: growing will have to fail while there are any."""
+
+
+def _stored_key(key: bytes) -> bytes:
+    """`key` itself (the same object) while LMDB can hold it, otherwise its prefix and digest."""
+    if len(key) <= _LONG_KEY_BYTES:
+        # LMDB has no empty keys, but a primary key has at least one column and so at least one byte.
+        return key
+    return key[:_LONG_KEY_BYTES] + hashlib.sha256(key).digest()
+
+
+def _file_bytes(directory: Path) -> int:
+    try:
+        return (directory / "data.mdb").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _failure(what: str, error: Exception) -> StorageFailure:
+    return StorageFailure(f"{what}: {error}", ErrorCode.KV_STORAGE_EXCEPTION)

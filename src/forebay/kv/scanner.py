@@ -1,0 +1,353 @@
+"""Full scans of the key-value state: sessions of the ScanKv protocol (FIP-17), on one server.
+
+A session pins a snapshot of one bucket and hands out its rows page by page, in key order. `ScannerManager` keeps the
+sessions: it limits them per bucket and per server, forgets those that nobody asks for (TTL), and remembers for a
+while which ones it took away, so that a client learns that its scan *expired* and not merely that it is unknown.
+
+Rules (reference: fluss.md part 3; numbers there):
+
+- A session is used by one call at a time. A call that meets another one fails, and the session is gone (rule 9).
+  Removing a session never frees a snapshot under a running call: the last user closes it.
+- Calls are numbered. The answer to the call before the expected one is repeated to the byte, because its response may
+  have been lost (Fluss fails such a scan). Any other number fails, and the session is gone (rule 11).
+- Every error ends the session. So do the last page and a close; the last page may still be asked for again.
+
+Threads: everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.ids import IdSource
+from forebay.codec._records import take_values
+from forebay.codec.value_batch import encode_value_batch
+from forebay.kv.engine import KvSnapshot
+from forebay.metadata.table import TableBucket
+
+FIRST_CALL = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScannerLimits:
+    """The `kv.scanner.*` settings. A page never exceeds `page_bytes_max` by more than one row."""
+
+    ttl_seconds: float = 600.0
+    per_bucket_max: int = 8
+    per_server_max: int = 200
+    page_bytes_max: int = 10 << 20
+    replayable_bytes_max: int = 256 << 20
+    """Pages kept for clients that may have lost a response, all sessions together; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage:
+    """One answer: a value batch, and whether the scan goes on."""
+
+    records: bytes
+    has_more: bool
+
+
+class ScanSession:
+    """One scan of one bucket. `ScannerManager` makes them and guards their use."""
+
+    def __init__(self, scanner_id: bytes, bucket: TableBucket, snapshot: KvSnapshot, limit: int | None) -> None:
+        self.scanner_id = scanner_id
+        self.bucket = bucket
+        self.log_offset = snapshot.state.applied_offset
+        self.call = FIRST_CALL - 1
+        self.last_page: ScanPage | None = None
+        self.last_used = 0.0
+        self._snapshot = snapshot
+        self._values: Iterator[bytes] = snapshot.values()
+        self._ahead: bytes | None = next(self._values, None)
+        self._remaining = limit
+        self._use = threading.Lock()
+        self._closed = False
+        self._close_lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is not a single row."""
+        return self._ahead is None and self.call < FIRST_CALL
+
+    def try_begin_use(self) -> bool:
+        return self._use.acquire(blocking=False)
+
+    def end_use(self) -> None:
+        self._use.release()
+        if self._closed:
+            self._close_snapshot()
+
+    def close(self) -> None:
+        """Release the snapshot now, or when the running call ends."""
+        self._closed = True
+        if self._use.acquire(blocking=False):
+            try:
+                self._close_snapshot()
+            finally:
+                self._use.release()
+
+    def _close_snapshot(self) -> None:
+        with self._close_lock:
+            self._snapshot.close()
+
+    def next_page(self, bytes_max: int) -> ScanPage:
+        """The next rows: at least one, and no more once `bytes_max` bytes are reached. To be called in use."""
+        rows_max = (1 << 62) if self._remaining is None else self._remaining
+        taken: list[bytes] = []
+        if self._ahead is not None and rows_max > 0:
+            taken, ended = [self._ahead], False
+            if len(self._ahead) < bytes_max and rows_max > 1:
+                more, _, ended = take_values(self._values, bytes_max - len(self._ahead), rows_max - 1)
+                taken += more
+            self._ahead = None if ended else next(self._values, None)
+        if self._remaining is not None:
+            self._remaining -= len(taken)
+        has_more = self._ahead is not None and self._remaining != 0
+        return ScanPage(encode_value_batch(taken), has_more)
+
+
+class ScannerManager:
+    """All scan sessions of a server."""
+
+    def __init__(self, limits: ScannerLimits, clock: Clock, ids: IdSource) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._sessions: dict[bytes, ScanSession] = {}
+        self._per_bucket: dict[TableBucket, int] = {}
+        self._drained: OrderedDict[bytes, ScanSession] = OrderedDict()
+        self._expired: OrderedDict[bytes, float] = OrderedDict()
+        self._opening = 0
+        self._shut_down = False
+
+    @property
+    def session_count(self) -> int:
+        with self._lock:
+            return len(self._sessions)
+
+    def bucket_session_count(self, bucket: TableBucket) -> int:
+        with self._lock:
+            return self._per_bucket.get(bucket, 0)
+
+    # ---- the three calls of the protocol ----------------------------------------------------------------------------
+
+    def open(
+        self, bucket: TableBucket, take_snapshot: Callable[[], KvSnapshot], limit: int | None
+    ) -> tuple[ScanSession | None, int]:
+        """Begin a scan: (session, or None when the bucket is empty; log offset that the snapshot contains).
+
+        Raises `LimitExceeded` (TOO_MANY_SCANNERS).
+        """
+        self._reserve(bucket)
+        session: ScanSession | None = None
+        try:
+            scanner_id = self._ids.token_hex().encode()
+            session = ScanSession(scanner_id, bucket, take_snapshot(), None if not limit or limit < 0 else limit)
+        finally:
+            with self._lock:
+                self._opening -= 1
+                refused = self._shut_down
+                if session is None or session.is_empty or refused:
+                    self._forget_bucket(bucket)
+                else:
+                    session.last_used = self._clock.monotonic()
+                    self._sessions[scanner_id] = session
+        if refused:
+            session.close()
+            raise _shutting_down()
+        if session.is_empty:
+            session.close()
+            return None, session.log_offset
+        return session, session.log_offset
+
+    def page(self, scanner_id: bytes, call: int | None, bytes_max: int) -> ScanPage:
+        """The page of call number `call` of a session; of the first call too.
+
+        Raises `NotFound` (SCANNER_EXPIRED, UNKNOWN_SCANNER_ID) and `InvalidRequest` (INVALID_SCAN_REQUEST), after
+        which the session is gone.
+        """
+        replayed = self._replay_drained(scanner_id, call)
+        if replayed is not None:
+            return replayed
+        session = self._begin_use(scanner_id)
+        finished = True
+        try:
+            if call is None or call not in (session.call, session.call + 1) or call < FIRST_CALL:
+                raise _invalid(
+                    f"Out-of-order call of scanner {scanner_id.decode()}: call {call} came where "
+                    f"{session.call + 1} was expected"
+                )
+            if call == session.call:
+                if session.last_page is None:
+                    raise _invalid(f"page {call} of scanner {scanner_id.decode()} is no longer kept; scan again")
+                finished = False
+                return session.last_page
+            session.last_used = self._clock.monotonic()
+            page = session.next_page(min(bytes_max, self.limits.page_bytes_max))
+            session.call, session.last_page = call, page
+            finished = not page.has_more
+            if finished:
+                self._keep_drained(session)
+            return page
+        finally:
+            if finished:
+                self._remove(session)
+                session.close()
+            session.end_use()
+            self._trim_pages()
+
+    def close(self, scanner_id: bytes) -> None:
+        """End a scan; unknown ids are fine. Raises `InvalidRequest` while a call is running (and ends the scan)."""
+        with self._lock:
+            self._drained.pop(scanner_id, None)
+            session = self._sessions.get(scanner_id)
+        if session is None:
+            return
+        self._remove(session)
+        if not session.try_begin_use():
+            session.close()
+            raise _invalid(f"scanner {scanner_id.decode()} was closed while one of its calls was running")
+        session.close()
+        session.end_use()
+
+    # ---- what takes sessions away -----------------------------------------------------------------------------------
+
+    def expire(self) -> int:
+        """Close sessions that nobody has used for the TTL; return how many. The server calls this periodically."""
+        now = self._clock.monotonic()
+        with self._lock:
+            idle = [s for s in self._sessions.values() if now - s.last_used > self.limits.ttl_seconds]
+            horizon = now - 2 * self.limits.ttl_seconds
+            while self._expired and next(iter(self._expired.values())) < horizon:
+                self._expired.popitem(last=False)
+            while self._drained:
+                session = next(iter(self._drained.values()))
+                if now - session.last_used <= self.limits.ttl_seconds:
+                    break
+                self._drained.popitem(last=False)
+        self._close_as_expired(idle)
+        return len(idle)
+
+    def close_bucket(self, bucket: TableBucket) -> int:
+        """Close all sessions of a bucket (it is dropped, moved, or its engine must grow); return how many."""
+        with self._lock:
+            sessions = [s for s in self._sessions.values() if s.bucket == bucket]
+        self._close_as_expired(sessions)
+        return len(sessions)
+
+    def shut_down(self) -> None:
+        """Close all sessions and accept no more."""
+        with self._lock:
+            self._shut_down = True
+            sessions = list(self._sessions.values())
+            self._drained.clear()
+        self._close_as_expired(sessions)
+
+    def _close_as_expired(self, sessions: list[ScanSession]) -> None:
+        now = self._clock.monotonic()
+        for session in sessions:
+            if self._remove(session):
+                with self._lock:
+                    self._expired[session.scanner_id] = now
+            session.close()
+
+    # ---- bookkeeping ------------------------------------------------------------------------------------------------
+
+    def _reserve(self, bucket: TableBucket) -> None:
+        with self._lock:
+            if self._shut_down:
+                raise _shutting_down()
+            if len(self._sessions) + self._opening >= self.limits.per_server_max:
+                raise LimitExceeded(
+                    f"the server has its {self.limits.per_server_max} scans open already "
+                    "('kv.scanner.max-per-server'); try again when some have ended",
+                    ErrorCode.TOO_MANY_SCANNERS,
+                )
+            if self._per_bucket.get(bucket, 0) >= self.limits.per_bucket_max:
+                raise LimitExceeded(
+                    f"bucket {bucket} has its {self.limits.per_bucket_max} scans open already "
+                    "('kv.scanner.max-per-bucket'); try again when some have ended",
+                    ErrorCode.TOO_MANY_SCANNERS,
+                )
+            self._per_bucket[bucket] = self._per_bucket.get(bucket, 0) + 1
+            self._opening += 1
+
+    def _forget_bucket(self, bucket: TableBucket) -> None:
+        """One session of `bucket` less. With the lock held."""
+        left = self._per_bucket.get(bucket, 0) - 1
+        if left > 0:
+            self._per_bucket[bucket] = left
+        else:
+            self._per_bucket.pop(bucket, None)
+
+    def _remove(self, session: ScanSession) -> bool:
+        with self._lock:
+            if self._sessions.pop(session.scanner_id, None) is None:
+                return False
+            self._forget_bucket(session.bucket)
+            return True
+
+    def _begin_use(self, scanner_id: bytes) -> ScanSession:
+        with self._lock:
+            session = self._sessions.get(scanner_id)
+            expired = scanner_id in self._expired
+        if session is None:
+            if expired:
+                raise NotFound(
+                    f"scanner {_shown(scanner_id)} was closed after {self.limits.ttl_seconds:.0f} s without a call "
+                    "('kv.scanner.ttl'), or because its bucket went away; scan again",
+                    ErrorCode.SCANNER_EXPIRED,
+                )
+            raise NotFound(
+                f"there is no scanner {_shown(scanner_id)}: it is finished, closed, or never was",
+                ErrorCode.UNKNOWN_SCANNER_ID,
+            )
+        if not session.try_begin_use():
+            self._remove(session)
+            session.close()
+            raise _invalid(f"two calls of scanner {_shown(scanner_id)} ran at the same time; the scan is ended")
+        return session
+
+    def _replay_drained(self, scanner_id: bytes, call: int | None) -> ScanPage | None:
+        """The last page of a finished scan, for a client that did not get it."""
+        with self._lock:
+            session = self._drained.get(scanner_id)
+            return session.last_page if session is not None and session.call == call else None
+
+    def _keep_drained(self, session: ScanSession) -> None:
+        with self._lock:
+            if not self._shut_down:
+                self._drained[session.scanner_id] = session
+
+    def _trim_pages(self) -> None:
+        """Keep the pages kept for replay within their budget: those of finished scans go first, oldest first."""
+        with self._lock:
+            holders = [*self._drained.values(), *sorted(self._sessions.values(), key=lambda s: s.last_used)]
+            total = sum(len(s.last_page.records) for s in holders if s.last_page is not None)
+            for session in holders:
+                if total <= self.limits.replayable_bytes_max:
+                    break
+                if session.last_page is not None:
+                    total -= len(session.last_page.records)
+                    session.last_page = None
+                    self._drained.pop(session.scanner_id, None)
+
+
+def _shown(scanner_id: bytes) -> str:
+    return scanner_id.decode("utf-8", "replace")
+
+
+def _invalid(message: str) -> InvalidRequest:
+    return InvalidRequest(message, ErrorCode.INVALID_SCAN_REQUEST)
+
+
+def _shutting_down() -> LimitExceeded:
+    return LimitExceeded("the server is shutting down and opens no more scans", ErrorCode.TOO_MANY_SCANNERS)

@@ -1,0 +1,329 @@
+"""The key-value state of one bucket of a primary-key table, driven by its changelog.
+
+Nouns: a *put request* is one KV record batch of a client; a *group* is what has queued up for the bucket and is
+written together; the *state* is the engine's rows.
+
+Flow of `put_group`, in the one thread that writes this bucket (design.md D5, D6):
+
+1. Each request is merged against the state as the requests before it left it, and becomes one changelog batch, which
+   is appended to the log. A request that fails changes nothing and does not stop the others.
+2. If any request wants it (acks=all), the log is synced once for the group.
+3. The engine takes all changes of the group and the new applied offset in one atomic step.
+4. The high watermark moves. Only now do readers see the changelog, and callers their answers.
+
+So nothing is visible that is not in the log, nothing is acknowledged with acks=all that is not on the disk, and after
+a crash at any point the state is restored from the log beyond the engine's applied offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from forebay.base.checks import check
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.codec._records import positions_of_other_schemas
+from forebay.codec._slices import RowSlices
+from forebay.codec.kv_batch import KvBatch, parse_kv_batch
+from forebay.codec.layout import RowFormat, row_layout
+from forebay.codec.value_batch import LENGTH_PREFIX_BYTES
+from forebay.kv._merge import MergePlan
+from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
+from forebay.kv.changelog import ChangelogCodec
+from forebay.kv.engine import EngineState, KvEngine, KvSnapshot
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import Schema, TableInfo
+from forebay.metadata.table_options import option_value
+from forebay.metadata.types import TypeRoot
+
+ACKS_ALL = -1
+
+_REPLAY_ROWS = 200_000
+"""Rows that recovery gathers before it gives them to the engine in one step."""
+
+
+class TableView(Protocol):
+    """What a tablet knows of its table, as it is now."""
+
+    @property
+    def info(self) -> TableInfo: ...
+
+    def schema_by_id(self, schema_id: int) -> Schema:
+        """Raises `NotFound` (SCHEMA_NOT_EXIST) for a version that does not exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """One KV record batch to write. `target_columns` are positions in the schema; empty means all columns."""
+
+    records: bytes | memoryview
+    target_columns: tuple[int, ...] = ()
+    acks: int = ACKS_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """The end of the changelog behind a put (for a repeated batch: behind the original), or why it failed."""
+
+    log_end_offset: int = -1
+    error: ForebayError | None = None
+
+
+class KvTablet:
+    """One bucket's rows. One thread calls `put_group`, `recover` and `checkpoint`; any thread reads."""
+
+    def __init__(self, table: TableView, log: LogTablet, engine: KvEngine, fetch_segment: FetchSegment) -> None:
+        self._table = table
+        self._log = log
+        self.engine = engine
+        self._fetch_segment = fetch_segment
+        self._codec: ChangelogCodec | None = None
+        self._plans: dict[tuple[int, tuple[int, ...]], MergePlan] = {}
+        self._sequence: AutoIncrementSequence | None = None
+
+    @property
+    def applied_offset(self) -> int:
+        """The changelog below this offset is in the state."""
+        return self.engine.state.applied_offset
+
+    @property
+    def row_count(self) -> int | None:
+        """Live rows, or None for a table whose changelog image does not allow to count them."""
+        count = self.engine.state.row_count
+        return None if count < 0 or not self._counts_rows() else count
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+        """Write a group of requests in order; one result each. See the module's docstring.
+
+        A storage failure fails every request of the group that had not failed on its own.
+        """
+        state: dict[bytes, bytes | None] = {}
+        changes: dict[bytes, bytes | None] = {}
+        added = 0
+        results: list[PutResult] = []
+        end_before = self._log.log_end_offset
+        for request in requests:
+            try:
+                end, touched, rows = self._append_changelog(request, state)
+            except ForebayError as e:
+                results.append(PutResult(error=e))
+                continue
+            state.update(touched)
+            changes.update(touched)
+            added += rows
+            results.append(PutResult(end))
+        if self._log.log_end_offset == end_before:
+            return results
+        try:
+            if any(r.acks == ACKS_ALL and not p.error for r, p in zip(requests, results)):
+                self._log.sync()
+            self.engine.apply(changes, self._state_after(added))
+        except ForebayError as e:
+            return [p if p.error else PutResult(error=e) for p in results]
+        self._log.high_watermark = self.applied_offset
+        return results
+
+    def _append_changelog(
+        self, request: PutRequest, state: dict[bytes, bytes | None]
+    ) -> tuple[int, dict[bytes, bytes | None], int]:
+        """Merge one request and append its changelog: (log end offset, changed keys, rows added)."""
+        self._require_caught_up(state)
+        batch = parse_kv_batch(request.records)
+        duplicate = self._log.find_duplicate(batch.writer_id, batch.sequence) if batch.writer_id >= 0 else None
+        if duplicate is not None:
+            return duplicate.last_offset + 1, {}, 0
+        codec = self._changelog_codec()
+        plan = self._merge_plan(codec.info, request.target_columns)
+        rows = self._rows_of_latest_schema(codec, batch)
+        self._load(codec, plan, batch, rows, state)
+        kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state, self._ids(codec.info))
+        log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence)
+        appended = self._log.append_as_leader(log_batch)
+        check(not appended.duplicate, "a duplicate passed the check for duplicates")
+        return appended.next_offset, touched, added
+
+    def _require_caught_up(self, state: dict[bytes, bytes | None]) -> None:
+        """The state must be at the end of the log, but for what this group has appended."""
+        if not state and self.applied_offset != self._log.log_end_offset:
+            self.recover()
+
+    def _changelog_codec(self) -> ChangelogCodec:
+        info = self._table.info
+        if self._codec is None or self._codec.info is not info:
+            self._codec = ChangelogCodec(info, self._table.schema_by_id)
+        return self._codec
+
+    def _merge_plan(self, info: TableInfo, target_columns: tuple[int, ...]) -> MergePlan:
+        key = (info.schema_id, target_columns)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = merge_plan(info, target_columns)
+        return plan
+
+    def _rows_of_latest_schema(self, codec: ChangelogCodec, batch: KvBatch) -> RowSlices:
+        latest = codec.info.schema_id
+        if not 0 <= batch.schema_id <= latest:
+            raise NotFound(
+                f"the batch has schema {batch.schema_id}, but the latest schema of {codec.info.path} is {latest}",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        return batch.rows if batch.schema_id == latest else codec.upgrade_rows(batch.rows, batch.schema_id)
+
+    def _load(
+        self,
+        codec: ChangelogCodec,
+        plan: MergePlan,
+        batch: KvBatch,
+        rows: RowSlices,
+        state: dict[bytes, bytes | None],
+    ) -> None:
+        """Fetch into `state` the stored values that merging this batch needs, all in the latest schema."""
+        if plan.reads_old_values:
+            missing = [key for key in dict.fromkeys(batch.keys) if key not in state]
+        else:
+            deleted = dict.fromkeys(batch.keys[i] for i in np.flatnonzero(rows.nulls()).tolist())
+            missing = [key for key in deleted if key not in state]
+        values = self.engine.multi_get(missing)
+        stale = positions_of_other_schemas(values, codec.info.schema_id)
+        if stale:
+            upgraded = codec.upgrade([value for i in stale if (value := values[i]) is not None])
+            for i, value in zip(stale, upgraded):
+                values[i] = value
+        state.update(zip(missing, values))
+
+    def _ids(self, info: TableInfo) -> AutoIncrementSequence | None:
+        name = info.schema.auto_increment_column
+        if name is not None and self._sequence is None:
+            root = info.schema.column(name).data_type.root
+            state = self.engine.state
+            self._sequence = AutoIncrementSequence(
+                name,
+                2**31 - 1 if root is TypeRoot.INT else 2**63 - 1,
+                option_value(info.descriptor, "table.auto-increment.cache-size"),
+                self._fetch_segment,
+                state.next_id,
+                state.last_id,
+            )
+        return self._sequence
+
+    def _state_after(self, added: int) -> EngineState:
+        state = self.engine.state
+        if not self._counts_rows():
+            state = replace(state, row_count=-1)
+        state = state.advanced(self._log.log_end_offset, added)
+        if self._sequence is not None:
+            state = replace(state, next_id=self._sequence.next_id, last_id=self._sequence.last_id)
+        return state
+
+    def _counts_rows(self) -> bool:
+        return bool(option_value(self._table.info.descriptor, "table.changelog.image") == "full")
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """`schema id | row` of each key, None where there is none."""
+        if not all(keys):  # no row has an empty key, and engines keep things of their own under it
+            found = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
+            values = [found.get(key) for key in keys]
+        else:
+            values = self.engine.multi_get(keys)
+        return [None if v is None else v[LENGTH_PREFIX_BYTES:] for v in values]
+
+    def prefix_lookup(self, prefix: bytes) -> list[bytes]:
+        """`schema id | row` of each key that begins with `prefix`, in key order."""
+        return [value[LENGTH_PREFIX_BYTES:] for value in self.engine.prefix(prefix)]
+
+    def first_values(self, limit: int) -> list[bytes]:
+        """The stored values of the first `limit` keys."""
+        return self.engine.first(limit)
+
+    def snapshot(self) -> KvSnapshot:
+        """The rows of this instant, with the changelog offset that they contain (exclusive)."""
+        return self.engine.snapshot()
+
+    # ---- recovery ---------------------------------------------------------------------------------------------------
+
+    def recover(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Apply the changelog that the engine has not seen; return the number of log batches replayed.
+
+        `progress` is called with (offset reached, end offset). Raises `CorruptData` for a damaged log.
+        """
+        state = self.engine.state
+        end = self._log.log_end_offset
+        check(state.applied_offset <= end, f"the state is at {state.applied_offset}, beyond the log's end {end}")
+        if state.applied_offset == end:
+            return 0
+        codec = self._changelog_codec()
+        # What is left of an id segment is unknown once changes are replayed: the next id begins a new segment.
+        state = replace(state, next_id=1, last_id=0, row_count=state.row_count if self._counts_rows() else -1)
+        writes: dict[bytes, bytes | None] = {}
+        added = batches = 0
+        for header, data in self._log.iterate_batches(state.applied_offset, end):
+            replayed, rows = codec.replay(header, data)
+            writes.update(replayed)
+            added += rows
+            batches += 1
+            if len(writes) >= _REPLAY_ROWS:
+                state = state.advanced(header.next_offset, added)
+                self.engine.apply(writes, state)
+                writes, added = {}, 0
+                if progress is not None:
+                    progress(header.next_offset, end)
+        self.engine.apply(writes, state.advanced(end, added))
+        self._sequence = None
+        return batches
+
+
+def merge_plan(info: TableInfo, target_columns: tuple[int, ...]) -> MergePlan:
+    """How puts to these columns of a table merge. Raises `InvalidRequest` (INVALID_TARGET_COLUMN)."""
+    schema = info.schema
+    columns = schema.columns
+    key_mask = bytes(column.name in schema.primary_key for column in columns)
+    auto = -1 if schema.auto_increment_column is None else schema.index(schema.auto_increment_column)
+    targets = _target_mask(info, target_columns, key_mask, auto)
+    return MergePlan(
+        row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
+        info.schema_id,
+        option_value(info.descriptor, "table.changelog.image") == "full",
+        option_value(info.descriptor, "table.delete.behavior"),
+        key_mask,
+        targets,
+        auto,
+    )
+
+
+def _target_mask(info: TableInfo, target_columns: tuple[int, ...], key_mask: bytes, auto: int) -> bytes | None:
+    """A byte for each column that a partial update writes; None for a write of whole rows."""
+    schema = info.schema
+    names = schema.names
+
+    def refuse(reason: str) -> InvalidRequest:
+        return InvalidRequest(f"table {info.path}: {reason}", ErrorCode.INVALID_TARGET_COLUMN)
+
+    for position in target_columns:
+        if not 0 <= position < len(names):
+            raise refuse(f"target column {position} does not exist; there are {len(names)} columns")
+    if auto >= 0 and (not target_columns or auto in target_columns):
+        raise refuse(
+            f"'{names[auto]}' is an auto-increment column, whose values the server gives: "
+            "name the columns to write, without it"
+        )
+    if not target_columns or len(set(target_columns)) == len(names):
+        return None
+    mask = bytes(position in target_columns for position in range(len(names)))
+    missing = [name for position, name in enumerate(names) if key_mask[position] and not mask[position]]
+    if missing:
+        raise refuse(f"a partial update must write the whole primary key; {', '.join(missing)} is missing")
+    for position, column in enumerate(schema.columns):
+        if not mask[position] and not column.data_type.nullable and position != auto:
+            raise refuse(
+                f"column '{column.name}' is NOT NULL, so a partial update cannot leave it out: a new row would "
+                "have no value for it"
+            )
+    return mask

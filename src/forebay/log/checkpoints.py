@@ -1,0 +1,137 @@
+"""The files of a data directory that say where all its logs stood.
+
+Nouns: an *offset checkpoint* maps table buckets to offsets; there is one for the recovery points (below them the logs
+are synced) and one for the high watermarks. The *clean-shutdown marker* says that every log was closed orderly after
+its recovery point was checkpointed. The *lock* keeps a second server away.
+
+Rules:
+- A checkpoint is replaced whole, and read whole or not at all: a damaged one raises `CorruptData` and is never taken
+  for an empty one, because then damage in a log would look like the torn end that recovery may cut.
+- A recovery point may be too low, never too high: checkpoint `LogTablet.synced_offset`, and lower it before a cut.
+- The marker is written last and taken away first: `take_clean_shutdown` removes it, durably, before any log is opened.
+
+Checkpoint file, UTF-8 lines, so that people can read it:
+
+    forebay offset checkpoint 1
+    <table id> <partition id, or -> <bucket> <offset>       one line per bucket, sorted
+    crc32c <8 hexadecimal digits>                           of all bytes before this line
+
+Prior art: Kafka's and Fluss's checkpoint files, with a checksum instead of a count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay.base.errors import Conflict, CorruptData, ErrorCode
+from forebay.codec.crc import crc32c
+from forebay.fs import names
+from forebay.fs.interface import FileLock, FileMissing, FileSystem
+from forebay.metadata.table import TableBucket
+
+_HEAD = "forebay offset checkpoint 1"
+_MARKER = "forebay clean shutdown 1\n"
+
+
+class OffsetCheckpoint:
+    """One checkpoint file. Writers must not overlap."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.path = path
+        self._fs = fs
+
+    def read(self) -> dict[TableBucket, int]:
+        """The checkpointed offsets; none when there is no file. Raises `CorruptData` for a damaged one."""
+        try:
+            data = self._fs.read_bytes(self.path)
+        except FileMissing:
+            return {}
+        body, separator, checksum = data.rpartition(b"crc32c ")
+        if not separator or checksum != b"%08x\n" % crc32c(body):
+            raise self._damaged("its checksum is wrong")
+        head, *lines = body.decode().splitlines()
+        if head != _HEAD:
+            raise self._damaged(f"it begins with {head!r}")
+        offsets = {}
+        for line in lines:
+            table, partition, bucket, offset = line.split(" ")
+            key = TableBucket(int(table), int(bucket), None if partition == "-" else int(partition))
+            offsets[key] = int(offset)
+        return offsets
+
+    def write(self, offsets: Mapping[TableBucket, int]) -> None:
+        """Replace the file by one with `offsets`, durably."""
+        lines = sorted(
+            (bucket.table_id, -1 if bucket.partition_id is None else bucket.partition_id, bucket.bucket, offset)
+            for bucket, offset in offsets.items()
+        )
+        text = [_HEAD]
+        text += [f"{table} {'-' if partition < 0 else partition} {b} {offset}" for table, partition, b, offset in lines]
+        body = "".join(f"{line}\n" for line in text).encode()
+        self._fs.write_atomic(self.path, body + b"crc32c %08x\n" % crc32c(body))
+
+    def lower(self, bucket: TableBucket, offset: int) -> None:
+        """Make sure, durably, that the checkpointed offset of `bucket` is at most `offset`. Call it before a cut."""
+        offsets = self.read()
+        if offsets.get(bucket, 0) > offset:
+            offsets[bucket] = offset
+            self.write(offsets)
+
+    def _damaged(self, reason: str) -> CorruptData:
+        return CorruptData(
+            f"the checkpoint {self.path} is damaged: {reason}. Restore it; or remove it, and every log will be checked "
+            "from its beginning and cut at its first damaged batch",
+            ErrorCode.CORRUPT_MESSAGE,
+        )
+
+
+class DataDirectory:
+    """A locked data directory and its checkpoints. Make one with `open`, and `close` it last of all."""
+
+    def __init__(self, fs: FileSystem, path: str, lock: FileLock) -> None:
+        """For `open` only."""
+        self.path = path
+        self.recovery_points = OffsetCheckpoint(fs, names.join(path, names.RECOVERY_POINTS_FILE))
+        self.high_watermarks = OffsetCheckpoint(fs, names.join(path, names.HIGH_WATERMARKS_FILE))
+        self._fs = fs
+        self._lock = lock
+
+    @classmethod
+    def open(cls, fs: FileSystem, path: str) -> DataDirectory:
+        """Make the folder when it is missing, lock it, and remove left-over temporary files from it.
+
+        Raises `Conflict` when another process, or another server in this one, has it.
+        """
+        fs.make_directories(path)
+        lock = fs.lock(names.join(path, names.LOCK_FILE))
+        if lock is None:
+            raise Conflict(
+                f"the data directory {path} is in use by another server: stop that one, or choose another directory",
+                ErrorCode.CLIENT_ERROR,
+            )
+        for entry in fs.list_directory(path):
+            if names.is_temporary(entry.name) and not entry.is_directory:
+                fs.remove(names.join(path, entry.name))
+        return cls(fs, path, lock)
+
+    def take_clean_shutdown(self) -> bool:
+        """Whether the last server that used the directory shut down orderly. The next call says no.
+
+        Call it once, before the first log is opened. A damaged marker counts as none.
+        """
+        marker = names.join(self.path, names.CLEAN_SHUTDOWN_FILE)
+        try:
+            clean = self._fs.read_bytes(marker) == _MARKER.encode()
+        except FileMissing:
+            return False
+        self._fs.remove(marker)
+        self._fs.sync_directory(self.path)
+        return clean
+
+    def mark_clean_shutdown(self) -> None:
+        """Say, durably, that all logs are closed and the recovery points checkpointed after that."""
+        self._fs.write_atomic(names.join(self.path, names.CLEAN_SHUTDOWN_FILE), _MARKER.encode())
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        self._lock.release()

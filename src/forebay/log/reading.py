@@ -1,0 +1,199 @@
+"""The readers' part of a bucket's log.
+
+`LogReads` is what a `LogTablet` is to threads that do not append. It takes no lock: a reader takes the segments
+and the end of the log once and never looks beyond, and segments publish what they append in one step. Only a cut takes
+something away: it makes `_version` odd while it runs, and a reader that sees the version change begins again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
+from forebay.codec.log_batch_header import LogBatchHeader, iter_headers, verify_crc
+from forebay.log.config import LogConfig
+from forebay.log.scan import corrupt_batch
+from forebay.log.segment import LogSegment, LogSlice
+
+EARLIEST_OFFSET = -2
+"""In place of an offset: where the log starts."""
+
+_T = TypeVar("_T")
+
+
+class SegmentInfo(NamedTuple):
+    """A segment, as retention and metrics see it. `last_timestamp_ms` is -1 when it is empty."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    last_timestamp_ms: int
+
+
+class LogReads:
+    """What may be done with a log in any thread at any time."""
+
+    def __init__(self, folder: str, config: LogConfig, segments: list[LogSegment]) -> None:
+        self.folder = folder
+        self.config = config
+        self._segments = tuple(segments)
+        self._log_end_offset = segments[-1].view.next_offset
+        self._append_lock = threading.RLock()
+        self._version = 0
+        self._unusable: str | None = None
+        self._offline = False
+        self._last_timestamp_ms = self._find_last_timestamp()
+
+    def _find_last_timestamp(self) -> int:
+        for segment in reversed(self._segments):
+            if segment.view.size:
+                return segment.last_timestamp_ms()
+        return -1
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is here."""
+        return self._segments[0].base_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._log_end_offset
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Commit timestamp of the last batch, -1 for an empty log."""
+        return self._last_timestamp_ms
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(segment.view.size for segment in self._segments)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether a storage failure has closed the tablet for good."""
+        return self._offline
+
+    def segments(self) -> list[SegmentInfo]:
+        """All segments, oldest first."""
+        return [
+            SegmentInfo(segment.base_offset, segment.view.next_offset, segment.view.size, segment.last_timestamp_ms())
+            for segment in self._segments
+        ]
+
+    def _require_usable(self) -> None:
+        if self._unusable is not None:
+            raise StorageFailure(self._unusable, ErrorCode.LOG_STORAGE_EXCEPTION)
+
+    def _go_offline(self, cause: BaseException) -> None:
+        if not self._offline:
+            self._offline = True
+            words = cause.message if isinstance(cause, ForebayError) else repr(cause)
+            self._unusable = (
+                f"the log {self.folder} is offline since a storage failure ({words}); "
+                "what its file holds is unknown: check the disk, then restart the server, which will check the log"
+            )
+
+    def read(
+        self, from_offset: int, max_bytes: int, upper_offset: int | None = None, *, min_one_batch: bool = True
+    ) -> LogSlice:
+        """Whole batches from the one that holds `from_offset` on, all below `upper_offset` (None: the end of the log).
+
+        The first batch may begin before `from_offset`; `EARLIEST_OFFSET` stands for the start of the log. At most
+        `max_bytes`, unless `min_one_batch` and the first batch is larger. Ends with the segment, so go on at
+        `next_offset` until that stands still. Raises `InvalidRequest` with LOG_OFFSET_OUT_OF_RANGE_EXCEPTION outside
+        the log, `CorruptData` where a batch does not follow the one before, and `StorageFailure`. Checksums are left to
+        the reader, as in Fluss.
+        """
+        return self._consistently(lambda: self._read(from_offset, max(max_bytes, 0), upper_offset, min_one_batch))
+
+    def _read(self, from_offset: int, max_bytes: int, upper_offset: int | None, min_one_batch: bool) -> LogSlice:
+        end = self._log_end_offset
+        segments = self._segments
+        start = segments[0].base_offset
+        if from_offset == EARLIEST_OFFSET:
+            from_offset = start
+        if not start <= from_offset <= end:
+            raise InvalidRequest(
+                f"offset {from_offset} is not in {self.folder}, which has {start} to {end}",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        upper = end if upper_offset is None else min(upper_offset, end)
+        if from_offset >= upper:
+            return LogSlice(memoryview(b""), from_offset, from_offset, segments[-1].path, 0)
+        return _segment_of(segments, from_offset).read(from_offset, max_bytes, upper, min_one_batch)
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None = None) -> int | None:
+        """Base offset of the first batch committed at `timestamp_ms` or later; None when there is none.
+
+        Only batches that end below `upper_offset` count (None: all).
+        """
+        return self._consistently(lambda: self._offset_for_timestamp(timestamp_ms, upper_offset))
+
+    def _offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None) -> int | None:
+        end = self._log_end_offset
+        upper = end if upper_offset is None else min(upper_offset, end)
+        segments = self._segments
+        low, high = 0, len(segments) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if segments[middle].last_timestamp_ms() >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        return segments[low].find_timestamp(timestamp_ms, upper)
+
+    def iterate_batches(
+        self, from_offset: int, to_offset: int | None = None
+    ) -> Iterator[tuple[LogBatchHeader, memoryview]]:
+        """Yield (header, bytes) of each batch from the one that holds `from_offset` on, all below `to_offset`.
+
+        Memory is bounded by `LogConfig.scan_bytes` or the largest batch. Checksums are verified. `to_offset` None means
+        the end of the log at the time of the call. Raises as `read` does.
+        """
+        end = self._log_end_offset if to_offset is None else to_offset
+        while True:
+            piece = self.read(from_offset, self.config.scan_bytes, end)
+            if piece.next_offset == from_offset:
+                return
+            for position, header in iter_headers(piece.data):
+                try:
+                    verify_crc(piece.data, position, header)
+                except CorruptData as error:
+                    reason = error.message.partition(": ")[2]
+                    raise corrupt_batch(piece.path, piece.position + position, header.base_offset, reason) from error
+                yield header, piece.data[position : position + header.size_bytes]
+            from_offset = piece.next_offset
+
+    def _consistently(self, look: Callable[[], _T]) -> _T:
+        """The result of `look`, from a time at which nothing was cut away from the log."""
+        while True:
+            self._require_usable()
+            version = self._version
+            if version & 1:
+                with self._append_lock:  # Wait for the cut to end.
+                    continue
+            try:
+                result = look()
+            except (CorruptData, StorageFailure, InvalidRequest):
+                self._require_usable()
+                if version == self._version:
+                    raise
+                continue
+            if version == self._version:
+                return result
+
+
+def _segment_of(segments: tuple[LogSegment, ...], offset: int) -> LogSegment:
+    """The last segment that begins at or before `offset`."""
+    low, high = 0, len(segments) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if segments[middle].base_offset <= offset:
+            low = middle
+        else:
+            high = middle - 1
+    return segments[low]

@@ -1,0 +1,256 @@
+"""Opening a bucket's log: which files belong to it, which bytes of them are good, what its writers had done.
+
+Rules:
+- Below the *recovery point* the log was synced: everything there was acknowledged as durable. What is damaged or
+  missing there is corruption, and an error; nothing is cut.
+- From the recovery point on, after an unclean end, every batch is checked, and the log is cut at the first bad one: a
+  crash tears the end of a file, and the server must start all the same (apache/fluss#2942). A segment that does not
+  begin where the one before ends is cut off too.
+- What is kept is synced before anybody may build on it. What the kernel caches is dropped before it is checked: after a
+  failed sync, bytes may look written and not be.
+- Temporary files and indexes without a log are left-overs, and removed.
+
+Flow: `load_segments`, then `rebuild_writer_states`; both are called by `LogTablet.open`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
+from forebay.fs import names
+from forebay.fs.interface import FileSystem
+from forebay.log.config import LogConfig
+from forebay.log.scan import CorruptBatch
+from forebay.log.segment import LogSegment, SegmentView
+from forebay.log.writer_state import WriterStates
+
+Progress = Callable[[int, int], None]
+"""Told (bytes checked so far, bytes to check)."""
+
+_NO_OFFSET = 2**63 - 1
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log found and did."""
+
+    clean: bool
+    checked_bytes: int = 0
+    """Bytes whose checksums were computed."""
+    cut_bytes: int = 0
+    """Bytes cut off at the end: unsynced, and torn by a crash."""
+    cut_reason: str | None = None
+    """What was wrong with the first batch that was cut off."""
+    removed_files: list[str] = field(default_factory=list)
+    """Left-overs, and segments behind a cut."""
+    replayed_batches: int = 0
+    """Batches that were read to find the state of the writers."""
+    unusable_writer_snapshots: list[str] = field(default_factory=list)
+    """Damaged snapshots, removed; the log made good for them."""
+
+
+def load_segments(
+    fs: FileSystem,
+    folder: str,
+    config: LogConfig,
+    recovery_point: int | None,
+    clean: bool,
+    start_offset: int,
+    progress: Progress | None,
+) -> tuple[list[LogSegment], RecoveryReport]:
+    """The segments of the log in `folder`, in order, the last one open for appending; at least one.
+
+    `clean` says that the log was closed orderly; then only its tail is checked, and nothing may be wrong. A log that is
+    not there begins, empty, at `start_offset`. Raises `CorruptData` and `StorageFailure`.
+    """
+    report = RecoveryReport(clean)
+    fs.make_directories(folder)
+    sizes = _list_segments(fs, folder, report)
+    durable_up_to = recovery_point or 0
+    if not sizes:
+        if durable_up_to > start_offset:
+            raise _corrupt(f"{folder} holds no log, which was durable up to offset {durable_up_to}")
+        return [LogSegment.create(fs, folder, start_offset, config)], report
+
+    bases = sorted(sizes)
+    ends = [*bases[1:], bases[-1]]
+    segments = [
+        LogSegment(fs, folder, base, config, SegmentView(sizes[base], end))
+        for base, end in zip(bases, ends, strict=True)
+    ]
+    check_from = _NO_OFFSET if clean else durable_up_to
+    first = max([index for index, base in enumerate(bases) if base <= check_from], default=0)
+    kept = _check(segments, first, check_from, report, progress)
+    end = kept[-1].view.next_offset
+    if recovery_point is not None and (end != recovery_point if clean else end < recovery_point):
+        raise _corrupt(
+            f"{folder} ends at offset {end}, and was durable up to {recovery_point}: "
+            "acknowledged batches are missing; restore the folder, or give the loss up by removing the recovery point"
+        )
+    _make_durable(fs, folder, segments, kept, first, report)
+    return kept, report
+
+
+def _list_segments(fs: FileSystem, folder: str, report: RecoveryReport) -> dict[int, int]:
+    """Size by base offset of the segment files; removes left-overs."""
+    entries = fs.list_directory(folder)
+    parsed = {entry.name: names.parse_offset_file(entry.name) for entry in entries if not entry.is_directory}
+    sizes = {
+        kind[0]: entry.size_bytes
+        for entry in entries
+        if (kind := parsed.get(entry.name)) is not None and kind[1] == names.LOG_SUFFIX
+    }
+    for name, kind in parsed.items():
+        is_index = kind is not None and kind[1] in (names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX)
+        if names.is_temporary(name) or (is_index and kind is not None and kind[0] not in sizes):
+            fs.remove(names.join(folder, name))
+            report.removed_files.append(name)
+    return sizes
+
+
+def _check(
+    segments: list[LogSegment], first: int, durable_up_to: int, report: RecoveryReport, progress: Progress | None
+) -> list[LogSegment]:
+    """Check the segments from the `first` on; return those to keep, the last of which may need a cut."""
+    total = sum(segment.view.size for segment in segments[first:])
+
+    def scanned(size: int) -> None:
+        report.checked_bytes += size
+        if progress is not None:
+            progress(report.checked_bytes, total)
+
+    for index in range(first, len(segments)):
+        segment = segments[index]
+        before = segments[index - 1] if index > first else None
+        if before is not None and segment.base_offset != before.view.next_offset:
+            missing = before.view.next_offset
+            reason = f"{segment.path} begins where offset {missing} should, and {before.path} ends there"
+            if missing < durable_up_to:
+                raise _corrupt(f"{reason}: batches that were durable up to {durable_up_to} are missing")
+            report.cut_reason = reason
+            return segments[:index]
+        problem = segment.recover(durable_up_to, scanned, distrust_cache=not report.clean)
+        if problem is not None:
+            if problem.offset < durable_up_to:
+                raise _below_recovery_point(problem, durable_up_to)
+            report.cut_reason = problem.message
+            return segments[: index + 1]
+    return segments
+
+
+def _below_recovery_point(problem: CorruptBatch, durable_up_to: int) -> CorruptBatch:
+    end = "the log was closed orderly" if durable_up_to == _NO_OFFSET else f"the log was durable up to {durable_up_to}"
+    error = CorruptBatch(f"{problem.message}; {end}, so this is damage, and nothing was cut")
+    error.position, error.offset = problem.position, problem.offset
+    return error
+
+
+def _make_durable(
+    fs: FileSystem,
+    folder: str,
+    segments: list[LogSegment],
+    kept: list[LogSegment],
+    first: int,
+    report: RecoveryReport,
+) -> None:
+    """Remove what is not kept, cut the last kept segment, and sync what was checked.
+
+    If a crash brings a removed segment back, it stands behind a gap again, until the folder is synced.
+    """
+    for segment in segments[len(kept) :]:
+        report.cut_bytes += segment.view.size
+        report.removed_files.append(segment.path.rpartition("/")[2])
+        segment.close()
+        segment.delete_files()
+    if len(kept) < len(segments):
+        fs.sync_directory(folder)
+    for segment in kept[first:]:
+        report.cut_bytes += segment.open_for_append()
+        if not report.clean:
+            segment.sync()
+        if segment is not kept[-1]:
+            segment.close_append()
+
+
+def rebuild_writer_states(
+    fs: FileSystem, folder: str, segments: Sequence[LogSegment], states: WriterStates, report: RecoveryReport
+) -> list[int]:
+    """Set `states` to what the newest usable snapshot and the batches after it say.
+
+    Removes, durably, the snapshots that cannot be used: damaged ones, and those beyond the end of the log, which
+    describe batches that are no more. Returns the offsets of the snapshots that stay, in order.
+    """
+    end = segments[-1].view.next_offset
+    offsets = snapshot_offsets(fs, folder)
+    usable = [offset for offset in offsets if offset <= end]
+    states.clear()
+    start = 0
+    while usable:
+        path = names.writer_snapshot_file(folder, usable[-1])
+        try:
+            states.load_snapshot(fs.read_bytes(path), usable[-1])
+        except CorruptData:
+            report.unusable_writer_snapshots.append(path)
+            usable.pop()
+        else:
+            start = usable[-1]
+            break
+    for offset in offsets:
+        if offset not in usable:
+            fs.remove(names.writer_snapshot_file(folder, offset))
+    if len(usable) < len(offsets):
+        fs.sync_directory(folder)
+    for segment in segments:
+        if segment.view.next_offset > start:
+            for _, header in segment.headers_from(max(start, segment.base_offset)):
+                states.record(header, header.base_offset, header.commit_timestamp_ms)
+                report.replayed_batches += 1
+    return usable
+
+
+def snapshot_offsets(fs: FileSystem, folder: str) -> list[int]:
+    """Offsets of the writer snapshots in `folder`, in order."""
+    parsed = [names.parse_offset_file(entry.name) for entry in fs.list_directory(folder)]
+    return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.WRITER_SNAPSHOT_SUFFIX)
+
+
+def remove_writer_snapshots(fs: FileSystem, folder: str) -> None:
+    """Remove, durably, all writer snapshots in `folder`."""
+    for offset in snapshot_offsets(fs, folder):
+        fs.remove(names.writer_snapshot_file(folder, offset))
+    fs.sync_directory(folder)
+
+
+def take_writer_snapshot(
+    fs: FileSystem,
+    folder: str,
+    states: WriterStates,
+    end_offset: int,
+    taken: list[int],
+    retained: int,
+    synced_offset: int,
+) -> bool:
+    """Write a snapshot at `end_offset`, add it to `taken`, and remove the oldest ones beyond `retained`.
+
+    One at or below `synced_offset` always stays: a power loss may cut the log, and then newer ones are void. Returns
+    False when storage refuses: the log has all that a snapshot holds.
+    """
+    if taken and taken[-1] == end_offset:
+        return True
+    try:
+        fs.write_atomic(names.writer_snapshot_file(folder, end_offset), states.to_snapshot(end_offset))
+    except StorageFailure:
+        return False
+    taken.append(end_offset)
+    with contextlib.suppress(StorageFailure):  # What stays is removed by a later call, or is of use.
+        while len(taken) > retained and taken[1] <= synced_offset:
+            fs.remove(names.writer_snapshot_file(folder, taken[0]))
+            del taken[0]
+    return True
+
+
+def _corrupt(message: str) -> CorruptData:
+    return CorruptData(message, ErrorCode.CORRUPT_RECORD_EXCEPTION)

@@ -1,0 +1,438 @@
+"""The log of one table bucket: append, sync, read, recover.
+
+Nouns: a `LogTablet` is a sequence of segments; the last one is active. `log_start_offset` is the first offset that is
+still here, `log_end_offset` the next one to be given; below `synced_offset` all is durable; `high_watermark` is how far
+clients may read, and belongs to the caller.
+
+Flow of an append: check lengths, checksums and sequences of all batches; give them offsets and one commit timestamp;
+write them with one vectored write, in which only the first bytes of each batch are new; publish. Nothing is copied.
+Durability is `sync`, in a thread of its own, for all appends that came before it (group commit).
+
+Rules:
+- An append is whole or absent. A failed write is cut off again and the cut synced; if that fails, the tablet goes
+  offline.
+- After a failed sync the tablet is offline for good: what the file holds is unknown. Every later call raises
+  `StorageFailure`. A restart checks what is on the disk.
+- Offsets have no gaps, commit timestamps never go back, and batches are never split.
+- Reads take no lock. A cut of the log makes `_version` odd while it runs; a reader that sees it change begins again.
+
+Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`, `truncate_fully_and_start_at`,
+`delete_segments_before`, `expire_writers`, `snapshot_writers`, `close`, `delete`: a lock makes sure of it). `sync` may
+run in another thread while appends go on; only cuts and `close` wait for it. Everything else may run in any thread.
+
+Prior art: Apache Kafka's log, by way of Apache Fluss's `LogTablet`; fsync rules after PostgreSQL's "fsyncgate".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from forebay.base.checks import check
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import StorageFailure
+from forebay.codec.log_batch_header import NO_LEADER_EPOCH, LogBatchHeader
+from forebay.fs import names
+from forebay.fs.interface import FileMissing, FileSystem
+from forebay.log.appending import AppendInfo, parse_request, stamped
+from forebay.log.config import LogConfig
+from forebay.log.reading import EARLIEST_OFFSET, LogReads, SegmentInfo
+from forebay.log.recovery import (
+    Progress,
+    RecoveryReport,
+    load_segments,
+    rebuild_writer_states,
+    remove_writer_snapshots,
+    take_writer_snapshot,
+)
+from forebay.log.segment import LogSegment, LogSlice
+from forebay.log.writer_state import WriterBatch, WriterStates
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "EARLIEST_OFFSET",
+    "AppendInfo",
+    "LogSlice",
+    "LogTablet",
+    "Progress",
+    "RecoveryReport",
+    "SegmentInfo",
+    "WriterBatch",
+]
+
+_REPLAYED_BATCHES_WORTH_A_SNAPSHOT = 10_000
+
+
+class LogTablet(LogReads):
+    """One bucket's log. Make one with `open`; see the module's docstring for rules and threads."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: str,
+        config: LogConfig,
+        clock: Clock,
+        segments: list[LogSegment],
+        recovery: RecoveryReport,
+    ) -> None:
+        """For `open` only."""
+        super().__init__(folder, config, segments)
+        self.recovery = recovery
+        """What opening the log found and did."""
+        self._fs = fs
+        self._clock = clock
+        self._synced_offset = self._log_end_offset
+        self._high_watermark = self.log_start_offset
+        self._writers = WriterStates(config.writer_expiry_ms)
+        self._writer_snapshots: list[int] = []
+        self._sync_lock = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        folder: str,
+        *,
+        config: LogConfig | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        recovery_point: int | None = None,
+        high_watermark: int = 0,
+        clean_shutdown: bool = False,
+        start_offset: int = 0,
+        progress: Progress | None = None,
+    ) -> LogTablet:
+        """Open the log in `folder`, or make an empty one that begins at `start_offset`.
+
+        `recovery_point` (from the checkpoint; None: never checkpointed) says up to where the log was synced;
+        `clean_shutdown`, that it was closed orderly. Otherwise every batch from the recovery point on is checked, and
+        the log is cut at the first bad one; `recovery` tells. `high_watermark` is the checkpointed one; it is lowered
+        to the end of the log. `progress` is told of long checks.
+
+        Everything that is found is durable when this returns. Raises `CorruptData` for damage below the recovery point
+        and `StorageFailure`.
+        """
+        config = config or LogConfig()
+        segments, report = load_segments(fs, folder, config, recovery_point, clean_shutdown, start_offset, progress)
+        tablet = cls(fs, folder, config, clock, segments, report)
+        tablet._rebuild_writers(report)
+        tablet._high_watermark = min(max(high_watermark, tablet.log_start_offset), tablet._log_end_offset)
+        if report.replayed_batches >= _REPLAYED_BATCHES_WORTH_A_SNAPSHOT:
+            tablet.snapshot_writers()
+        return tablet
+
+    # ---- state
+
+    @property
+    def synced_offset(self) -> int:
+        """Records below this offset survive a power loss. The recovery point to checkpoint."""
+        return self._synced_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Clients may read below this offset. Set by the caller; never beyond `log_end_offset`."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        check(
+            self.log_start_offset <= offset <= self._log_end_offset,
+            f"high watermark {offset} is outside {self.folder}: {self.log_start_offset} to {self._log_end_offset}",
+        )
+        self._high_watermark = offset
+
+    def writer_states(self) -> Mapping[int, tuple[WriterBatch, ...]]:
+        """The remembered batches of each writer id, oldest first."""
+        with self._append_lock:
+            return self._writers.as_mapping()
+
+    def find_duplicate(self, writer_id: int, batch_sequence: int) -> WriterBatch | None:
+        """The remembered batch of this writer and sequence: for callers that would work in vain for a duplicate."""
+        with self._append_lock:
+            self._require_usable()
+            return self._writers.find_duplicate(writer_id, batch_sequence)
+
+    # ---- appending
+
+    def append_as_leader(self, records: Buffer, *, leader_epoch: int = NO_LEADER_EPOCH) -> AppendInfo:
+        """Append the batches that a client sent, one after the other in `records`.
+
+        Their base offsets, commit timestamps and leader epochs are set here; `records` is not changed. If a batch
+        repeats one that its writer appended recently, nothing is appended, and the answer describes that batch.
+
+        All or nothing. Raises `CorruptData` (CORRUPT_RECORD_EXCEPTION: bytes, lengths or checksum), `InvalidRequest`
+        (RECORD_TOO_LARGE_EXCEPTION), `Conflict` (OUT_OF_ORDER_SEQUENCE_EXCEPTION) and `StorageFailure`.
+        """
+        headers = parse_request(records, self.config.batch_bytes_max)
+        with self._append_lock:
+            self._require_usable()
+            now_ms = self._clock.now_ms()
+            timestamp_ms = max(now_ms, self._last_timestamp_ms)
+            duplicate = self._writers.check(headers, timestamp_ms, now_ms)
+            if duplicate is not None:
+                return AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
+            return self._append(memoryview(records), headers, timestamp_ms, leader_epoch)
+
+    def _append(
+        self, records: memoryview, headers: list[LogBatchHeader], timestamp_ms: int, leader_epoch: int
+    ) -> AppendInfo:
+        base_offset = self._log_end_offset
+        buffers, batches, next_offset = stamped(records, headers, base_offset, timestamp_ms, leader_epoch)
+        segment = self._segments[-1]
+        if not segment.has_room(records.nbytes, next_offset - 1):
+            segment = self._roll()
+        try:
+            segment.append(buffers, records.nbytes, batches, next_offset, timestamp_ms)
+        except BaseException:
+            self._undo_append(segment)
+            raise
+        for header, batch in zip(headers, batches, strict=True):
+            self._writers.record(header, batch.base_offset, timestamp_ms)
+        self._last_timestamp_ms = timestamp_ms
+        self._log_end_offset = next_offset
+        return AppendInfo(base_offset, next_offset - 1, timestamp_ms, False)
+
+    def _undo_append(self, segment: LogSegment) -> None:
+        try:
+            check(segment.view.next_offset == self._log_end_offset, f"{segment.path} published a failed append")
+            segment.undo_append()
+        except BaseException as failure:
+            self._go_offline(failure)
+            if not isinstance(failure, StorageFailure):
+                raise
+
+    def roll(self) -> None:
+        """Let the next append begin a new segment. Nothing happens when the active one is empty."""
+        with self._append_lock:
+            self._require_usable()
+            if self._segments[-1].view.size > 0:
+                self._roll()
+
+    def _roll(self) -> LogSegment:
+        """Begin a new segment. Whoever calls this has found the active one not empty."""
+        active = self._segments[-1]
+        try:
+            segment = LogSegment.create(self._fs, self.folder, self._log_end_offset, self.config)
+        except StorageFailure:
+            self._undo_roll(self._log_end_offset)
+            raise
+        self._segments = (*self._segments, segment)
+        active.flush_index()
+        self.snapshot_writers()
+        return segment
+
+    def _undo_roll(self, base_offset: int) -> None:
+        """Remove the file of a segment that was not to be: the active one may still grow past its offset."""
+        try:
+            with contextlib.suppress(FileMissing):
+                self._fs.remove(names.log_file(self.folder, base_offset))
+            self._fs.sync_directory(self.folder)
+        except StorageFailure as failure:
+            self._go_offline(failure)
+
+    # ---- durability
+
+    def sync(self) -> int:
+        """Make durable what was appended before this call; return the new `synced_offset`.
+
+        May run in any thread while appends go on; calls run one after the other. Raises `StorageFailure`, and the
+        tablet is then offline for good.
+        """
+        target = self._log_end_offset
+        with self._sync_lock:
+            self._require_usable()
+            if target > self._synced_offset:  # Else another thread's sync, which began later, has done it.
+                self._sync()
+            return self._synced_offset
+
+    def _sync(self) -> None:
+        target = self._log_end_offset
+        segments = self._segments
+        try:
+            for segment in segments:
+                if segment.is_open_for_append:
+                    segment.sync()
+                    if segment is not segments[-1]:
+                        segment.close_append()
+        except BaseException as failure:
+            self._go_offline(failure)
+            raise
+        self._synced_offset = max(self._synced_offset, target)
+
+    # ---- cutting
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop, durably, the batch that holds `offset` and all after it; return the new end of the log.
+
+        An `offset` before the start of the log leaves it empty, to begin there. The recovery point checkpointed for
+        this bucket must be lowered to the result, or less, before: otherwise a crash looks like the loss of durable
+        batches. (`read` tells where the batch that holds `offset` begins.) What writers did in segments that retention
+        has removed is forgotten, unless a snapshot below the cut tells.
+        """
+        with self._append_lock, self._sync_lock:
+            self._require_usable()
+            if offset < self.log_start_offset:
+                self._cut(lambda: self._restart_at(offset))
+            elif offset < self._log_end_offset:
+                self._cut(lambda: self._truncate(offset))
+            return self._log_end_offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop all batches, durably; the log is then empty and begins at `offset`.
+
+        The recovery point checkpointed for this bucket must be 0 or removed before, as for `truncate_to`.
+        """
+        with self._append_lock, self._sync_lock:
+            self._require_usable()
+            self._cut(lambda: self._restart_at(offset))
+
+    def delete_segments_before(self, offset: int) -> int:
+        """Drop the segments, never the active one, that hold only offsets below `offset`; return how many.
+
+        The caller keeps `offset` at or below all that readers, recovery of the key-value state and tiering still need.
+        """
+        with self._append_lock, self._sync_lock:
+            self._require_usable()
+            count = sum(segment.base_offset <= offset for segment in self._segments[1:])
+            if count == 0 or not self._snapshot_covers(self._segments[count].base_offset):
+                return 0
+            self._cut(lambda: self._drop(self._segments[:count], self._segments[count:]))
+            self._high_watermark = max(self._high_watermark, self.log_start_offset)
+            return count
+
+    def _snapshot_covers(self, offset: int) -> bool:
+        """Whether some snapshot has what writers did below `offset`, and no power loss can make it void.
+
+        Takes a new one if need be.
+        """
+        if any(offset <= taken <= self._synced_offset for taken in self._writer_snapshots):
+            return True
+        if self._synced_offset < self._log_end_offset:
+            self._sync()
+        return self.snapshot_writers()
+
+    def _cut(self, change: Callable[[], None]) -> None:
+        """Run `change`, which takes batches away, so that no reader sees it half done."""
+        self._version += 1
+        try:
+            change()
+        except BaseException as failure:
+            self._go_offline(failure)
+            raise
+        finally:
+            self._version += 1
+
+    def _truncate(self, offset: int) -> None:
+        keep = max(bisect_right([segment.base_offset for segment in self._segments], offset), 1)
+        self._drop(self._segments[keep:], self._segments[:keep], newest_first=True)
+        active = self._segments[-1]
+        if not active.is_open_for_append:
+            active.open_for_append()
+        active.cut(offset)
+        self._after_cut()
+
+    def _restart_at(self, offset: int) -> None:
+        # Each step leaves a log that recovery accepts: see docs/format/log_segment.md.
+        remove_writer_snapshots(self._fs, self.folder)
+        self._truncate(self.log_start_offset)
+        only = self._segments[-1]
+        if only.base_offset == offset:
+            return
+        segment = LogSegment.create(self._fs, self.folder, offset, self.config)
+        self._drop((only,), (segment,))
+        self._after_cut()
+        self._synced_offset = offset
+
+    def _drop(
+        self, dropped: tuple[LogSegment, ...], kept: tuple[LogSegment, ...], *, newest_first: bool = False
+    ) -> None:
+        """Remove segments, each durably before the next, so that no crash leaves a hole."""
+        self._segments = kept
+        for segment in reversed(dropped) if newest_first else dropped:
+            segment.close()
+            segment.delete_files()
+            self._fs.sync_directory(self.folder)
+
+    def _after_cut(self) -> None:
+        end = self._segments[-1].view.next_offset
+        self._log_end_offset = end
+        self._synced_offset = min(self._synced_offset, end)
+        self._high_watermark = min(max(self._high_watermark, self.log_start_offset), end)
+        self._last_timestamp_ms = self._find_last_timestamp()
+        self._rebuild_writers(RecoveryReport(clean=True))
+
+    # ---- writers
+
+    def _rebuild_writers(self, report: RecoveryReport) -> None:
+        self._writer_snapshots = rebuild_writer_states(self._fs, self.folder, self._segments, self._writers, report)
+        self._writers.expire(self._clock.now_ms())
+
+    def snapshot_writers(self) -> bool:
+        """Write the state of the writers to a file, so that a restart need not read the log before this point.
+
+        Returns False when storage refuses; the log has it all.
+        """
+        with self._append_lock:
+            self._require_usable()
+            return take_writer_snapshot(
+                self._fs,
+                self.folder,
+                self._writers,
+                self._log_end_offset,
+                self._writer_snapshots,
+                self.config.writer_snapshots_retained,
+                self._synced_offset,
+            )
+
+    def expire_writers(self) -> int:
+        """Forget writers that were silent for longer than the expiry; return how many. Call it every few minutes."""
+        with self._append_lock:
+            return self._writers.expire(self._clock.now_ms())
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Make everything durable, write indexes and a writer snapshot, and refuse further work.
+
+        Reads in other threads end undisturbed or raise `StorageFailure`. Raises `StorageFailure` when the last sync
+        fails or the tablet is offline: the log was then not closed orderly, and its next start must check it. It is
+        closed all the same; a second call does nothing.
+        """
+        with self._append_lock, self._sync_lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._require_usable()
+                self._sync()
+                self.snapshot_writers()
+                for segment in self._segments:
+                    segment.flush_index()
+            finally:
+                self._unusable = self._unusable or f"the log {self.folder} is closed"
+                for segment in self._segments:
+                    segment.close()
+
+    def delete(self) -> None:
+        """Remove the log with all its files, durably, and refuse further work.
+
+        A crash in the middle leaves the log, or a folder that `names.is_deleted` recognises.
+        """
+        with self._append_lock, self._sync_lock:
+            self._closed = True
+            self._unusable = self._unusable or f"the log {self.folder} was deleted"
+            for segment in self._segments:
+                segment.close()
+            dying = names.deleted_folder(self.folder)
+            parent = self.folder.rpartition("/")[0]
+            self._fs.remove_tree(dying)
+            if self._fs.exists(self.folder):
+                self._fs.rename(self.folder, dying)
+                self._fs.sync_directory(parent)
+                self._fs.remove_tree(dying)
+            self._fs.sync_directory(parent)

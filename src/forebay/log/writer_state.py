@@ -1,0 +1,178 @@
+"""What a bucket remembers of its writers, so that a repeated batch is recognised and a missing one is noticed.
+
+Nouns: a *writer* is a client with an id from InitWriter; it numbers its batches per bucket from 0. The *state* of a
+writer is its last five batches. A *writer snapshot* is a file with the states of all writers after the batches below
+one offset.
+
+Rules (Fluss's, reference/fluss.md 1.7):
+- The next batch of a writer has the sequence of its last one plus 1; after 2^31-1 comes 0. Otherwise: error 31.
+- A batch with the sequence of a remembered one is a duplicate. It is not appended; the answer is the remembered one.
+- A writer without state must begin with 0, unless the batch's own commit timestamp is older than the writer expiry.
+  (As the server sets that timestamp just before, only a clock that is far behind the log makes a difference.)
+- Batches without a writer id are not checked.
+- A writer silent for longer than the expiry is forgotten.
+
+Snapshots are taken on roll, on close and before retention removes segments. They only save time, except for the state
+of writers whose batches retention has removed. Unlike Fluss's, they hold all five batches, so that a restart does not
+forget which repeats are harmless.
+
+Snapshot file, little-endian: "FBWS", version 2 bytes (1), end offset 8, number of writers 4; per writer: id 8, number
+of batches 1; per batch: sequence 4, base offset 8, last offset delta 4, commit timestamp 8; CRC-32C of all before, 4.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from forebay.base.errors import Conflict, CorruptData, ErrorCode
+from forebay.codec.crc import crc32c
+from forebay.codec.log_batch_header import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
+
+BATCHES_REMEMBERED = 5
+"""As many as a client may have in flight to one bucket."""
+
+_MAGIC = b"FBWS"
+_VERSION = 1
+_HEAD = struct.Struct("<4sHqi")
+_WRITER = struct.Struct("<qB")
+_BATCH = struct.Struct("<iqiq")
+_CRC = struct.Struct("<I")
+
+
+class WriterBatch(NamedTuple):
+    """A batch that a writer has appended."""
+
+    sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class WriterStates:
+    """The states of all writers of one bucket. Not thread-safe: the tablet's lock guards it."""
+
+    def __init__(self, expiry_ms: int) -> None:
+        self._expiry_ms = expiry_ms
+        self._writers: dict[int, tuple[WriterBatch, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def as_mapping(self) -> Mapping[int, tuple[WriterBatch, ...]]:
+        """Remembered batches, oldest first, by writer id."""
+        return dict(self._writers)
+
+    def find_duplicate(self, writer_id: int, sequence: int) -> WriterBatch | None:
+        """The remembered batch with this sequence."""
+        for batch in self._writers.get(writer_id, ()):
+            if batch.sequence == sequence:
+                return batch
+        return None
+
+    def check(self, headers: Iterable[LogBatchHeader], timestamp_ms: int, now_ms: int) -> WriterBatch | None:
+        """Apply the rules to the batches of one request, which would get the commit timestamp `timestamp_ms`.
+
+        Returns the remembered batch that the first duplicate repeats, or None when all may be appended. Raises
+        `Conflict` with OUT_OF_ORDER_SEQUENCE_EXCEPTION. Changes nothing.
+        """
+        last_sequences: dict[int, int] = {}
+        for header in headers:
+            if not header.has_writer_id:
+                continue
+            writer_id, sequence = header.writer_id, header.batch_sequence
+            duplicate = self.find_duplicate(writer_id, sequence)
+            if duplicate is not None:
+                return duplicate
+            last = last_sequences.get(writer_id)
+            if last is None:
+                remembered = self._writers.get(writer_id)
+                last = remembered[-1].sequence if remembered else NO_BATCH_SEQUENCE
+            is_expired = last == NO_BATCH_SEQUENCE and now_ms - timestamp_ms > self._expiry_ms
+            if not is_expired and sequence != next_sequence(last):
+                raise Conflict(
+                    f"batch sequence {sequence} of writer {writer_id} is out of order: the last one here is {last}, "
+                    f"so {next_sequence(last)} must follow",
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+                )
+            last_sequences[writer_id] = sequence
+        return None
+
+    def record(self, header: LogBatchHeader, base_offset: int, timestamp_ms: int) -> None:
+        """Remember a batch that was appended, or is replayed from the log. Does not apply the rules.
+
+        A batch out of order is from a writer that was forgotten in between, so nothing older counts any more. Replay
+        thus comes to the same state as the appends did.
+        """
+        if not header.has_writer_id:
+            return
+        batch = WriterBatch(header.batch_sequence, base_offset, base_offset + header.last_offset_delta, timestamp_ms)
+        remembered = self._writers.get(header.writer_id, ())
+        if remembered and batch.sequence != next_sequence(remembered[-1].sequence):
+            remembered = ()
+        self._writers[header.writer_id] = (*remembered[1 - BATCHES_REMEMBERED :], batch)
+
+    def expire(self, now_ms: int) -> int:
+        """Forget the writers that were silent for too long; return how many."""
+        gone = [
+            writer_id
+            for writer_id, batches in self._writers.items()
+            if now_ms - batches[-1].timestamp_ms > self._expiry_ms
+        ]
+        for writer_id in gone:
+            del self._writers[writer_id]
+        return len(gone)
+
+    def clear(self) -> None:
+        """Forget all writers."""
+        self._writers.clear()
+
+    def to_snapshot(self, end_offset: int) -> bytes:
+        """The bytes of a snapshot after the batches below `end_offset`."""
+        parts = [_HEAD.pack(_MAGIC, _VERSION, end_offset, len(self._writers))]
+        for writer_id, batches in self._writers.items():
+            parts.append(_WRITER.pack(writer_id, len(batches)))
+            for sequence, base, last, timestamp in batches:
+                parts.append(_BATCH.pack(sequence, base, last - base, timestamp))
+        body = b"".join(parts)
+        return body + _CRC.pack(crc32c(body))
+
+    def load_snapshot(self, data: bytes, end_offset: int) -> None:
+        """Replace all states by those of a snapshot after the batches below `end_offset`.
+
+        Raises `CorruptData` for anything but the whole bytes that `to_snapshot` made; the states are then as before.
+        """
+        body_size = len(data) - _CRC.size
+        if body_size < _HEAD.size or _CRC.unpack_from(data, body_size)[0] != crc32c(data, 0, body_size):
+            raise CorruptData(f"a writer snapshot of {len(data)} bytes has a wrong checksum")
+        magic, version, stored_end, count = _HEAD.unpack_from(data)
+        if magic != _MAGIC or version != _VERSION or stored_end != end_offset:
+            raise CorruptData(f"a writer snapshot says {magic!r}, version {version}, end offset {stored_end}")
+        try:
+            self._writers = _parse_writers(data, body_size, count)
+        except struct.error as error:
+            raise CorruptData(f"a writer snapshot of {len(data)} bytes ends too soon") from error
+
+
+def _parse_writers(data: bytes, end: int, count: int) -> dict[int, tuple[WriterBatch, ...]]:
+    """The `count` writers of a snapshot, which fill it up to `end`."""
+    writers = {}
+    position = _HEAD.size
+    for _ in range(count):
+        writer_id, batch_count = _WRITER.unpack_from(data, position)
+        position += _WRITER.size
+        batches = []
+        for _ in range(batch_count):
+            sequence, base, delta, timestamp = _BATCH.unpack_from(data, position)
+            batches.append(WriterBatch(sequence, base, base + delta, timestamp))
+            position += _BATCH.size
+        writers[writer_id] = tuple(batches)
+    if position != end or not all(writers.values()):
+        raise CorruptData(f"a writer snapshot has {end} bytes for {count} writers that need {position}")
+    return writers
+
+
+def next_sequence(last: int) -> int:
+    """The sequence that follows `last`; -1 stands for none yet."""
+    return 0 if last == BATCH_SEQUENCE_MAX else last + 1

@@ -1,0 +1,315 @@
+"""Names, schemas and descriptors of databases and tables: values that several packages share.
+
+A `TableDescriptor` is what a user asks for; a `TableInfo` is what exists: the descriptor with the server's defaults
+filled in, plus identity (table id) and version (schema id). The words follow Fluss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.metadata.types import DataType, RowField, walk
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TablePath:
+    """`database.table`."""
+
+    database: str
+    table: str
+
+    @classmethod
+    def parse(cls, text: str | TablePath) -> TablePath:
+        """A path from "db.table"; a `TablePath` is returned as it is."""
+        if isinstance(text, TablePath):
+            return text
+        database, dot, table = text.partition(".")
+        if not (dot and database and table and "." not in table):
+            raise InvalidRequest(f"{text!r} does not name a table: write 'database.table'")
+        return cls(database, table)
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PhysicalTablePath:
+    """A table, or one partition of it by name (`2024-01-15$EMEA`)."""
+
+    table: TablePath
+    partition: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.table) if self.partition is None else f"{self.table}(p={self.partition})"
+
+
+@dataclass(frozen=True, slots=True)
+class TableBucket:
+    """(table id, partition id, bucket): the unit of order, leadership and placement."""
+
+    table_id: int
+    bucket: int
+    partition_id: int | None = None
+
+    def __str__(self) -> str:
+        partition = "" if self.partition_id is None else f", partition={self.partition_id}"
+        return f"(table={self.table_id}{partition}, bucket={self.bucket})"
+
+
+class LogFormat(Enum):
+    """How records lie in log batches (`table.log.format`)."""
+
+    ARROW = "ARROW"
+    INDEXED = "INDEXED"
+    COMPACTED = "COMPACTED"
+
+
+class KvFormat(Enum):
+    """How rows lie in the key-value state (`table.kv.format`)."""
+
+    COMPACTED = "COMPACTED"
+    INDEXED = "INDEXED"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column. `column_id` stays the same through schema changes and is never reused."""
+
+    name: str
+    data_type: DataType
+    comment: str | None = None
+    column_id: int | None = None
+    aggregate: AggregateFunction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateFunction:
+    """The function that merges a column's values under the `aggregation` merge engine."""
+
+    name: str
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns, primary key and auto-increment column, with ids assigned (see `assign_ids`)."""
+
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+    auto_increment_column: str | None = None
+    highest_field_id: int = -1
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[Column],
+        primary_key: Sequence[str] = (),
+        auto_increment_column: str | None = None,
+    ) -> Schema:
+        """A checked schema: names unique, key columns present and made NOT NULL, ids assigned where missing."""
+        names = [column.name for column in columns]
+        _require(len(names) > 0, "a table needs at least one column")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        _require(not duplicates, f"duplicate column names: {', '.join(duplicates)}")
+        for name in primary_key:
+            _require(name in names, f"primary key column '{name}' is not a column; the columns are {names}")
+        _require(len(set(primary_key)) == len(primary_key), f"the primary key repeats a column: {list(primary_key)}")
+        keyed = tuple(
+            replace(column, data_type=column.data_type.not_null()) if column.name in primary_key else column
+            for column in columns
+        )
+        if auto_increment_column is not None:
+            _require(
+                auto_increment_column in names,
+                f"auto-increment column '{auto_increment_column}' is not a column; the columns are {names}",
+            )
+        numbered, highest = assign_ids(keyed)
+        return cls(numbered, tuple(primary_key), auto_increment_column, highest)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @cached_property
+    def types(self) -> tuple[DataType, ...]:
+        return tuple(column.data_type for column in self.columns)
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
+
+    def index(self, name: str) -> int:
+        """Position of column `name`; `InvalidRequest` names the columns there are."""
+        position = self._positions.get(name)
+        if position is None:
+            raise InvalidRequest(f"there is no column '{name}'; the columns are {', '.join(self.names)}")
+        return position
+
+    def indexes(self, names: Sequence[str]) -> tuple[int, ...]:
+        return tuple(self.index(name) for name in names)
+
+    def column(self, name: str) -> Column:
+        return self.columns[self.index(name)]
+
+
+def assign_ids(columns: Sequence[Column], first_id: int = 0) -> tuple[tuple[Column, ...], int]:
+    """Columns with ids from `first_id` on, and the highest id used.
+
+    Ids are given depth first over columns and nested row fields in one number space, as Fluss does: a column, then
+    the fields inside it, then the next column. Either all columns carry ids already or none does.
+    """
+    given = [column.column_id is not None for column in columns]
+    if all(given):
+        return tuple(columns), max(_all_ids(columns), default=-1)
+    _require(not any(given), "either all columns carry ids or none does")
+    counter = iter(range(first_id, 1 << 31))
+
+    def number_type(t: DataType) -> DataType:
+        if t.element is not None:
+            return replace(t, element=number_type(t.element))
+        if t.key is not None and t.value is not None:
+            key = number_type(t.key)
+            return replace(t, key=key, value=number_type(t.value))
+        if t.fields:
+            return replace(t, fields=tuple(number_field(f) for f in t.fields))
+        return t
+
+    def number_field(f: RowField) -> RowField:
+        own_id = next(counter)
+        return replace(f, field_id=own_id, data_type=number_type(f.data_type))
+
+    def number_column(c: Column) -> Column:
+        own_id = next(counter)
+        return replace(c, column_id=own_id, data_type=number_type(c.data_type))
+
+    numbered = tuple(number_column(column) for column in columns)
+    return numbered, next(counter) - 1
+
+
+def _all_ids(columns: Sequence[Column]) -> list[int]:
+    ids = [column.column_id for column in columns]
+    ids += [f.field_id for column in columns for t in walk(column.data_type) for f in t.fields]
+    known = [i for i in ids if i is not None]
+    _require(len(set(known)) == len(known), f"column ids are not unique: {sorted(known)}")
+    return known
+
+
+@dataclass(frozen=True)
+class TableDescriptor:
+    """What a table is: schema, distribution, partitioning, options.
+
+    `properties` holds `table.*` options, which the server understands; `custom_properties` holds everything else.
+    """
+
+    schema: Schema
+    partition_keys: tuple[str, ...] = ()
+    bucket_keys: tuple[str, ...] = ()
+    bucket_count: int | None = None
+    comment: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    custom_properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_primary_key(self) -> bool:
+        return bool(self.schema.primary_key)
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self.partition_keys)
+
+    @cached_property
+    def physical_primary_key(self) -> tuple[str, ...]:
+        """The primary key without the partition keys: what key bytes are made of within one partition."""
+        return tuple(name for name in self.schema.primary_key if name not in self.partition_keys)
+
+    @property
+    def is_default_bucket_key(self) -> bool:
+        """Whether the bucket key is what it would be if nobody had named one."""
+        return self.bucket_keys == (self.physical_primary_key if self.has_primary_key else ())
+
+    def property_or(self, key: str, default: str) -> str:
+        return self.properties.get(key, default)
+
+    @property
+    def log_format(self) -> LogFormat:
+        return LogFormat(self.property_or("table.log.format", "ARROW").upper())
+
+    @property
+    def kv_format(self) -> KvFormat:
+        return KvFormat(self.property_or("table.kv.format", "COMPACTED").upper())
+
+    @property
+    def kv_format_version(self) -> int:
+        """1 for tables of old clusters, 2 for new ones: decides the key encoder (see codec.keys)."""
+        return int(self.property_or("table.kv.format-version", "1"))
+
+    @property
+    def lake_format(self) -> str | None:
+        """The recorded lake format, lower case: it decides key encoding and bucketing even when tiering is off."""
+        value = self.properties.get("table.datalake.format")
+        return None if value is None else value.lower()
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A table that exists."""
+
+    path: TablePath
+    table_id: int
+    schema_id: int
+    descriptor: TableDescriptor
+    created_ms: int = -1
+    modified_ms: int = -1
+
+    @property
+    def schema(self) -> Schema:
+        return self.descriptor.schema
+
+    @property
+    def bucket_count(self) -> int:
+        count = self.descriptor.bucket_count
+        if count is None:
+            raise InvalidRequest(f"table {self.path} has no bucket count", ErrorCode.INVALID_TABLE_EXCEPTION)
+        return count
+
+    @property
+    def has_primary_key(self) -> bool:
+        return self.descriptor.has_primary_key
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self.descriptor.is_partitioned
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition that exists: values by partition key, in key order."""
+
+    partition_id: int
+    spec: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The values joined by '$' in the order of the partition keys."""
+        return "$".join(value for _, value in self.spec)
+
+
+@dataclass(frozen=True)
+class DatabaseInfo:
+    """A database that exists."""
+
+    name: str
+    comment: str | None = None
+    custom_properties: Mapping[str, str] = field(default_factory=dict)
+    created_ms: int = -1
+    modified_ms: int = -1
+    table_count: int | None = None
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidRequest(message, ErrorCode.INVALID_TABLE_EXCEPTION)

@@ -1,0 +1,130 @@
+"""The `table.*` options that Fluss knows: names, value types, defaults, and which of them Forebay serves.
+
+Option names and defaults are those of Apache Fluss (`ConfigOptions`), so that its documentation holds. An option that
+Fluss has and we do not serve yet is refused by `unserved_option`, by name; one that nobody knows is an error of its
+own, as in Fluss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.quantity import parse_bool, parse_duration_ms
+from forebay.metadata.table import KvFormat, LogFormat, TableDescriptor
+
+TABLE_PREFIX = "table."
+
+
+@dataclass(frozen=True, slots=True)
+class TableOption:
+    """One option: how its text is read, its default as text (None: unset), whether ALTER TABLE may change it."""
+
+    key: str
+    parse: Callable[[str], Any]
+    default: str | None = None
+    alterable: bool = False
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        name = text.strip().lower().replace("-", "_")
+        if name not in names:
+            raise InvalidRequest(f"{text!r} is not one of {', '.join(names)}")
+        return name
+
+    return parse
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as e:
+        raise InvalidRequest(f"{text!r} is not an integer") from e
+
+
+_LAKES = _one_of("paimon", "iceberg", "lance", "hudi")
+
+TABLE_OPTIONS: dict[str, TableOption] = {
+    option.key: option
+    for option in (
+        TableOption("table.replication.factor", _integer),
+        TableOption("table.log.format", _one_of(*(f.value.lower() for f in LogFormat)), "ARROW"),
+        TableOption("table.log.arrow.compression.type", _one_of("none", "lz4_frame", "zstd"), "ZSTD"),
+        TableOption("table.log.arrow.compression.zstd.level", _integer, "3"),
+        TableOption("table.kv.format", _one_of(*(f.value.lower() for f in KvFormat)), "COMPACTED"),
+        TableOption("table.kv.format-version", _integer),
+        TableOption("table.kv.standby-replica.enabled", parse_bool, None, alterable=True),
+        TableOption("table.auto-partition.enabled", parse_bool, "false", alterable=True),
+        TableOption("table.auto-partition.key", str),
+        TableOption("table.auto-partition.time-unit", _one_of("hour", "day", "month", "quarter", "year"), "DAY"),
+        TableOption("table.auto-partition.time-format", str),
+        TableOption("table.auto-partition.time-zone", str),
+        TableOption("table.auto-partition.num-precreate", _integer, "2", alterable=True),
+        TableOption("table.auto-partition.num-retention", _integer, "7", alterable=True),
+        TableOption("table.log.ttl", parse_duration_ms, "7 d", alterable=True),
+        TableOption("table.log.local-ttl", parse_duration_ms, None, alterable=True),
+        TableOption("table.log.tiered.local-segments", _integer, "2", alterable=True),
+        TableOption("table.datalake.enabled", parse_bool, "false", alterable=True),
+        TableOption("table.datalake.historical-partition.enabled", parse_bool, "false", alterable=True),
+        TableOption("table.datalake.format", _LAKES),
+        TableOption("table.datalake.freshness", parse_duration_ms, "3 min", alterable=True),
+        TableOption("table.datalake.auto-compaction", parse_bool, "false", alterable=True),
+        TableOption("table.datalake.auto-expire-snapshot", parse_bool, "false", alterable=True),
+        TableOption("table.merge-engine", _one_of("first_row", "versioned", "aggregation")),
+        TableOption("table.merge-engine.versioned.ver-column", str),
+        TableOption("table.delete.behavior", _one_of("allow", "ignore", "disable"), "ALLOW"),
+        TableOption("table.auto-increment.cache-size", _integer, "100000"),
+        TableOption("table.changelog.image", _one_of("full", "wal"), "FULL"),
+        TableOption("table.statistics.columns", str, None, alterable=True),
+    )
+}
+
+_UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("table.merge-engine", lambda _: True, "merge engines other than the default (last write wins)"),
+    ("table.log.ttl", lambda _: True, "expiry of log records"),
+    ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
+    ("table.auto-partition.enabled", lambda value: value is True, "automatic partitions"),
+    ("table.datalake.enabled", lambda value: value is True, "tiering to a lake"),
+    ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
+)
+
+
+def option_value(descriptor: TableDescriptor, key: str) -> Any:
+    """The parsed value of an option of a table, or its default. Raises `InvalidRequest` for an unreadable value."""
+    option = TABLE_OPTIONS[key]
+    text = descriptor.properties.get(key, option.default)
+    return None if text is None else parse_option(key, text)
+
+
+def parse_option(key: str, text: str) -> Any:
+    """The value of `text` for option `key`. Raises `InvalidRequest` (INVALID_CONFIG) naming both."""
+    try:
+        return TABLE_OPTIONS[key].parse(text)
+    except InvalidRequest as e:
+        raise InvalidRequest(f"option '{key}': {e.message}", ErrorCode.INVALID_CONFIG_EXCEPTION) from e
+
+
+def unserved_option(key: str, text: str) -> str | None:
+    """What Forebay lacks to serve this value of the option, in words; None where it serves it."""
+    value = parse_option(key, text)
+    for unserved_key, applies, what in _UNSERVED:
+        if key == unserved_key and applies(value):
+            return what
+    return None
+
+
+class ArrowCompression(NamedTuple):
+    """How the bodies of Arrow log batches are compressed: codec ('none', 'lz4' or 'zstd') and zstd's level."""
+
+    codec: str = "zstd"
+    level: int = 3
+
+
+def arrow_compression(descriptor: TableDescriptor) -> ArrowCompression:
+    """The compression of a table's Arrow log batches."""
+    name = option_value(descriptor, "table.log.arrow.compression.type")
+    level = option_value(descriptor, "table.log.arrow.compression.zstd.level")
+    return ArrowCompression("lz4" if name == "lz4_frame" else name, level)

@@ -1,0 +1,362 @@
+"""Messages as values, and their way to bytes and back.
+
+Nouns: a *message* is an object of a class of `fluss_pb2`; a *body* is its protobuf encoding; a *payload* is the bulk
+`records` field inside some messages (log batches, key-value batches, pages of rows).
+
+The rule: bytes from a peer either become a complete, well-typed message or raise `CorruptData`. protobuf alone does not
+see to that: it lets required fields be missing, and hands out a proto2 string that is not UTF-8 as `bytes`.
+
+Payloads can go around protobuf. `serialize(message, payloads)` takes a message whose `records` fields are empty and
+puts the payloads in without copying them; `parse_split` is its inverse and returns views into the body. For 1 MB of
+records in one bucket that costs 9 us instead of 1.8 ms, and 7 us instead of 1.3 ms, because protobuf copies the bytes
+into freshly mapped memory and out again. Both work on the encoding itself: they walk down the length-delimited fields
+of a fixed path and leave everything else to protobuf. A body that is unusual in any way, or cut into many small
+payloads, is parsed by protobuf as a whole.
+
+This module also gives type checkers the shape of protobuf's classes, so that no stubs of protobuf are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableSequence, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+
+from forebay.base.checks import check
+from forebay.base.errors import CorruptData, ErrorCode, InternalError
+
+if TYPE_CHECKING:
+    T = TypeVar("T")
+
+    class Message:
+        """What every message of `fluss_pb2` can do (the part of protobuf's `Message` that Forebay uses)."""
+
+        DESCRIPTOR: Any
+
+        def HasField(self, field_name: str) -> bool: ...
+        def ClearField(self, field_name: str) -> None: ...
+        def CopyFrom(self, other_msg: Any) -> None: ...
+        def IsInitialized(self) -> bool: ...
+        def FindInitializationErrors(self) -> list[str]: ...
+        def ByteSize(self) -> int: ...
+        def SerializeToString(self) -> bytes: ...
+        def ParseFromString(self, serialized: Any) -> int: ...
+        def ListFields(self) -> list[tuple[Any, Any]]: ...
+
+    class RepeatedScalars(MutableSequence[T]):
+        """A repeated field of numbers, strings or bytes."""
+
+    class RepeatedMessages(MutableSequence[T]):
+        """A repeated field of messages. `add` appends a new one and returns it."""
+
+        def add(self, **kwargs: Any) -> T: ...
+        def extend(self, values: Iterable[T]) -> None: ...
+else:
+    from google.protobuf.message import Message
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes in any of the forms in which this package takes and gives them."""
+
+M = TypeVar("M", bound="Message")
+
+PAYLOAD_SPLIT_MIN = 32 * 1024
+"""Bodies below this size go through protobuf as a whole: copying them costs less than looking for the payloads."""
+
+ERROR_TEXT_CHARS_MAX = 2048
+"""Error texts are cut to this length before they are sent (Fluss cuts its own at the same length)."""
+
+_SAMPLE_LEAVES = 4
+_SAMPLE_BYTES_PER_LEAF = 32 * 1024
+
+_PAYLOAD_PATHS: dict[str, tuple[int, ...]] = {
+    "ProduceLogRequest": (4, 3),
+    "PutKvRequest": (5, 3),
+    "FetchLogResponse": (1, 2, 8),
+    "LimitScanResponse": (4,),
+    "ScanKvResponse": (5,),
+}
+"""Where the payloads are: field numbers from the message down to `records`."""
+
+
+class _Unusual(Exception):
+    """The body does not have the plain form that the payload splitter knows; protobuf shall judge it."""
+
+
+def parse(message_class: type[M], body: Buffer) -> M:
+    """The message that `body` encodes.
+
+    Raises `CorruptData` (CORRUPT_MESSAGE) where the encoding is broken, a required field is missing or a text is not
+    UTF-8.
+    """
+    message = message_class()
+    try:
+        # Runtimes before 5 refuse a bytearray; they take a memoryview, and copy it.
+        message.ParseFromString(body if isinstance(body, bytes) else memoryview(body))
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise CorruptData(
+            f"a {message_class.__name__} of {len(body)} bytes is not valid protobuf: {error}",
+            ErrorCode.CORRUPT_MESSAGE,
+        ) from error
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        raise CorruptData(f"a {message_class.__name__} lacks required fields: {missing}", ErrorCode.CORRUPT_MESSAGE)
+    if not (isinstance(body, bytes | bytearray) and body.isascii()):
+        broken = _broken_text(message)
+        if broken is not None:
+            raise CorruptData(
+                f"text '{broken}' in a {message_class.__name__} is not valid UTF-8", ErrorCode.CORRUPT_MESSAGE
+            )
+    return message
+
+
+def parse_split(message_class: type[M], body: Buffer) -> tuple[M, list[memoryview]]:
+    """The message that `body` encodes, with its payloads apart.
+
+    In the message every `records` field that the peer sent is there but empty. The payloads come in the order of
+    the fields; they are views, of `body` itself where it is large. For a class without payloads the list is empty.
+    Raises `CorruptData` as `parse` does.
+    """
+    path = _PAYLOAD_PATHS.get(message_class.__name__)
+    if path is None:
+        return parse(message_class, body), []
+    if len(body) >= PAYLOAD_SPLIT_MIN:
+        try:
+            skeleton, payloads = _cut(memoryview(body), path)
+        except _Unusual:
+            pass
+        else:
+            return parse(message_class, skeleton), payloads
+    message = parse(message_class, body)
+    payloads = []
+    for leaf in _leaves(message, path):
+        if leaf.HasField("records"):
+            payloads.append(memoryview(leaf.records))
+            leaf.records = b""
+    return message, payloads
+
+
+def serialize(message: Message, payloads: Sequence[Buffer] = ()) -> list[Buffer]:
+    """The body of `message`, as buffers to be sent one after the other.
+
+    Without payloads that is one buffer. With payloads, `message` must have exactly one empty `records` field for each
+    of them, in that order; the payloads are not copied and must not change before they are sent. A message that
+    lacks a required field is our own bug and raises `InternalError`.
+    """
+    try:
+        skeleton = message.SerializeToString()
+    except EncodeError as error:
+        raise InternalError(f"a message to be sent is not complete: {error}") from error
+    if not payloads:
+        return [skeleton]
+    name = type(message).__name__
+    check(name in _PAYLOAD_PATHS, f"a {name} carries no payloads")
+    remaining = list(reversed(payloads))
+    try:
+        parts, _ = _splice(memoryview(skeleton), 0, len(skeleton), _PAYLOAD_PATHS[name], remaining)
+    except (_Unusual, IndexError):
+        raise InternalError(f"a {name} lacks an empty 'records' field for each of {len(payloads)} payloads") from None
+    check(not remaining, f"a {name} has no 'records' fields for the last {len(remaining)} of its payloads")
+    return _merge_small(parts)
+
+
+def sendable_text(text: str) -> str:
+    """`text` as an error message may be sent: valid UTF-8, and not longer than ERROR_TEXT_CHARS_MAX."""
+    return text[:ERROR_TEXT_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+
+
+def _merge_small(parts: Sequence[Buffer]) -> list[Buffer]:
+    merged: list[Buffer] = []
+    small = bytearray()
+    for part in parts:
+        if len(part) < 1024:
+            small += part
+            continue
+        if small:
+            merged.append(bytes(small))
+            small = bytearray()
+        merged.append(part)
+    if small:
+        merged.append(bytes(small))
+    return merged
+
+
+def _leaves(message: Any, path: tuple[int, ...]) -> Iterable[Any]:
+    if len(path) == 1:
+        yield message
+        return
+    for child in getattr(message, message.DESCRIPTOR.fields_by_number[path[0]].name):
+        yield from _leaves(child, path[1:])
+
+
+# --- the encoding: walk, cut, splice ---------------------------------------------------------------------------
+
+
+def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """The varint at `at` and the position behind it; longer ones than tags and lengths need are unusual."""
+    value = shift = 0
+    while at < end and shift < 35:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise _Unusual
+
+
+def _write_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _next_delimited(data: memoryview, at: int, end: int, wanted: int) -> tuple[int, int, int] | None:
+    """The next field with tag `wanted` (its start, start and end of its content); None if there is none."""
+    while at < end:
+        start = at
+        tag, at = _varint(data, at, end)
+        kind = tag & 7
+        if kind == 2:
+            length, at = _varint(data, at, end)
+            if length > end - at:
+                raise _Unusual
+            if tag == wanted:
+                return start, at, at + length
+            at += length
+        elif kind == 0:
+            while at < end and data[at] >= 0x80:
+                at += 1
+            at += 1
+        elif kind == 1:
+            at += 8
+        elif kind == 5:
+            at += 4
+        else:
+            raise _Unusual
+        if at > end:
+            raise _Unusual
+    return None
+
+
+def _cut(body: memoryview, path: tuple[int, ...]) -> tuple[bytes, list[memoryview]]:
+    payloads: list[memoryview] = []
+    skeleton, _ = _cut_level(body, 0, len(body), path, payloads)
+    return skeleton, payloads
+
+
+def _cut_level(
+    data: memoryview, at: int, end: int, path: tuple[int, ...], payloads: list[memoryview]
+) -> tuple[bytes, int]:
+    wanted = path[0] << 3 | 2
+    is_leaf = len(path) == 1
+    pieces: list[Buffer] = []
+    found_here = 0
+    kept = at
+    while (found := _next_delimited(data, at, end, wanted)) is not None:
+        start, content, at = found
+        pieces.append(data[kept:start])
+        kept = at
+        if is_leaf:
+            found_here += 1
+            if found_here > 1:
+                raise _Unusual
+            payloads.append(data[content:at])
+            if len(payloads) == _SAMPLE_LEAVES and at < _SAMPLE_LEAVES * _SAMPLE_BYTES_PER_LEAF:
+                raise _Unusual
+            pieces.append(_write_varint(wanted) + b"\0")
+        else:
+            inner, _ = _cut_level(data, content, at, path[1:], payloads)
+            pieces.append(_write_varint(wanted) + _write_varint(len(inner)) + inner)
+    pieces.append(data[kept:end])
+    return b"".join(pieces), found_here
+
+
+def _splice(
+    data: memoryview, at: int, end: int, path: tuple[int, ...], payloads: list[Buffer]
+) -> tuple[list[Buffer], int]:
+    """The parts of data[at:end] with payloads put in, and their total length. Takes payloads from the list's end."""
+    wanted = path[0] << 3 | 2
+    tag = _write_varint(wanted)
+    parts: list[Buffer] = []
+    kept = at
+    while (found := _next_delimited(data, at, end, wanted)) is not None:
+        start, content, at = found
+        inner: list[Buffer]
+        if len(path) == 1:
+            if content != at:
+                raise _Unusual
+            payload = payloads.pop()
+            inner, size = [payload], _size(payload)
+        else:
+            inner, size = _splice(data, content, at, path[1:], payloads)
+        parts += (data[kept:start], tag + _write_varint(size), *inner)
+        kept = at
+    parts.append(data[kept:end])
+    return parts, sum(map(_size, parts))
+
+
+def _size(part: Buffer) -> int:
+    return part.nbytes if isinstance(part, memoryview) else len(part)
+
+
+# --- texts -----------------------------------------------------------------------------------------------------
+
+
+class _TextFields(NamedTuple):
+    """The fields of one message type that are texts, and those that hold messages with texts in them."""
+
+    texts: tuple[str, ...]
+    repeated_texts: tuple[str, ...]
+    holders: tuple[str, ...]
+    repeated_holders: tuple[str, ...]
+
+
+_TEXT_FIELDS: dict[str, _TextFields] = {}
+
+
+def _text_fields(message: Message) -> _TextFields:
+    descriptor = message.DESCRIPTOR
+    known = _TEXT_FIELDS.get(descriptor.full_name)
+    if known is None:
+        # Runtimes disagree on how a descriptor says "repeated"; the value of an unset field tells it in all of them.
+        empty = type(message)()
+        repeated = {f.name for f in descriptor.fields if hasattr(getattr(empty, f.name), "append")}
+        texts = [f.name for f in descriptor.fields if f.type == f.TYPE_STRING]
+        holders = [f.name for f in descriptor.fields if _holds_text(f.message_type, frozenset())]
+        known = _TEXT_FIELDS[descriptor.full_name] = _TextFields(
+            texts=tuple(name for name in texts if name not in repeated),
+            repeated_texts=tuple(name for name in texts if name in repeated),
+            holders=tuple(name for name in holders if name not in repeated),
+            repeated_holders=tuple(name for name in holders if name in repeated),
+        )
+    return known
+
+
+def _holds_text(descriptor: Any, seen: frozenset[str]) -> bool:
+    if descriptor is None or descriptor.full_name in seen:
+        return False
+    seen |= {descriptor.full_name}
+    return any(f.type == f.TYPE_STRING or _holds_text(f.message_type, seen) for f in descriptor.fields)
+
+
+def _broken_text(message: Any) -> str | None:
+    """The path of a text field that is not UTF-8 (protobuf shows it as bytes), or None."""
+    fields = _text_fields(message)
+    for name in fields.texts:
+        if not isinstance(getattr(message, name), str):
+            return name
+    for name in fields.repeated_texts:
+        if not all(isinstance(value, str) for value in getattr(message, name)):
+            return name
+    for name in fields.holders:
+        if message.HasField(name) and (inner := _broken_text(getattr(message, name))) is not None:
+            return f"{name}.{inner}"
+    for name in fields.repeated_holders:
+        for child in getattr(message, name):
+            if (inner := _broken_text(child)) is not None:
+                return f"{name}.{inner}"
+    return None

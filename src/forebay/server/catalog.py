@@ -1,0 +1,338 @@
+"""The catalog: which databases, tables and partitions exist, in memory, in step with the metadata store.
+
+Reads take no lock and see whole changes: every change replaces an immutable value. Changes are made one at a time
+(a lock), checked first, stored durably, then shown. Errors are Fluss's (codes in reference fluss.md, 1.7).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from forebay.base.clock import Clock
+from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.fs import names
+from forebay.metadata.names import check_database_name, check_table_path
+from forebay.metadata.partitions import resolve_spec
+from forebay.metadata.table import (
+    Column,
+    DatabaseInfo,
+    PartitionInfo,
+    PhysicalTablePath,
+    Schema,
+    TableBucket,
+    TableDescriptor,
+    TableInfo,
+    TablePath,
+    assign_ids,
+)
+from forebay.server.metadata_store import MetadataStore
+from forebay.server.table_rules import altered_properties, check_new_table, with_defaults
+
+DEFAULT_DATABASE = "fluss"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLimits:
+    """Cluster-wide limits and defaults (`max.bucket.num` and so on)."""
+
+    bucket_count_default: int = 1
+    bucket_count_max: int = 4096
+    partition_count_max: int = 1000
+    replication_factor_default: int = 1
+    log_tables_allowed: bool = True
+    kv_tables_allowed: bool = True
+
+
+@dataclass(frozen=True)
+class CatalogTable:
+    """A table as it is now. Replaced as a whole when anything about it changes."""
+
+    info: TableInfo
+    schemas: Mapping[int, Schema]
+    partitions_by_id: Mapping[int, PartitionInfo] = field(default_factory=dict)
+    partition_ids: Mapping[str, int] = field(default_factory=dict)
+
+    def partition(self, name: str) -> PartitionInfo:
+        """Raises `NotFound` (PARTITION_NOT_EXISTS)."""
+        partition_id = self.partition_ids.get(name)
+        if partition_id is None:
+            # Programs that were written for Fluss look for this sentence (a test of its Rust client does).
+            message = f"Table partition '{PhysicalTablePath(self.info.path, name)}' does not exist."
+            raise NotFound(message, ErrorCode.PARTITION_NOT_EXISTS)
+        return self.partitions_by_id[partition_id]
+
+
+class LiveTable:
+    """A handle to a table that stays valid while the table changes (`forebay.kv.tablet.TableView`)."""
+
+    def __init__(self, table: CatalogTable) -> None:
+        self.current = table
+
+    @property
+    def info(self) -> TableInfo:
+        return self.current.info
+
+    def schema_by_id(self, schema_id: int) -> Schema:
+        schema = self.current.schemas.get(schema_id)
+        if schema is None:
+            raise NotFound(
+                f"table {self.info.path} has no schema {schema_id}; the latest is {self.info.schema_id}",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        return schema
+
+
+class Catalog:
+    """All metadata of one server."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, limits: CatalogLimits) -> None:
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._changing = threading.RLock()
+        self._databases = {info.name: info for info in store.databases()}
+        self._tables: dict[TablePath, LiveTable] = {}
+        self._tables_by_id: dict[int, LiveTable] = {}
+        for stored in store.tables():
+            by_id = {p.partition_id: p for p in stored.partitions}
+            names = {p.name: p.partition_id for p in stored.partitions}
+            self._show(LiveTable(CatalogTable(stored.info, stored.schemas, by_id, names)))
+        if DEFAULT_DATABASE not in self._databases:
+            self.create_database(DatabaseInfo(DEFAULT_DATABASE), ignore_if_exists=True)
+
+    def _show(self, table: LiveTable) -> None:
+        self._tables = {**self._tables, table.info.path: table}
+        self._tables_by_id = {**self._tables_by_id, table.info.table_id: table}
+
+    # ---- databases --------------------------------------------------------------------------------------------------
+
+    def databases(self) -> list[DatabaseInfo]:
+        """All databases by name, with their numbers of tables."""
+        counts: dict[str, int] = {}
+        for path in self._tables:
+            counts[path.database] = counts.get(path.database, 0) + 1
+        return [replace(d, table_count=counts.get(d.name, 0)) for d in sorted(self._databases.values(), key=_by_name)]
+
+    def database_exists(self, name: str) -> bool:
+        return name in self._databases
+
+    def database(self, name: str) -> DatabaseInfo:
+        """Raises `NotFound` (DATABASE_NOT_EXIST)."""
+        info = self._databases.get(name)
+        if info is None:
+            raise NotFound(f"there is no database '{name}'", ErrorCode.DATABASE_NOT_EXIST)
+        return info
+
+    def create_database(self, info: DatabaseInfo, ignore_if_exists: bool) -> None:
+        check_database_name(info.name)
+        with self._changing:
+            if info.name in self._databases:
+                if ignore_if_exists:
+                    return
+                raise AlreadyExists(f"database '{info.name}' exists already", ErrorCode.DATABASE_ALREADY_EXIST)
+            now = self._clock.now_ms()
+            created = replace(info, created_ms=now, modified_ms=now)
+            self._store.put_database(created)
+            self._databases = {**self._databases, info.name: created}
+
+    def alter_database(
+        self, name: str, to_set: Mapping[str, str], to_reset: Sequence[str], comment: str | None
+    ) -> None:
+        with self._changing:
+            info = self.database(name)
+            properties = {k: v for k, v in {**info.custom_properties, **to_set}.items() if k not in to_reset}
+            altered = replace(
+                info,
+                custom_properties=properties,
+                comment=info.comment if comment is None else comment,
+                modified_ms=self._clock.now_ms(),
+            )
+            self._store.put_database(altered)
+            self._databases = {**self._databases, name: altered}
+
+    def drop_database(self, name: str, cascade: bool) -> list[CatalogTable]:
+        """Drop a database; return the tables that went with it, whose data the caller removes."""
+        with self._changing:
+            self.database(name)
+            paths = [path for path in self._tables if path.database == name]
+            if paths and not cascade:
+                raise InvalidRequest(
+                    f"database '{name}' is not empty: it has {len(paths)} tables; drop them first, or use cascade",
+                    ErrorCode.DATABASE_NOT_EMPTY,
+                )
+            dropped = [self.drop_table(path) for path in paths]
+            self._store.delete_database(name)
+            self._databases = {key: info for key, info in self._databases.items() if key != name}
+            return dropped
+
+    # ---- tables -----------------------------------------------------------------------------------------------------
+
+    def tables(self) -> list[LiveTable]:
+        return list(self._tables.values())
+
+    def table_names(self, database: str) -> list[str]:
+        """Raises `NotFound` (DATABASE_NOT_EXIST)."""
+        self.database(database)
+        return sorted(path.table for path in self._tables if path.database == database)
+
+    def table_exists(self, path: TablePath) -> bool:
+        return path in self._tables
+
+    def table(self, path: TablePath) -> LiveTable:
+        """Raises `NotFound` (TABLE_NOT_EXIST)."""
+        table = self._tables.get(path)
+        if table is None:
+            raise NotFound(f"there is no table {path}", ErrorCode.TABLE_NOT_EXIST)
+        return table
+
+    def table_by_id(self, table_id: int) -> LiveTable | None:
+        return self._tables_by_id.get(table_id)
+
+    def create_table(self, path: TablePath, descriptor: TableDescriptor, ignore_if_exists: bool) -> None:
+        check_table_path(path)
+        limits = self._limits
+        complete = with_defaults(descriptor, limits.bucket_count_default, limits.replication_factor_default)
+        check_new_table(complete, limits.bucket_count_max)
+        if not (limits.kv_tables_allowed if complete.has_primary_key else limits.log_tables_allowed):
+            kind = "kv" if complete.has_primary_key else "log"
+            raise InvalidRequest(
+                f"this server creates no such tables ('allow.create.{kind}.tables' is false)",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        with self._changing:
+            self.database(path.database)
+            if path in self._tables:
+                if ignore_if_exists:
+                    return
+                raise AlreadyExists(f"table {path} exists already", ErrorCode.TABLE_ALREADY_EXIST)
+            now = self._clock.now_ms()
+            info = self._store.create_table(TableInfo(path, -1, 1, complete, now, now))
+            self._show(LiveTable(CatalogTable(info, {1: info.schema})))
+
+    def drop_table(self, path: TablePath) -> CatalogTable:
+        """Drop a table; return it as it was, for the caller to remove its data."""
+        with self._changing:
+            table = self.table(path)
+            info = table.info
+            self._store.delete_table(info.table_id, table_folder(info))
+            self._tables = {key: t for key, t in self._tables.items() if key != path}
+            self._tables_by_id = {key: t for key, t in self._tables_by_id.items() if key != info.table_id}
+            return table.current
+
+    def alter_properties(self, path: TablePath, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
+        with self._changing:
+            table = self.table(path)
+            descriptor = altered_properties(table.info.descriptor, to_set, to_reset)
+            self._change(table, replace(table.info, descriptor=descriptor, modified_ms=self._clock.now_ms()))
+
+    def add_columns(self, path: TablePath, columns: Sequence[Column]) -> None:
+        """Add nullable columns behind the last one, under a new schema id."""
+        with self._changing:
+            table = self.table(path)
+            schema = _with_columns(table.info.schema, columns, path)
+            descriptor = replace(table.info.descriptor, schema=schema)
+            info = replace(
+                table.info,
+                descriptor=descriptor,
+                schema_id=table.info.schema_id + 1,
+                modified_ms=self._clock.now_ms(),
+            )
+            self._change(table, info)
+
+    def _change(self, table: LiveTable, info: TableInfo) -> None:
+        self._store.update_table(info)
+        schemas = {**table.current.schemas, info.schema_id: info.schema}
+        table.current = replace(table.current, info=info, schemas=schemas)
+
+    # ---- partitions -------------------------------------------------------------------------------------------------
+
+    def create_partition(self, path: TablePath, spec: Mapping[str, str], ignore_if_exists: bool) -> None:
+        with self._changing:
+            table = self.table(path)
+            resolved = resolve_spec(_partitioned(table), spec, creating=True)
+            name = PartitionInfo(-1, resolved).name
+            current = table.current
+            if name in current.partition_ids:
+                if ignore_if_exists:
+                    return
+                raise AlreadyExists(
+                    f"table {path} has a partition '{name}' already", ErrorCode.PARTITION_ALREADY_EXISTS
+                )
+            self._check_partition_count(current)
+            partition = self._store.create_partition(table.info.table_id, resolved)
+            table.current = replace(
+                current,
+                partitions_by_id={**current.partitions_by_id, partition.partition_id: partition},
+                partition_ids={**current.partition_ids, name: partition.partition_id},
+            )
+
+    def _check_partition_count(self, table: CatalogTable) -> None:
+        count = len(table.partitions_by_id) + 1
+        if count > self._limits.partition_count_max:
+            raise LimitExceeded(
+                f"table {table.info.path} has its {self._limits.partition_count_max} partitions "
+                "('max.partition.num') already",
+                ErrorCode.PARTITION_MAX_NUM_EXCEPTION,
+            )
+        if count * table.info.bucket_count > self._limits.bucket_count_max:
+            raise LimitExceeded(
+                f"{count} partitions of {table.info.bucket_count} buckets are more buckets than the "
+                f"{self._limits.bucket_count_max} that 'max.bucket.num' allows",
+                ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+            )
+
+    def drop_partition(self, path: TablePath, spec: Mapping[str, str]) -> PartitionInfo:
+        """Drop a partition; return it, for the caller to remove its data."""
+        with self._changing:
+            table = self.table(path)
+            resolved = resolve_spec(_partitioned(table), spec, creating=False)
+            partition = table.current.partition(PartitionInfo(-1, resolved).name)
+            self._store.delete_partition(partition.partition_id, partition_folder(table.info, partition))
+            current = table.current
+            by_id = {key: p for key, p in current.partitions_by_id.items() if key != partition.partition_id}
+            ids = {key: i for key, i in current.partition_ids.items() if key != partition.name}
+            table.current = replace(current, partitions_by_id=by_id, partition_ids=ids)
+            return partition
+
+
+def table_folder(info: TableInfo) -> str:
+    """The folder of a table's tablets and partitions, relative to the data directory."""
+    return names.table_folder(info.path, info.table_id)
+
+
+def partition_folder(info: TableInfo, partition: PartitionInfo) -> str:
+    """The folder of a partition's tablets, relative to the data directory."""
+    path = PhysicalTablePath(info.path, partition.name)
+    return names.bucket_parent_folder(path, TableBucket(info.table_id, 0, partition.partition_id))
+
+
+def _by_name(info: DatabaseInfo) -> str:
+    return info.name
+
+
+def _partitioned(table: LiveTable) -> TableInfo:
+    if not table.info.is_partitioned:
+        raise InvalidRequest(f"table {table.info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
+    return table.info
+
+
+def _with_columns(schema: Schema, columns: Sequence[Column], path: TablePath) -> Schema:
+    """`schema` with `columns` at its end; ids go on behind the highest ever used, nested fields included."""
+
+    def refuse(message: str) -> InvalidRequest:
+        return InvalidRequest(f"table {path}: {message}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+
+    names = list(schema.names)
+    added: list[Column] = []
+    highest = schema.highest_field_id
+    for column in columns:
+        if column.name in names:
+            raise refuse(f"column '{column.name}' exists already")
+        if not column.data_type.nullable:
+            raise refuse(f"column '{column.name}' is NOT NULL; rows that exist have no value for a new column")
+        numbered, highest = assign_ids((replace(column, column_id=None),), first_id=highest + 1)
+        added.extend(numbered)
+        names.append(column.name)
+    return Schema((*schema.columns, *added), schema.primary_key, schema.auto_increment_column, highest)

@@ -1,0 +1,230 @@
+"""What a server is told: settings by name (Fluss's own names where it has them), checked and typed.
+
+Settings come from a file, from `-D key=value` and from the command line's own options, later ones winning. A setting
+that Fluss has and that means nothing for one process (`zookeeper.*`, thread pools, RocksDB tuning) is accepted and
+ignored, with a line in the log; one for a feature that Forebay does not serve is refused by name; an unknown one is
+refused with the nearest names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
+from forebay.kv.scanner import ScannerLimits
+from forebay.log.config import LogConfig
+from forebay.server.catalog import CatalogLimits
+
+_LOG = logging.getLogger(__name__)
+
+
+def _positive(text: str) -> int:
+    value = int(text) if re.fullmatch(r"\s*-?\d+\s*", text) else 0
+    if value < 1:
+        raise InvalidRequest(f"{text!r} is not a positive whole number")
+    return value
+
+
+def _engine(text: str) -> str:
+    name = text.strip().lower()
+    if name not in ("lmdb", "rocksdb"):
+        raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'lmdb' or 'rocksdb'")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: how its text is read, its default, and what it does."""
+
+    parse: Callable[[str], Any]
+    default: str
+    help: str
+
+
+SETTINGS: dict[str, Setting] = {
+    "default.bucket.number": Setting(_positive, "1", "buckets of a table that does not say how many it wants"),
+    "default.replication.factor": Setting(_positive, "1", "accepted for compatibility; there is one server"),
+    "max.bucket.num": Setting(_positive, "4096", "most buckets of a table, all partitions together"),
+    "max.partition.num": Setting(_positive, "1000", "most partitions of a table"),
+    "allow.create.log.tables": Setting(parse_bool, "true", "whether clients may create log tables"),
+    "allow.create.kv.tables": Setting(parse_bool, "true", "whether clients may create primary-key tables"),
+    "kv.scanner.ttl": Setting(parse_duration_ms, "10 min", "how long a full scan may be idle"),
+    "kv.scanner.expiration-interval": Setting(parse_duration_ms, "30 s", "how often idle scans are looked for"),
+    "kv.scanner.max-per-bucket": Setting(_positive, "8", "most full scans of one bucket at a time"),
+    "kv.scanner.max-per-server": Setting(_positive, "200", "most full scans at a time"),
+    "kv.scanner.max-batch-size": Setting(parse_memory_bytes, "10mb", "largest page of a full scan"),
+    "kv.snapshot.interval": Setting(parse_duration_ms, "10 min", "how often grown key-value state is checkpointed"),
+    "kv.engine": Setting(_engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
+    "kv.checkpoint.records": Setting(_positive, "1000000", "changelog records that make a checkpoint worth while"),
+    "log.segment.file-size": Setting(parse_memory_bytes, "1024m", "size at which a log segment is closed"),
+    "log.index.interval-size": Setting(parse_memory_bytes, "4k", "bytes of log between two index entries"),
+    "log.replica.high-watermark.checkpoint-interval": Setting(parse_duration_ms, "5 s", "how often offsets are saved"),
+    "server.writer-id.expiration-time": Setting(parse_duration_ms, "7 d", "how long an idle writer is remembered"),
+    "server.writer-id.expiration-check-interval": Setting(parse_duration_ms, "10 min", "how often that is checked"),
+    "server.data-disk.write-limit-ratio": Setting(
+        float, "1.0", "share of the disk that may be used before writes fail"
+    ),
+    "server.worker-threads": Setting(_positive, "4", "threads that write buckets"),
+    "server.io-pool.size": Setting(_positive, "4", "threads that read logs and serve scans"),
+    "netty.server.max-request-size": Setting(parse_memory_bytes, "100mb", "largest request"),
+    "netty.connection.max-idle-time": Setting(parse_duration_ms, "10 min", "how long a connection may be idle"),
+    "netty.server.max-queued-requests": Setting(
+        _positive, "500", "unanswered requests of one connection before it waits"
+    ),
+    "coordinator.producer-offsets.ttl": Setting(parse_duration_ms, "24 h", "how long producer offsets are kept"),
+    "tablet-server.id": Setting(int, "0", "the number of this server"),
+}
+"""Settings that have an effect. Listener and security settings are read by forebay.protocol."""
+
+_SECURITY_PREFIXES = ("security.", "bind.listeners", "advertised.listeners", "internal.listener.name")
+_ROLE_PREFIXES = ("coordinator.", "tablet-server.")
+_IGNORED_PREFIXES = (
+    "zookeeper.", "netty.", "kv.rocksdb.", "kv.recover.", "kv.flush.", "kv.snapshot.", "kv.backpressure.",
+    "kv.leader-replica.", "log.", "server.", "coordinator.", "tablet-server.", "metrics.", "plugin.", "client.",
+    "config.providers", "acl.", "data.dir", "default.", "remote.log", "remote.fs", "auto-partition.check.interval",
+)  # fmt: skip
+_UNSERVED = {
+    "authorizer.": "access control lists",
+    "super.users": "access control lists",
+    "datalake.": "tiering to a lake",
+    "lake.": "tiering to a lake",
+    "remote.data.dir": "remote log storage",
+    "kafka.": "the Kafka protocol",
+}
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Everything a server needs to know before it starts. Make one with `server_config`."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    coordinator_port: int = 9123
+    tablet_port: int = 9124
+    sasl: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, key: str) -> Any:
+        """The typed value of a setting of `SETTINGS`."""
+        setting = SETTINGS[key]
+        return setting.parse(self.settings.get(key, setting.default))
+
+    def seconds(self, key: str) -> float:
+        """The value of a duration setting in seconds."""
+        return float(self.value(key)) / 1000
+
+    @property
+    def catalog_limits(self) -> CatalogLimits:
+        return CatalogLimits(
+            self.value("default.bucket.number"),
+            self.value("max.bucket.num"),
+            self.value("max.partition.num"),
+            self.value("default.replication.factor"),
+            self.value("allow.create.log.tables"),
+            self.value("allow.create.kv.tables"),
+        )
+
+    @property
+    def scanner_limits(self) -> ScannerLimits:
+        return ScannerLimits(
+            self.seconds("kv.scanner.ttl"),
+            self.value("kv.scanner.max-per-bucket"),
+            self.value("kv.scanner.max-per-server"),
+            self.value("kv.scanner.max-batch-size"),
+        )
+
+    @property
+    def log_config(self) -> LogConfig:
+        return LogConfig(
+            segment_bytes=self.value("log.segment.file-size"),
+            index_interval_bytes=self.value("log.index.interval-size"),
+            writer_expiry_ms=self.value("server.writer-id.expiration-time"),
+        )
+
+
+def server_config(
+    data_dir: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    coordinator_port: int = 9123,
+    tablet_port: int = 9124,
+    sasl: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> ServerConfig:
+    """A checked configuration. Raises `InvalidRequest` or `UnsupportedOperation` naming the setting at fault."""
+    given = dict(settings or {})
+    for key, text in given.items():
+        _check(key, text)
+    return ServerConfig(Path(data_dir), host, coordinator_port, tablet_port, sasl, given)
+
+
+def _check(key: str, text: str) -> None:
+    if key in SETTINGS:
+        try:
+            SETTINGS[key].parse(text)
+        except (ForebayError, ValueError) as e:
+            reason = e.message if isinstance(e, ForebayError) else str(e)
+            raise InvalidRequest(f"setting '{key}': {reason}", ErrorCode.CONFIG_EXCEPTION) from e
+        return
+    bare = key
+    for prefix in _ROLE_PREFIXES:
+        bare = bare.removeprefix(prefix)
+    if bare.startswith(_SECURITY_PREFIXES):
+        return
+    for prefix, what in _UNSERVED.items():
+        if key.startswith(prefix) and text.strip().lower() not in ("", "false"):
+            raise UnsupportedOperation(
+                f"Forebay does not serve {what} yet, which setting '{key}' = '{text}' asks for (docs/limits.md)",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
+    if key.startswith((*_IGNORED_PREFIXES, *_UNSERVED)):
+        _LOG.info("setting '%s' has no effect on a single-process server", key)
+        return
+    near = difflib.get_close_matches(key, SETTINGS, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else "; see docs/server.md for all of them"
+    raise InvalidRequest(f"there is no setting '{key}'{hint}", ErrorCode.CONFIG_EXCEPTION)
+
+
+_LINE = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*[:=]\s*(.*?)\s*$")
+
+
+def read_settings_file(path: str | Path) -> dict[str, str]:
+    """Settings from a file of `key: value` (Fluss's server.yaml) or `key = value` lines; '#' begins a comment.
+
+    Raises `InvalidRequest` naming the line that cannot be read.
+    """
+    settings: dict[str, str] = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as e:
+        raise InvalidRequest(f"cannot read the settings file {path}: {e}", ErrorCode.CONFIG_EXCEPTION) from e
+    for number, line in enumerate(lines, start=1):
+        text = re.sub(r"(^|\s)#.*$", "", line)
+        if not text.strip():
+            continue
+        match = _LINE.match(text)
+        if match is None:
+            raise InvalidRequest(
+                f"line {number} of {path} is not 'key: value': {line.strip()!r}", ErrorCode.CONFIG_EXCEPTION
+            )
+        settings[match[1]] = _unquoted(match[2])
+    return settings
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def parse_definition(text: str) -> tuple[str, str]:
+    """(key, value) of a command-line definition 'key=value'. Raises `InvalidRequest`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InvalidRequest(f"{text!r} is not a setting: write -D key=value", ErrorCode.CONFIG_EXCEPTION)
+    return key.strip(), value.strip()

@@ -1,0 +1,27 @@
+"""One module per API family; importing this package registers all handlers."""
+
+from forebay.server.handlers import (
+    cluster,
+    databases,
+    fetch,
+    lookups,
+    offsets,
+    partitions,
+    scans,
+    snapshots,
+    tables,
+    writes,
+)
+
+__all__ = [
+    "cluster",
+    "databases",
+    "fetch",
+    "lookups",
+    "offsets",
+    "partitions",
+    "scans",
+    "snapshots",
+    "tables",
+    "writes",
+]

@@ -1,0 +1,249 @@
+"""FetchLog: batches of many buckets in one answer, with long polling, column projection and batch pruning.
+
+Whole batches up to the high watermark. At least one batch is returned even if it is larger than the limits ("min one
+message"), so that a reader can always go on. Projection cuts columns out of Arrow batches; a filter drops batches whose
+statistics rule out a match, and `filtered_end_offset` tells how far it looked (reference fluss.md, 1.7 Reading).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.codec.arrow_message import Projection
+from forebay.codec.filters import BoundPredicate, bind
+from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.statistics import StatisticsFilter
+from forebay.metadata.table import LogFormat, TableBucket
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import partition_id_of
+from forebay.protocol.messages import Buffer
+from forebay.protocol.predicates import predicate_from_pb
+from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+from forebay.server.replica import BucketReplica
+
+_LOGGER = logging.getLogger(__name__)
+
+_MIN_BYTES_WAIT_MS = 100
+"""How long to wait for `min_bytes` when a client gives no `max_wait_ms`."""
+
+_PROJECTED_READ_FACTOR = 8
+_READ_BYTES_MAX = 16 << 20
+"""Most bytes of log that are read at once to be cut down by a projection."""
+
+_RETRIABLE_WITHOUT_HURRY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+"""Errors that do not cut a long poll short: the client would only ask again at once."""
+
+
+@dataclass(slots=True)
+class _BucketFetch:
+    """One bucket of a fetch request, and what was found for it."""
+
+    bucket: TableBucket
+    offset: int
+    bytes_max: int
+    projected: tuple[int, ...] | None
+    filter_message: Any
+    filter_schema_id: int
+    data: Sequence[Buffer] = ()
+    size: int = 0
+    high_watermark: int = -1
+    log_start_offset: int = 0
+    filtered_end_offset: int | None = None
+    error: BaseException | None = None
+
+
+@serves(ApiKey.FETCH_LOG)
+async def fetch_log(context: ServerContext, call: Call) -> Answer:
+    request = call.message
+    fetches = _bucket_fetches(request)
+    wait_ms = request.max_wait_ms if request.HasField("max_wait_ms") else 0
+    min_bytes = request.min_bytes if request.HasField("min_bytes") else 0
+    if min_bytes > 0 and not request.HasField("max_wait_ms"):
+        wait_ms = _MIN_BYTES_WAIT_MS
+    buckets = [fetch.bucket for fetch in fetches]
+    deadline = context.clock.monotonic() + wait_ms / 1000
+    # Registered before the first look, so that no progress falls between look and wait.
+    progress = context.notifier.register(buckets)
+    try:
+        while True:
+            progress.clear()
+            await _read_all(context, fetches, request.max_bytes)
+            left = deadline - context.clock.monotonic()
+            if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
+                break
+            try:
+                await asyncio.wait_for(progress.wait(), left)
+            except TimeoutError:
+                break
+    finally:
+        context.notifier.unregister(buckets, progress)
+    return _answer(request, fetches)
+
+
+def _bucket_fetches(request: Any) -> list[_BucketFetch]:
+    fetches = []
+    for table in request.tables_req:
+        projected = tuple(table.projected_fields) if table.projection_pushdown_enabled else None
+        filter_message = table.filter_predicate if table.HasField("filter_predicate") else None
+        for message in table.buckets_req:
+            bucket = TableBucket(table.table_id, message.bucket_id, partition_id_of(message))
+            fetches.append(
+                _BucketFetch(
+                    bucket,
+                    message.fetch_offset,
+                    message.max_fetch_bytes,
+                    projected,
+                    filter_message,
+                    table.filter_schema_id,
+                )
+            )
+    return fetches
+
+
+def _is_answerable(fetches: list[_BucketFetch], min_bytes: int) -> bool:
+    total = 0
+    for fetch in fetches:
+        if isinstance(fetch.error, ForebayError) and fetch.error.code in _RETRIABLE_WITHOUT_HURRY:
+            continue
+        if fetch.error is not None or fetch.filtered_end_offset is not None:
+            return True
+        total += fetch.size
+    return total >= min_bytes
+
+
+async def _read_all(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> None:
+    """Read every bucket anew, the earlier ones first, until the request's bytes are used up."""
+    replicas: list[BucketReplica | None] = []
+    for fetch in fetches:
+        fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset = (), 0, None, None
+        try:
+            replicas.append(await context.replica(fetch.bucket))
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            fetch.error = e
+            replicas.append(None)
+    if any(replica is not None for replica in replicas):
+        await context.in_io(_read_replicas, fetches, replicas, bytes_max)
+
+
+def _read_replicas(fetches: list[_BucketFetch], replicas: list[BucketReplica | None], bytes_max: int) -> None:
+    left = bytes_max
+    first = True
+    for fetch, replica in zip(fetches, replicas, strict=True):
+        if replica is None:
+            continue
+        try:
+            _read_replica(fetch, replica, min(left, fetch.bytes_max), first)
+        except Exception as e:  # noqa: BLE001 - as above
+            fetch.error = e
+            continue
+        left -= fetch.size
+        first = first and fetch.size == 0
+
+
+def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, min_one_batch: bool) -> None:
+    log = replica.log
+    fetch.high_watermark = log.high_watermark
+    fetch.log_start_offset = log.log_start_offset
+    projection = _projection(fetch, replica)
+    bound = _bound_filter(fetch, replica)
+    if bytes_max <= 0 and not min_one_batch:
+        log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # an offset out of range is told anyhow
+        return
+    # The limit counts what is sent, so more may be read where columns are cut out.
+    read_bytes = bytes_max if projection is None else min(max(bytes_max, 0) * _PROJECTED_READ_FACTOR, _READ_BYTES_MAX)
+    piece = log.read(fetch.offset, read_bytes, fetch.high_watermark, min_one_batch=min_one_batch)
+    data: memoryview = piece.data
+    if not len(data):
+        return
+    chosen = None if bound is None else _matching(data, bound, replica)
+    if chosen is not None and not chosen:
+        fetch.filtered_end_offset = piece.next_offset
+    elif projection is not None:
+        fetch.data = (projection.project(data, positions=chosen, bytes_max=max(bytes_max, 0), take_first=True).data,)
+    else:
+        fetch.data = (data,) if chosen is None else _pieces(data, chosen)
+    fetch.size = sum(len(part) for part in fetch.data)
+
+
+def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -> list[int]:
+    """Where in `data` the batches begin that may hold a match."""
+    filters: dict[int, StatisticsFilter] = {}
+    kept = []
+    for position, header in iter_headers(data):
+        tester = filters.get(header.schema_id)
+        if tester is None:
+            tester = StatisticsFilter(bound, replica.table.schema_by_id(header.schema_id))
+            filters[header.schema_id] = tester
+        if tester.may_match(data, position, header):
+            kept.append(position)
+    return kept
+
+
+def _pieces(data: memoryview, positions: list[int]) -> list[memoryview]:
+    """The batches that begin at `positions`, neighbours in one piece."""
+    pieces: list[memoryview] = []
+    start = end = 0
+    wanted = set(positions)
+    for position, header in iter_headers(data):
+        if position not in wanted:
+            continue
+        if position != end:
+            if end > start:
+                pieces.append(data[start:end])
+            start = position
+        end = position + header.size_bytes
+    return [*pieces, data[start:end]]
+
+
+def _projection(fetch: _BucketFetch, replica: BucketReplica) -> Projection | None:
+    if fetch.projected is None:
+        return None
+    info = replica.table.info
+    if info.descriptor.log_format is not LogFormat.ARROW:
+        raise InvalidRequest(
+            f"table {info.path} has log format {info.descriptor.log_format.value}; only ARROW logs can be projected",
+            ErrorCode.INVALID_COLUMN_PROJECTION,
+        )
+    return Projection(info.schema, fetch.projected, replica.table.schema_by_id)
+
+
+def _bound_filter(fetch: _BucketFetch, replica: BucketReplica) -> BoundPredicate | None:
+    info = replica.table.info
+    if fetch.filter_message is None or info.descriptor.log_format is not LogFormat.ARROW:
+        return None
+    try:
+        schema = replica.table.schema_by_id(fetch.filter_schema_id or info.schema_id)
+        return bind(predicate_from_pb(fetch.filter_message, schema), schema)
+    except (InvalidRequest, NotFound) as e:
+        # A filter is a hint: the client applies it to every row anyhow, so Fluss reads on without it, and so do we.
+        _LOGGER.debug("reading %s without a filter that does not fit: %s", replica.bucket, e)
+        return None
+
+
+def _answer(request: Any, fetches: list[_BucketFetch]) -> Answer:
+    response = pb.FetchLogResponse()
+    payloads: list[Buffer] = []
+    remaining = iter(fetches)
+    for table in request.tables_req:
+        table_answer = response.tables_resp.add(table_id=table.table_id)
+        for _ in table.buckets_req:
+            fetch = next(remaining)
+            answer = table_answer.buckets_resp.add(bucket_id=fetch.bucket.bucket)
+            if fetch.bucket.partition_id is not None:
+                answer.partition_id = fetch.bucket.partition_id
+            if fetch.error is not None:
+                put_error(answer, fetch.error)
+                continue
+            answer.high_watermark = fetch.high_watermark
+            answer.log_start_offset = fetch.log_start_offset
+            if fetch.filtered_end_offset is not None:
+                answer.filtered_end_offset = fetch.filtered_end_offset
+            answer.records = b""
+            payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))
+    return Answer(response, payloads)

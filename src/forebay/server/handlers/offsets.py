@@ -1,0 +1,82 @@
+"""ListOffsets and table statistics."""
+
+from __future__ import annotations
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.metadata.table import TableBucket
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import partition_id_of
+from forebay.protocol.messages import Message
+from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.replica import BucketReplica
+
+_EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
+
+
+@serves(ApiKey.LIST_OFFSETS)
+async def list_offsets(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    response = pb.ListOffsetsResponse()
+    for bucket_id in request.bucket_id:
+        answer = response.buckets_resp.add(bucket_id=bucket_id)
+        try:
+            replica = await context.replica(TableBucket(request.table_id, bucket_id, partition_id_of(request)))
+            timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
+            answer.offset = await context.in_io(
+                _offset, replica, request.offset_type, timestamp, context.clock.now_ms()
+            )
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            put_error(answer, e)
+    return response
+
+
+def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, now_ms: int) -> int:
+    log = replica.log
+    if offset_type == _EARLIEST:
+        return log.log_start_offset
+    if offset_type == _LATEST:
+        return log.high_watermark
+    if offset_type == _LEADER_END:
+        return log.log_end_offset
+    if offset_type != _TIMESTAMP or timestamp_ms is None:
+        raise InvalidRequest(
+            f"offset type {offset_type} with timestamp {timestamp_ms} is not one of 0 (earliest), 1 (latest) and "
+            "2 (with a timestamp)",
+            ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+        )
+    if timestamp_ms > now_ms:
+        raise InvalidRequest(
+            f"timestamp {timestamp_ms} is later than the server's time {now_ms}; records have no time to come",
+            ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+        )
+    found = log.offset_for_timestamp(timestamp_ms)
+    return log.high_watermark if found is None else min(found, log.high_watermark)
+
+
+@serves(ApiKey.GET_TABLE_STATS)
+async def get_table_stats(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    response = pb.GetTableStatsResponse()
+    for message in request.buckets_req:
+        answer = response.buckets_resp.add(bucket_id=message.bucket_id)
+        if message.HasField("partition_id"):
+            answer.partition_id = message.partition_id
+        try:
+            replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
+            answer.row_count = _row_count(replica)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            put_error(answer, e)
+    return response
+
+
+def _row_count(replica: BucketReplica) -> int:
+    if not replica.has_kv:
+        return replica.log.high_watermark - replica.log.log_start_offset
+    count = replica.kv.row_count
+    if count is None:
+        raise InvalidRequest(
+            f"table {replica.table.info.path} does not count its rows, because its changelog image is WAL",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    return count

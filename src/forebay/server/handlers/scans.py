@@ -1,0 +1,79 @@
+"""ScanKv: full scans of the key-value state, page by page (FIP-17). Errors travel in the answer, never as frames.
+
+The rules, in the order in which they are checked, stand in reference fluss.md, 3.3; sessions in forebay.kv.scanner.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.kv.scanner import FIRST_CALL, ScanPage
+from forebay.metadata.table import TableBucket
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import partition_id_of
+from forebay.protocol.messages import Buffer
+from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+
+
+@serves(ApiKey.SCAN_KV)
+async def scan_kv(context: ServerContext, call: Call) -> Answer:
+    request = call.message
+    response, payloads = pb.ScanKvResponse(), list[Buffer]()
+    try:
+        _check_shape(request)
+        if request.HasField("bucket_scan_req"):
+            await _open(context, request, response, payloads)
+        elif request.close_scanner:
+            context.scanners.close(request.scanner_id)
+            response.scanner_id = request.scanner_id
+            response.has_more_results = False
+        else:
+            await _page(context, request, request.scanner_id, response, payloads)
+    except Exception as e:  # noqa: BLE001 - errors of this API travel in its answer
+        response, payloads = pb.ScanKvResponse(), []
+        put_error(response, e)
+    return Answer(response, payloads)
+
+
+def _check_shape(request: Any) -> None:
+    opens, continues = request.HasField("bucket_scan_req"), request.HasField("scanner_id")
+    if opens and continues:
+        raise _invalid("it names both a bucket to scan and a scanner to continue")
+    if opens and request.close_scanner:
+        raise _invalid("it opens and closes a scanner at once")
+    if not opens and not continues:
+        raise _invalid("it names neither a bucket to scan nor a scanner")
+    if not request.close_scanner and not (request.HasField("batch_size_bytes") and request.batch_size_bytes > 0):
+        raise _invalid("its batch_size_bytes is missing or not positive")
+
+
+def _invalid(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"the scan request is invalid: {reason}", ErrorCode.INVALID_SCAN_REQUEST)
+
+
+async def _open(context: ServerContext, request: Any, response: Any, payloads: list[Buffer]) -> None:
+    target = request.bucket_scan_req
+    bucket = TableBucket(target.table_id, target.bucket_id, partition_id_of(target))
+    replica = await context.replica(bucket)
+    kv = replica.kv
+    limit = target.limit if target.HasField("limit") else None
+    session, log_offset = await context.in_io(context.scanners.open, bucket, kv.snapshot, limit)
+    response.log_offset = log_offset
+    if session is None:
+        response.has_more_results = False
+        return
+    await _page(context, request, session.scanner_id, response, payloads)
+
+
+async def _page(context: ServerContext, request: Any, scanner_id: bytes, response: Any, payloads: list[Buffer]) -> None:
+    call = request.call_seq_id if request.HasField("call_seq_id") else None
+    if request.HasField("bucket_scan_req") and call != FIRST_CALL:
+        context.scanners.close(scanner_id)
+        raise _invalid(f"Out-of-order call: a scan begins with call {FIRST_CALL}, not {call}")
+    page: ScanPage = await context.in_io(context.scanners.page, scanner_id, call, request.batch_size_bytes)
+    response.scanner_id = scanner_id
+    response.has_more_results = page.has_more
+    response.records = b""
+    payloads.append(page.records)

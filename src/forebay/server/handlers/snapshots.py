@@ -1,0 +1,127 @@
+"""KV snapshots, leases, remote log, producer offsets, lake snapshots: what clients ask before they read or recover.
+
+There are no downloadable KV snapshots here (state is read by ScanKv or by the changelog, which is kept whole), no
+remote log and no lake yet; the answers are those of a cluster that has none so far.
+"""
+
+from __future__ import annotations
+
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.metadata.table import TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import table_path_from_pb
+from forebay.protocol.messages import Message, parse
+from forebay.server.context import Call, ServerContext, serves
+
+
+def _require_primary_key(info: TableInfo) -> None:
+    if not info.has_primary_key:
+        raise InvalidRequest(
+            f"table {info.path} has no primary key and so no KV snapshots", ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION
+        )
+
+
+@serves(ApiKey.GET_LATEST_KV_SNAPSHOTS)
+def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message:
+    """Every bucket, without a snapshot: clients then read the changelog from its beginning."""
+    request = call.message
+    table = context.catalog.table(table_path_from_pb(request.table_path))
+    info = table.info
+    _require_primary_key(info)
+    response = pb.GetLatestKvSnapshotsResponse(table_id=info.table_id)
+    if request.HasField("partition_name") != info.is_partitioned:
+        missing = "needs a partition name" if info.is_partitioned else "is not partitioned"
+        code = ErrorCode.PARTITION_NOT_EXISTS if info.is_partitioned else ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
+        raise InvalidRequest(f"table {info.path} {missing}", code)
+    if info.is_partitioned:
+        response.partition_id = table.current.partition(request.partition_name).partition_id
+    for bucket in range(info.bucket_count):
+        response.latest_snapshots.add(bucket_id=bucket)
+    return response
+
+
+@serves(ApiKey.GET_KV_SNAPSHOT_METADATA)
+def get_kv_snapshot_metadata(_context: ServerContext, call: Call) -> Message:
+    raise NotFound(
+        f"there is no KV snapshot {call.message.snapshot_id}; this server has none to download",
+        ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+    )
+
+
+@serves(ApiKey.LIST_KV_SNAPSHOTS)
+def list_kv_snapshots(_context: ServerContext, call: Call) -> Message:
+    response = pb.ListKvSnapshotsResponse(table_id=call.message.table_id)
+    if call.message.HasField("partition_id"):
+        response.partition_id = call.message.partition_id
+    return response
+
+
+@serves(ApiKey.LIST_REMOTE_LOG_MANIFESTS)
+def list_remote_log_manifests(_context: ServerContext, _call: Call) -> Message:
+    return pb.ListRemoteLogManifestsResponse()
+
+
+@serves(ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE)
+def acquire_kv_snapshot_lease(_context: ServerContext, call: Call) -> Message:
+    """There is nothing to lease: all that was asked for is unavailable."""
+    return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=call.message.snapshots_to_lease)
+
+
+@serves(ApiKey.RELEASE_KV_SNAPSHOT_LEASE)
+def release_kv_snapshot_lease(_context: ServerContext, _call: Call) -> Message:
+    return pb.ReleaseKvSnapshotLeaseResponse()
+
+
+@serves(ApiKey.DROP_KV_SNAPSHOT_LEASE)
+def drop_kv_snapshot_lease(_context: ServerContext, _call: Call) -> Message:
+    return pb.DropKvSnapshotLeaseResponse()
+
+
+_CREATED, _ALREADY_EXISTS = 0, 1
+
+
+def _check_producer_id(producer_id: str) -> None:
+    if not producer_id.strip():
+        raise InvalidRequest("a producer id must not be empty", ErrorCode.INVALID_PRODUCER_ID_EXCEPTION)
+
+
+@serves(ApiKey.REGISTER_PRODUCER_OFFSETS)
+async def register_producer_offsets(context: ServerContext, call: Call) -> Message:
+    """Offsets under a producer id, first writer wins, until they expire (exactly-once recovery of sinks)."""
+    request = call.message
+    _check_producer_id(request.producer_id)
+    ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else context.config.value("coordinator.producer-offsets.ttl")
+    now = context.clock.now_ms()
+    stored = pb.GetProducerOffsetsResponse(table_offsets=request.table_offsets)
+    created = await context.in_coordinator(
+        context.store.put_producer_offsets, request.producer_id, now + ttl_ms, stored.SerializeToString(), now
+    )
+    return pb.RegisterProducerOffsetsResponse(result=_CREATED if created else _ALREADY_EXISTS)
+
+
+@serves(ApiKey.GET_PRODUCER_OFFSETS)
+async def get_producer_offsets(context: ServerContext, call: Call) -> Message:
+    producer_id = call.message.producer_id
+    _check_producer_id(producer_id)
+    found = await context.in_coordinator(context.store.producer_offsets, producer_id, context.clock.now_ms())
+    if found is None:
+        return pb.GetProducerOffsetsResponse()
+    expires_ms, offsets = found
+    response = parse(pb.GetProducerOffsetsResponse, offsets)
+    response.producer_id = producer_id
+    response.expiration_time = expires_ms
+    return response
+
+
+@serves(ApiKey.DELETE_PRODUCER_OFFSETS)
+async def delete_producer_offsets(context: ServerContext, call: Call) -> Message:
+    _check_producer_id(call.message.producer_id)
+    await context.in_coordinator(context.store.delete_producer_offsets, call.message.producer_id)
+    return pb.DeleteProducerOffsetsResponse()
+
+
+@serves(ApiKey.GET_LAKE_SNAPSHOT)
+def get_lake_snapshot(context: ServerContext, call: Call) -> Message:
+    info = context.catalog.table(table_path_from_pb(call.message.table_path)).info
+    raise NotFound(f"table {info.path} has no lake snapshot", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)

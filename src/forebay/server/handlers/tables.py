@@ -1,0 +1,155 @@
+"""Tables: create, alter, drop, describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.metadata import json_serde
+from forebay.metadata.table import Column, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import table_path_from_pb
+from forebay.protocol.messages import Message
+from forebay.server.catalog import table_folder
+from forebay.server.context import Call, ServerContext, serves
+from forebay.server.replicas import buckets_of
+
+_SET, _RESET = 0, 1
+_POSITION_LAST = 0
+
+
+@serves(ApiKey.CREATE_TABLE)
+async def create_table(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    descriptor = json_serde.descriptor_from_json(json_serde.loads(request.table_json, "table descriptor"))
+    path = table_path_from_pb(request.table_path)
+    await context.in_coordinator(context.catalog.create_table, path, descriptor, request.ignore_if_exists)
+    return pb.CreateTableResponse()
+
+
+@serves(ApiKey.DROP_TABLE)
+async def drop_table(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    try:
+        dropped = await context.in_coordinator(context.catalog.drop_table, table_path_from_pb(request.table_path))
+    except NotFound:
+        if not request.ignore_if_not_exists:
+            raise
+        return pb.DropTableResponse()
+    await remove_data(context, dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
+    return pb.DropTableResponse()
+
+
+async def remove_data(context: ServerContext, info: TableInfo, partition_ids: Sequence[int], folder: str) -> None:
+    """Close the buckets of something dropped and remove its folder. The client need not wait for the removal."""
+    await context.in_io(context.replicas.drop, buckets_of(info, partition_ids))
+    context.coordinator.submit(context.replicas.remove_folders, [folder])
+
+
+@serves(ApiKey.ALTER_TABLE)
+async def alter_table(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    path = table_path_from_pb(request.table_path)
+    for name, changes in (
+        ("dropping", request.drop_columns),
+        ("renaming", request.rename_columns),
+        ("modifying", request.modify_columns),
+    ):
+        if changes:
+            raise UnsupportedOperation(
+                f"{name} columns is not supported; columns can only be added", ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+    if request.HasField("modify_bucket_count"):
+        raise UnsupportedOperation(
+            "changing the number of buckets of a live table is not supported (docs/limits.md)",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    if request.config_changes and request.add_columns:
+        raise InvalidRequest(
+            "alter either the options or the columns of a table in one request, not both",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    try:
+        if request.add_columns:
+            columns = [_added_column(message) for message in request.add_columns]
+            await context.in_coordinator(context.catalog.add_columns, path, columns)
+        else:
+            to_set, to_reset = config_changes(request.config_changes)
+            await context.in_coordinator(context.catalog.alter_properties, path, to_set, to_reset)
+    except NotFound:
+        if not request.ignore_if_not_exists:
+            raise
+    return pb.AlterTableResponse()
+
+
+def _added_column(message: Any) -> Column:
+    if message.column_position_type != _POSITION_LAST:
+        raise InvalidRequest(
+            f"column '{message.column_name}' can be added behind the last column only",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    if message.HasField("agg_function_type"):
+        raise UnsupportedOperation(
+            f"column '{message.column_name}' has an aggregate function, and Forebay does not serve the aggregation "
+            "merge engine yet (docs/limits.md)",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    data_type = json_serde.data_type_from_json(json_serde.loads(message.data_type_json, "data type"))
+    return Column(message.column_name, data_type, message.comment if message.HasField("comment") else None)
+
+
+def config_changes(messages: Iterable[Any]) -> tuple[dict[str, str], list[str]]:
+    """(options to set, options to reset) of an ALTER request."""
+    to_set: dict[str, str] = {}
+    to_reset: list[str] = []
+    for message in messages:
+        if message.op_type == _SET:
+            if not message.HasField("config_value"):
+                raise InvalidRequest(
+                    f"option '{message.config_key}' is to be set, but no value is given",
+                    ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+                )
+            to_set[message.config_key] = message.config_value
+        elif message.op_type == _RESET:
+            to_reset.append(message.config_key)
+        else:
+            raise InvalidRequest(
+                f"option '{message.config_key}' can be set or reset, not changed by operation {message.op_type}",
+                ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+            )
+    return to_set, to_reset
+
+
+@serves(ApiKey.GET_TABLE_INFO)
+def get_table_info(context: ServerContext, call: Call) -> Message:
+    info = context.catalog.table(table_path_from_pb(call.message.table_path)).info
+    return pb.GetTableInfoResponse(
+        table_id=info.table_id,
+        schema_id=info.schema_id,
+        table_json=json_serde.dumps(json_serde.descriptor_to_json(info.descriptor)),
+        created_time=info.created_ms,
+        modified_time=info.modified_ms,
+    )
+
+
+@serves(ApiKey.GET_TABLE_SCHEMA)
+def get_table_schema(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    table = context.catalog.table(table_path_from_pb(request.table_path))
+    schema_id = request.schema_id if request.HasField("schema_id") else table.info.schema_id
+    schema = table.schema_by_id(schema_id)
+    return pb.GetTableSchemaResponse(
+        schema_id=schema_id, schema_json=json_serde.dumps(json_serde.schema_to_json(schema))
+    )
+
+
+@serves(ApiKey.LIST_TABLES)
+def list_tables(context: ServerContext, call: Call) -> Message:
+    return pb.ListTablesResponse(table_name=context.catalog.table_names(call.message.database_name))
+
+
+@serves(ApiKey.TABLE_EXISTS)
+def table_exists(context: ServerContext, call: Call) -> Message:
+    return pb.TableExistsResponse(exists=context.catalog.table_exists(table_path_from_pb(call.message.table_path)))

@@ -1,0 +1,142 @@
+"""Writing: writer ids, appends to log tables, puts into primary-key tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+from forebay.base.errors import ErrorCode, InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.kv.tablet import PutRequest, PutResult
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import partition_id_of
+from forebay.protocol.messages import Message
+from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.replica import AppendRequest, AppendResult
+
+_ACKS = (-1, 0, 1)
+_ACKS_NONE = 0
+_LOCAL_AGGREGATE = 2
+_BACKPRESSURE_VERSION = 2
+"""From this PutKv version on clients understand error 72."""
+
+
+@serves(ApiKey.INIT_WRITER)
+async def init_writer(context: ServerContext, _call: Call) -> Message:
+    return pb.InitWriterResponse(writer_id=await context.in_coordinator(context.store.take, "writer"))
+
+
+def _check_acks(acks: int) -> None:
+    if acks not in _ACKS:
+        raise InvalidRequest(f"acks is {acks}; it can be -1 (all), 0 or 1", ErrorCode.INVALID_REQUIRED_ACKS)
+
+
+def _refuse_historical(message: Any) -> None:
+    if message.HasField("original_partition_name"):
+        raise UnsupportedOperation(
+            "Forebay does not serve historical partitions yet (docs/limits.md)",
+            ErrorCode.PARTITION_NOT_EXISTS,
+        )
+
+
+@serves(ApiKey.PRODUCE_LOG)
+async def produce_log(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    _check_acks(request.acks)
+    response = pb.ProduceLogResponse()
+
+    async def append(message: Any, payload: memoryview, answer: Any) -> None:
+        _refuse_historical(message)
+        replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
+        future = replica.append(AppendRequest(payload, request.acks))
+        result: AppendResult | None = await acknowledged(future, request.acks, request.timeout_ms)
+        if result is not None:
+            if result.error is not None:
+                raise result.error
+            answer.base_offset = result.base_offset
+
+    await _for_each_bucket(request.buckets_req, call, response.buckets_resp, append)
+    return response
+
+
+@serves(ApiKey.PUT_KV)
+async def put_kv(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    _check_acks(request.acks)
+    if request.HasField("agg_mode") and request.agg_mode == _LOCAL_AGGREGATE:
+        raise UnsupportedOperation("aggregation mode 2 (local aggregate) is not supported by any Fluss server")
+    targets = tuple(request.target_columns)
+    response = pb.PutKvResponse()
+
+    async def put(message: Any, payload: memoryview, answer: Any) -> None:
+        _refuse_historical(message)
+        replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
+        check_key_version(replica.table.info, call.api_version)
+        future = replica.put(PutRequest(payload, targets, request.acks))
+        result: PutResult | None = await acknowledged(future, request.acks, request.timeout_ms)
+        if result is not None:
+            if result.error is not None:
+                raise result.error
+            answer.log_end_offset = result.log_end_offset
+
+    await _for_each_bucket(request.buckets_req, call, response.buckets_resp, put)
+    if call.api_version < _BACKPRESSURE_VERSION:
+        for answer in response.buckets_resp:
+            if answer.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
+                answer.error_code = ErrorCode.KV_STORAGE_EXCEPTION
+    return response
+
+
+def check_key_version(info: TableInfo, api_version: int) -> None:
+    """Refuse clients that would encode keys in the old way where that differs (reference fluss.md, 1.3)."""
+    descriptor = info.descriptor
+    if (
+        api_version == 0
+        and descriptor.kv_format_version >= 2
+        and descriptor.lake_format is not None
+        and not descriptor.is_default_bucket_key
+    ):
+        raise UnsupportedOperation(
+            f"table {info.path} encodes its keys in a way that this client's version of the request does not know; "
+            "use a newer client"
+        )
+
+
+async def _for_each_bucket(
+    messages: Any, call: Call, answers: Any, work: Callable[[Any, memoryview, Any], Awaitable[None]]
+) -> None:
+    """Work on all buckets of a request at once; a failure stays with its bucket. Answers come in request order."""
+
+    async def one(message: Any, payload: memoryview, answer: Any) -> None:
+        try:
+            await work(message, payload, answer)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            put_error(answer, e)
+
+    jobs = []
+    for message, payload in zip(messages, call.payloads, strict=True):
+        answer = answers.add(bucket_id=message.bucket_id)
+        if message.HasField("partition_id"):
+            answer.partition_id = message.partition_id
+        jobs.append(one(message, payload, answer))
+    if len(jobs) == 1:
+        await jobs[0]
+    else:
+        await asyncio.gather(*jobs)
+
+
+async def acknowledged(future: Future[Any], acks: int, timeout_ms: int) -> Any:
+    """The result of a queued write, or None where nobody waits for it (acks=0)."""
+    if acks == _ACKS_NONE:
+        return None
+    waiting = asyncio.wrap_future(future)
+    done, _ = await asyncio.wait([waiting], timeout=timeout_ms / 1000)
+    if not done:
+        raise Unavailable(
+            f"the write was not acknowledged within {timeout_ms} ms; it may still be written",
+            ErrorCode.REQUEST_TIME_OUT,
+        )
+    return waiting.result()

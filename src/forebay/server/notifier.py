@@ -1,0 +1,40 @@
+"""Waking long polls: whoever waits for a bucket to grow is told, on the event loop, when its high watermark moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from forebay.metadata.table import TableBucket
+
+
+class ProgressNotifier:
+    """Waiters by bucket. `progressed` may be called from any thread; everything else belongs to the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: dict[TableBucket, set[asyncio.Event]] = {}
+
+    def progressed(self, bucket: TableBucket) -> None:
+        """`bucket` has new records, or is gone: let its waiters look again."""
+        if bucket in self._waiters:  # a stale look is harmless: a waiter looks once more after it has registered
+            self._loop.call_soon_threadsafe(self._wake, bucket)
+
+    def _wake(self, bucket: TableBucket) -> None:
+        for event in self._waiters.get(bucket, ()):
+            event.set()
+
+    def register(self, buckets: Iterable[TableBucket]) -> asyncio.Event:
+        """An event that is set when any of `buckets` moves. `unregister` it afterwards."""
+        event = asyncio.Event()
+        for bucket in buckets:
+            self._waiters.setdefault(bucket, set()).add(event)
+        return event
+
+    def unregister(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> None:
+        for bucket in buckets:
+            waiting = self._waiters.get(bucket)
+            if waiting is not None:
+                waiting.discard(event)
+                if not waiting:
+                    del self._waiters[bucket]

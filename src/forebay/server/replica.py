@@ -1,0 +1,209 @@
+"""One bucket on this server: its log, its key-value state if the table has a primary key, and its lane of writes.
+
+Writes go through the lane (one group at a time); reads run in any thread. The high watermark, up to which clients read,
+follows what is durable. A write with acks=1 or 0 is visible as soon as it is acknowledged, before it is durable: its
+writer asked for that (design.md D6), and readers of such a table accept it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
+from forebay.codec.layout import RowFormat
+from forebay.codec.log_batch import decode_row_batch, validate_arrow_body
+from forebay.codec.log_batch_header import iter_headers, verify_crc
+from forebay.codec.rows import row_codec
+from forebay.kv.checkpoint import KvFolder
+from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import LogFormat, TableBucket
+from forebay.server.catalog import LiveTable
+from forebay.server.lane import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """Log batches to append. `records` holds one or more of them, as a client sent them."""
+
+    records: bytes | memoryview
+    acks: int = ACKS_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """The offset that the first record got (of the original batch, for a repeated one), or why there is none."""
+
+    base_offset: int = -1
+    error: ForebayError | None = None
+
+
+class BucketReplica:
+    """A bucket that is open on this server."""
+
+    def __init__(
+        self,
+        bucket: TableBucket,
+        table: LiveTable,
+        log: LogTablet,
+        kv: KvTablet | None,
+        kv_folder: KvFolder | None,
+        executor: Executor,
+        on_progress: Callable[[TableBucket], None],
+    ) -> None:
+        """`on_progress` is called, in a writing thread, when the high watermark has moved."""
+        self.bucket = bucket
+        self.table = table
+        self.log = log
+        self._kv = kv
+        self._kv_folder = kv_folder
+        self._on_progress = on_progress
+        self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor, self._append_group)
+        self._put_lane: Lane[PutRequest, PutResult] = Lane(executor, self._put_group)
+        self.closed = False
+
+    @property
+    def kv(self) -> KvTablet:
+        """The key-value state. Raises `InvalidRequest` (NON_PRIMARY_KEY_TABLE) for a log table."""
+        if self._kv is None:
+            raise InvalidRequest(
+                f"table {self.table.info.path} has no primary key, which this operation needs",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        return self._kv
+
+    @property
+    def has_kv(self) -> bool:
+        return self._kv is not None
+
+    # ---- log tables -------------------------------------------------------------------------------------------------
+
+    def append(self, request: AppendRequest) -> Future[AppendResult]:
+        """Append to a log table. The future's result is ready when the acknowledgement that was asked for is due."""
+        if self._kv is not None:
+            raise InvalidRequest(
+                f"table {self.table.info.path} has a primary key; rows are put into it, not appended",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        self._require_open()
+        return self._append_lane.submit(request)
+
+    def _append_group(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
+        results: list[AppendResult] = []
+        unsynced_end = -1
+        for request in requests:
+            try:
+                self._check_batches(request.records)
+                appended = self.log.append_as_leader(request.records)
+            except ForebayError as e:
+                results.append(AppendResult(error=e))
+                continue
+            if request.acks != ACKS_ALL:
+                unsynced_end = appended.next_offset
+            results.append(AppendResult(appended.base_offset))
+        if any(r.acks == ACKS_ALL and not a.error for r, a in zip(requests, results)):
+            try:
+                self.log.sync()
+            except ForebayError as e:
+                return [a if a.error else AppendResult(error=e) for a in results]
+        self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
+        return results
+
+    def _check_batches(self, records: bytes | memoryview) -> None:
+        """Records must be readable under the schema that they name.
+
+        Raises `NotFound`, `CorruptData`, `InvalidRequest`.
+        """
+        info = self.table.info
+        log_format = info.descriptor.log_format
+        for position, header in iter_headers(records):
+            if not 0 < header.schema_id <= info.schema_id:
+                verify_crc(records, position, header)  # a schema id in a damaged batch is no schema id
+                raise NotFound(
+                    f"the batch has schema {header.schema_id}, but the latest schema of {info.path} is "
+                    f"{info.schema_id}",
+                    ErrorCode.SCHEMA_NOT_EXIST,
+                )
+            if not header.append_only:
+                raise CorruptData(
+                    f"a batch for log table {info.path} has change types; it may hold appends only",
+                    ErrorCode.CORRUPT_RECORD_EXCEPTION,
+                )
+            columns = self.table.schema_by_id(header.schema_id).columns
+            try:
+                if log_format is LogFormat.ARROW:
+                    validate_arrow_body(records, position, header, columns)
+                else:
+                    rows, _ = decode_row_batch(records, position, header)
+                    row_codec(columns, RowFormat(log_format.value)).decode(rows)
+            except CorruptData as e:
+                verify_crc(records, position, header)
+                # The bytes came as they were sent, so sending them again is in vain; clients repeat after CORRUPT_*.
+                raise InvalidRequest(
+                    f"the batch does not fit log table {info.path}, whose log format is {log_format.value}: "
+                    f"{e.message}",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                ) from e
+
+    def _raise_high_watermark(self, offset: int) -> None:
+        if offset > self.log.high_watermark:
+            self.log.high_watermark = min(offset, self.log.log_end_offset)
+            self._on_progress(self.bucket)
+
+    # ---- primary-key tables -----------------------------------------------------------------------------------------
+
+    def put(self, request: PutRequest) -> Future[PutResult]:
+        """Put and delete rows. Raises `InvalidRequest` for a log table."""
+        _ = self.kv
+        self._require_open()
+        return self._put_lane.submit(request)
+
+    def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+        before = self.log.high_watermark
+        results = self.kv.put_group(requests)
+        if self.log.high_watermark > before:
+            self._on_progress(self.bucket)
+        return results
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise Unavailable(
+                f"bucket {self.bucket} of table {self.table.info.path} is closed",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
+
+    # ---- upkeep -----------------------------------------------------------------------------------------------------
+
+    def sync_idle(self) -> None:
+        """Make durable what acks=1 and 0 left in the page cache."""
+        if self.log.synced_offset < self.log.log_end_offset:
+            self.log.sync()
+
+    def checkpoint_if_grown(self, records_min: int) -> bool:
+        """Write a checkpoint of the key-value state if the changelog has grown by `records_min` since the last one."""
+        if self._kv is None or self._kv_folder is None:
+            return False
+        if self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
+            return False
+        self._kv_folder.write_checkpoint(self._kv.engine)
+        return True
+
+    def close(self) -> None:
+        """Close orderly: the log is synced, the state's files can be trusted."""
+        self.closed = True
+        with ExitStack() as closing:  # every part is closed, whatever becomes of the others
+            closing.callback(self.log.close)
+            if self._kv is not None and self._kv_folder is not None:
+                closing.callback(self._kv_folder.close_engine, self._kv.engine)
+            if not self.log.is_offline:
+                self.log.sync()
+
+    def abandon(self) -> None:
+        """Let go of a bucket whose files are about to be removed."""
+        self.closed = True
+        if self._kv is not None:
+            self._kv.engine.close()
+        self.log.close()

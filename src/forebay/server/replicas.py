@@ -1,0 +1,307 @@
+"""All buckets that are open on this server: opened on first use, checkpointed, closed, dropped.
+
+Opening a bucket may mean to recover its log and to replay changelog into its key-value state; it happens in a thread,
+once, and everybody who wants the bucket waits for that one opening.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from pathlib import Path
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.fs import names
+from forebay.fs.interface import FileSystem
+from forebay.kv.checkpoint import KvFolder
+from forebay.kv.engine import EngineFactory, KvEngine
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.scanner import ScannerManager
+from forebay.kv.tablet import KvTablet
+from forebay.log.checkpoints import DataDirectory
+from forebay.log.config import LogConfig
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
+from forebay.server.catalog import Catalog, LiveTable
+from forebay.server.metadata_store import MetadataStore
+from forebay.server.replica import BucketReplica
+
+_LOGGER = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 2.0
+
+ENGINE_PROPERTY = "forebay.kv.engine"
+"""Custom property of a table that chooses its key-value engine."""
+
+
+class ReplicaManager:
+    """Owns the open buckets. Methods may be called from any thread; `open` is the one that may take long."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        data_directory: DataDirectory,
+        catalog: Catalog,
+        store: MetadataStore,
+        scanners: ScannerManager,
+        *,
+        log_config: LogConfig,
+        engine: str,
+        boot_id: str | None,
+        clock: Clock,
+        writers: Executor,
+        on_progress: Callable[[TableBucket], None],
+        engine_factory: EngineFactory | None = None,
+    ) -> None:
+        """`engine_factory` replaces the library engines (for tests)."""
+        self._fs = fs
+        self._directory = data_directory
+        self._catalog = catalog
+        self._store = store
+        self._scanners = scanners
+        self._log_config = log_config
+        self._engine = engine
+        self._engine_factory = engine_factory
+        self._boot_id = boot_id
+        self._clock = clock
+        self._writers = writers
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._opening: dict[TableBucket, Future[BucketReplica]] = {}
+        self._open: dict[TableBucket, BucketReplica] = {}
+        self._closed = False
+        self._clean = data_directory.take_clean_shutdown()
+        self._recovery_points = data_directory.recovery_points.read()
+        self._high_watermarks = data_directory.high_watermarks.read()
+
+    # ---- finding and opening ----------------------------------------------------------------------------------------
+
+    def opened(self, bucket: TableBucket) -> BucketReplica | None:
+        """The replica if it is open already: the fast path."""
+        return self._open.get(bucket)
+
+    def table_of(self, bucket: TableBucket) -> LiveTable:
+        """The table that a bucket belongs to. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET) unless it exists."""
+        table = self._catalog.table_by_id(bucket.table_id)
+        if table is not None and 0 <= bucket.bucket < table.info.bucket_count:
+            partitions = table.current.partitions_by_id
+            if (bucket.partition_id in partitions) if table.info.is_partitioned else bucket.partition_id is None:
+                return table
+        raise Unavailable(
+            f"there is no bucket {bucket} here: the table or partition was dropped, or never had it",
+            ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        )
+
+    def open(self, bucket: TableBucket) -> BucketReplica:
+        """The replica of `bucket`, opened now if need be. Raises what opening raises, every time it is tried."""
+        replica = self._open.get(bucket)
+        if replica is not None:
+            return replica
+        self.table_of(bucket)
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the server is shutting down", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            future = self._opening.get(bucket)
+            mine = future is None
+            if future is None:
+                future = self._opening[bucket] = Future()
+        if not mine:
+            return future.result()
+        try:
+            # Asked once more, now that `drop` sees this opening: files of a dropped bucket must not come back.
+            table = self.table_of(bucket)
+            replica = self._open.get(bucket) or self._open_replica(bucket, table)
+        except BaseException as e:
+            with self._lock:
+                del self._opening[bucket]
+            future.set_exception(e)
+            raise
+        with self._lock:
+            self._open[bucket] = replica
+            del self._opening[bucket]
+        future.set_result(replica)
+        return replica
+
+    def _open_replica(self, bucket: TableBucket, table: LiveTable) -> BucketReplica:
+        partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
+        path = PhysicalTablePath(table.info.path, partition)
+        log_folder = names.join(self._directory.path, names.tablet_folder("log", path, bucket))
+        log = LogTablet.open(
+            self._fs,
+            log_folder,
+            config=self._log_config,
+            clock=self._clock,
+            recovery_point=self._recovery_points.get(bucket),
+            high_watermark=self._high_watermarks.get(bucket, 0),
+            clean_shutdown=self._clean and bucket in self._recovery_points,
+            progress=_SlowProgress(self._clock, f"checking the log of {path}, bytes"),
+        )
+        if log.recovery.cut_bytes:
+            _LOGGER.warning(
+                "cut %d bytes that no acknowledgement vouches for off the end of the log of %s (%s)",
+                log.recovery.cut_bytes,
+                path,
+                log.recovery.cut_reason,
+            )
+        kv: KvTablet | None = None
+        folder: KvFolder | None = None
+        try:
+            if table.info.has_primary_key:
+                kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
+                folder = KvFolder(self._fs, Path(kv_folder))
+                kv = self._open_kv(bucket, table, log, folder)
+        except BaseException:
+            log.close()
+            raise
+        # All that is in the log after opening it is durable (LogTablet.open).
+        log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
+        return BucketReplica(bucket, table, log, kv, folder, self._writers, self._on_progress)
+
+    def _open_kv(self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder) -> KvTablet:
+        factory = self._factory_for(table.info)
+        engine = folder.open_engine(factory, self._boot_id)
+        if engine.state.applied_offset > log.log_end_offset:
+            # The state knows changes that the log has lost, so it is not a state of this log: begin again.
+            _LOGGER.warning("rebuilding the key-value state of %s, which is ahead of its log", bucket)
+            engine.close()
+            folder.discard_engine()
+            engine = folder.open_engine(factory, self._boot_id)
+        counter = f"auto-increment-{table.info.table_id}"
+        tablet = KvTablet(table, log, engine, lambda count: self._store.take(counter, count))
+        self._let_engine_close_scans(engine, bucket)
+        try:
+            replayed = tablet.recover(_SlowProgress(self._clock, f"restoring the state of {bucket}, offsets"))
+        except BaseException:
+            engine.close()
+            raise
+        if replayed:
+            _LOGGER.info("restored the state of %s from %s batches of its changelog", bucket, replayed)
+        return tablet
+
+    def _factory_for(self, info: TableInfo) -> EngineFactory:
+        if self._engine_factory is not None:
+            return self._engine_factory
+        name = info.descriptor.custom_properties.get(ENGINE_PROPERTY, self._engine).lower()
+        return RocksDbEngine if name == "rocksdb" else LmdbEngine
+
+    def _let_engine_close_scans(self, engine: KvEngine, bucket: TableBucket) -> None:
+        if isinstance(engine, LmdbEngine):
+            engine.close_snapshots = lambda: _close_scans(self._scanners, bucket)
+
+    # ---- upkeep -----------------------------------------------------------------------------------------------------
+
+    def replicas(self) -> list[BucketReplica]:
+        return list(self._open.values())
+
+    def save_offsets(self) -> None:
+        """Checkpoint recovery points and high watermarks of all buckets, also of those not opened since the start."""
+        for replica in self.replicas():
+            if not replica.closed:
+                self._recovery_points[replica.bucket] = replica.log.synced_offset
+                self._high_watermarks[replica.bucket] = replica.log.high_watermark
+        self._directory.recovery_points.write(self._recovery_points)
+        self._directory.high_watermarks.write(self._high_watermarks)
+
+    def sync_idle(self) -> None:
+        """Make durable what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
+        for replica in self.replicas():
+            try:
+                replica.sync_idle()
+            except ForebayError as e:
+                _LOGGER.error("bucket %s: %s", replica.bucket, e)
+
+    def checkpoint_grown(self, records_min: int) -> None:
+        for replica in self.replicas():
+            try:
+                if replica.checkpoint_if_grown(records_min):
+                    _LOGGER.info("wrote a checkpoint of the state of %s", replica.bucket)
+            except ForebayError as e:
+                _LOGGER.error("checkpoint of %s failed: %s", replica.bucket, e)
+
+    def expire_writers(self) -> None:
+        for replica in self.replicas():
+            replica.log.expire_writers()
+
+    # ---- closing and dropping ---------------------------------------------------------------------------------------
+
+    def drop(self, buckets: Iterable[TableBucket]) -> None:
+        """Close buckets whose table or partition is gone from the catalog; waiting readers are woken."""
+        for bucket in buckets:
+            with self._lock:
+                opening = self._opening.get(bucket)
+            if opening is not None:
+                opening.exception()
+            with self._lock:
+                replica = self._open.pop(bucket, None)
+                self._recovery_points.pop(bucket, None)
+                self._high_watermarks.pop(bucket, None)
+            _close_scans(self._scanners, bucket)
+            if replica is not None:
+                replica.abandon()
+            self._on_progress(bucket)
+
+    def doomed_folders(self) -> list[str]:
+        """Folders of tables and partitions that were dropped before the last stop, and could not be removed."""
+        return self._store.doomed_folders()
+
+    def remove_folders(self, folders: Iterable[str]) -> None:
+        """Remove folders of what was dropped, and closed by `drop`; what fails is tried again at the next start."""
+        for folder in folders:
+            try:
+                self._fs.remove_tree(names.join(self._directory.path, folder))
+            except ForebayError as e:
+                _LOGGER.warning("cannot remove %s yet: %s", folder, e)
+                continue
+            self._store.folder_removed(folder)
+
+    def close(self) -> Mapping[TableBucket, ForebayError]:
+        """Close all buckets orderly and mark the shutdown clean unless one failed; return the failures."""
+        with self._lock:
+            self._closed = True
+            opening = list(self._opening.values())
+        for future in opening:
+            future.exception()
+        failures: dict[TableBucket, ForebayError] = {}
+        for replica in self.replicas():
+            try:
+                replica.close()
+            except ForebayError as e:
+                _LOGGER.error("closing bucket %s failed: %s", replica.bucket, e)
+                failures[replica.bucket] = e
+                continue
+            self._recovery_points[replica.bucket] = replica.log.synced_offset
+            self._high_watermarks[replica.bucket] = replica.log.high_watermark
+        self._directory.recovery_points.write(self._recovery_points)
+        self._directory.high_watermarks.write(self._high_watermarks)
+        if not failures:
+            self._directory.mark_clean_shutdown()
+        return failures
+
+
+class _SlowProgress:
+    """Tells the log how far a long step has come: nothing in the first two seconds, then every two seconds."""
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        self._clock = clock
+        self._what = what
+        self._next = clock.monotonic() + _PROGRESS_SECONDS
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            _LOGGER.info("%s: %s of %s", self._what, done, total)
+
+
+def _close_scans(scanners: ScannerManager, bucket: TableBucket) -> None:
+    scanners.close_bucket(bucket)
+
+
+def buckets_of(info: TableInfo, partition_ids: Iterable[int]) -> list[TableBucket]:
+    """All buckets of a table: of these partitions, or of the table itself where it is not partitioned."""
+    parents: list[int | None] = list(partition_ids) if info.is_partitioned else [None]
+    return [TableBucket(info.table_id, bucket, parent) for parent in parents for bucket in range(info.bucket_count)]

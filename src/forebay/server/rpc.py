@@ -1,0 +1,208 @@
+"""Connections: bytes in, requests dispatched to handlers, answers out.
+
+One `RpcProtocol` per connection joins the sans-I/O `ServerConnection` to asyncio. Requests start in the order in
+which they came; answers leave when they are ready (clients match them by id). A request that fails, however badly,
+answers with an error bound to it and hurts nobody else; a stream that is no Fluss protocol is closed.
+
+Back-pressure: a connection with too many unanswered requests, or whose peer does not read, is not read from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from forebay.base.errors import ErrorCode, ForebayError
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import Api, ApiKey, ServerRole, api_versions_response
+from forebay.protocol.connection import (
+    ConnectionClosed,
+    ProtocolViolation,
+    RequestReceived,
+    RequestRejected,
+    ServerConnection,
+)
+from forebay.protocol.convert import error_to_wire
+from forebay.protocol.messages import Message
+from forebay.protocol.sasl import Authenticator
+from forebay.server.context import HANDLERS, Answer, Call, ServerContext
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RpcProtocol(asyncio.BufferedProtocol):
+    """One connection of a client."""
+
+    def __init__(
+        self,
+        context: ServerContext,
+        role: ServerRole,
+        listener: str,
+        offered: Mapping[int, Api],
+        authenticator: Authenticator,
+        connections: set[RpcProtocol],
+    ) -> None:
+        self._context = context
+        self._role = role
+        self._listener = listener
+        self._offered = offered
+        self._authenticator = authenticator
+        self._connections = connections
+        self._connection = ServerConnection(
+            offered,
+            authenticate=authenticator.principal is None,
+            frame_bytes_max=context.config.value("netty.server.max-request-size"),
+        )
+        self._open_requests_max: int = context.config.value("netty.server.max-queued-requests")
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading = True
+        self._peer_reads = True
+        self.last_active = context.clock.monotonic()
+
+    # ---- asyncio's side ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.close()
+        self._connections.discard(self)
+        for task in self._tasks:
+            task.cancel()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._connection.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._context.clock.monotonic()
+        self._connection.buffer_updated(nbytes)
+        self._take_events()
+
+    def eof_received(self) -> bool:
+        self._connection.receive_eof()
+        self._take_events()
+        return False
+
+    def pause_writing(self) -> None:
+        self._peer_reads = False
+        self._balance()
+
+    def resume_writing(self) -> None:
+        self._peer_reads = True
+        self._balance()
+
+    def stop_reading(self) -> None:
+        """Take no more requests; those under way are answered."""
+        self._peer_reads = False
+        self._balance()
+
+    def close(self) -> None:
+        """Close the connection, whatever is still under way."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is waiting for its answer."""
+        return self._connection.open_requests == 0
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def _take_events(self) -> None:
+        while (event := self._connection.next_event()) is not None:
+            match event:
+                case RequestReceived():
+                    self._serve(event)
+                case RequestRejected():
+                    self._send_error(event.request_id, event.error)
+                case ProtocolViolation():
+                    _LOGGER.warning("closing a connection on listener %s: %s", self._listener, event.error)
+                    self.close()
+                    return
+                case ConnectionClosed():
+                    return
+                case _:
+                    _LOGGER.error("unexpected event %r", event)
+        self._balance()
+
+    def _serve(self, request: RequestReceived) -> None:
+        try:
+            outcome = self._start(request)
+        except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
+            self._send_error(request.request_id, e)
+            return
+        if isinstance(outcome, Answer | Message):
+            self._send(request.request_id, outcome)
+            return
+        task = asyncio.get_running_loop().create_task(self._finish(request.request_id, outcome))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start(self, request: RequestReceived) -> Any:
+        key = request.api.key
+        if key is ApiKey.API_VERSIONS:
+            return api_versions_response(self._offered, self._role)
+        if key is ApiKey.AUTHENTICATE:
+            return self._authenticate(request)
+        message, payloads = request.parse_split(request.api.request)
+        principal = self._authenticator.principal
+        call = Call(
+            message,
+            payloads,
+            request.api_version,
+            self._role,
+            self._listener,
+            None if principal is None else principal.name,
+        )
+        return HANDLERS[key](self._context, call)
+
+    def _authenticate(self, request: RequestReceived) -> Message:
+        was_known = self._authenticator.principal is not None
+        response = self._authenticator.receive(request.parse(pb.AuthenticateRequest))
+        if not was_known and self._authenticator.principal is not None:
+            self._connection.authenticated()
+        return response
+
+    async def _finish(self, request_id: int, outcome: Awaitable[Answer | Message]) -> None:
+        try:
+            self._send(request_id, await outcome)
+        except Exception as e:  # noqa: BLE001 - the boundary, as above
+            self._send_error(request_id, e)
+        self._balance()
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def _send(self, request_id: int, answer: Answer | Message) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        message, payloads = (answer.message, answer.payloads) if isinstance(answer, Answer) else (answer, ())
+        self._transport.writelines(self._connection.send_response(request_id, message, payloads))
+
+    def _send_error(self, request_id: int, error: BaseException) -> None:
+        if not isinstance(error, ForebayError):
+            _LOGGER.error("internal error", exc_info=error)
+        code, text = error_to_wire(error)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(self._connection.send_error(request_id, code, text))
+            if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
+                self._transport.close()
+
+    def _balance(self) -> None:
+        """Stop reading while the peer does not read or has too much under way; go on when that is over."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        waiting = self._connection.open_requests
+        if self._reading and (not self._peer_reads or waiting >= self._open_requests_max):
+            self._reading = False
+            self._transport.pause_reading()
+        elif not self._reading and self._peer_reads and waiting <= self._open_requests_max // 2:
+            self._reading = True
+            self._transport.resume_reading()
+
+
+ProtocolFactory = Callable[[], RpcProtocol]

@@ -1,0 +1,348 @@
+"""A running server: its parts put together, its listeners, its upkeep, its end.
+
+One process plays both roles of a Fluss cluster, coordinator and tablet server, each on a port of its own, because
+clients check whom they talk to (design.md D2, D3). Everything that clients see happens on one event loop; threads do
+what blocks: one for metadata, some for writing buckets, some for reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.host import boot_id
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.fs.interface import FileSystem
+from forebay.fs.local import LocalFileSystem
+from forebay.kv.engine import EngineFactory
+from forebay.kv.scanner import ScannerManager
+from forebay.log.checkpoints import DataDirectory
+from forebay.protocol.api import ApiKey, ServerRole, offered
+from forebay.protocol.convert import ServerNode
+from forebay.protocol.listeners import (
+    Listener,
+    SecurityProtocol,
+    authenticator_factory,
+    parse_listeners,
+)
+from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
+from forebay.server.catalog import Catalog
+from forebay.server.config import ServerConfig
+from forebay.server.context import HANDLERS, ServerContext
+from forebay.server.metadata_store import MetadataStore
+from forebay.server.notifier import ProgressNotifier
+from forebay.server.replicas import ReplicaManager
+from forebay.server.rpc import RpcProtocol
+
+_LOGGER = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.sqlite"
+CLIENT_LISTENER = "CLIENT"
+SASL_LISTENER = "CLIENT_SASL"
+_COORDINATOR_ID = 0
+_DRAIN_SECONDS = 5.0
+"""How long a stopping server lets requests that are under way finish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a server answers: `host:port` of the coordinator role, which clients bootstrap from."""
+
+    bootstrap_servers: str
+    sasl_bootstrap_servers: str | None
+    tablet_servers: str
+
+
+@dataclass
+class _Bound:
+    """A listener of one role, bound to its port."""
+
+    role: ServerRole
+    listener: Listener
+    sockets: list[socket.socket]
+    server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        port: int = self.sockets[0].getsockname()[1]
+        return port
+
+
+@dataclass
+class Injected:
+    """What tests and simulations replace: clock, identifiers, file system, key-value engine, boot id."""
+
+    clock: Clock = SYSTEM_CLOCK
+    ids: IdSource = SYSTEM_IDS
+    fs: FileSystem = field(default_factory=LocalFileSystem)
+    engine_factory: EngineFactory | None = None
+    boot_id: Callable[[], str | None] = boot_id
+
+
+class ForebayServer:
+    """One server. `start` and `stop` belong to one event loop; make a new object to start again."""
+
+    def __init__(self, config: ServerConfig, injected: Injected | None = None) -> None:
+        self.config = config
+        self._injected = injected or Injected()
+        self._connections: set[RpcProtocol] = set()
+        self._bound: list[_Bound] = []
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._context: ServerContext | None = None
+        self._directory: DataDirectory | None = None
+        self._executors: list[ThreadPoolExecutor] = []
+
+    @property
+    def context(self) -> ServerContext:
+        """The parts of the running server."""
+        if self._context is None:
+            raise InvalidRequest("the server is not running")
+        return self._context
+
+    # ---- starting ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Addresses:
+        """Open the data directory, bind the listeners and serve. Raises what is wrong, with nothing left behind."""
+        try:
+            self._bound = _bind_all(self.config)
+            self._open_parts()
+            await self._listen()
+        except BaseException:
+            await self.stop()
+            raise
+        self._start_upkeep()
+        addresses = self._addresses()
+        _LOGGER.info("serving %s on %s", self.config.data_dir, addresses.bootstrap_servers)
+        return addresses
+
+    def _open_parts(self) -> None:
+        config, injected = self.config, self._injected
+        data_dir = Path(config.data_dir).absolute()
+        directory = self._directory = DataDirectory.open(injected.fs, str(data_dir))
+        coordinator = self._executor("forebay-coordinator", 1)
+        writers = self._executor("forebay-write", config.value("server.worker-threads"))
+        io = self._executor("forebay-io", config.value("server.io-pool.size"))
+        data_dir.mkdir(parents=True, exist_ok=True)
+        store = MetadataStore(data_dir / METADATA_FILE)
+        catalog = Catalog(store, injected.clock, config.catalog_limits)
+        scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
+        notifier = ProgressNotifier(asyncio.get_running_loop())
+        replicas = ReplicaManager(
+            injected.fs,
+            directory,
+            catalog,
+            store,
+            scanners,
+            log_config=config.log_config,
+            engine=config.value("kv.engine"),
+            engine_factory=injected.engine_factory,
+            boot_id=injected.boot_id(),
+            clock=injected.clock,
+            writers=writers,
+            on_progress=notifier.progressed,
+        )
+        self._context = ServerContext(
+            config, catalog, store, replicas, scanners, notifier, injected.clock, coordinator, io
+        )
+        for bound in self._bound:
+            self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
+        coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
+
+    def _executor(self, name: str, threads: int) -> ThreadPoolExecutor:
+        executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._executors.append(executor)
+        return executor
+
+    def _nodes_of(self, listener: str) -> tuple[ServerNode, ServerNode]:
+        """Coordinator and tablet server, at the addresses that clients of this listener can reach."""
+        found = {bound.role: bound for bound in self._bound if bound.listener.name == listener}
+
+        def node(role: ServerRole, node_id: int) -> ServerNode:
+            bound = found[role]
+            return ServerNode(
+                node_id, bound.listener.advertised_host, bound.listener.advertised_port or bound.port, role
+            )
+
+        return node(ServerRole.COORDINATOR, _COORDINATOR_ID), node(
+            ServerRole.TABLET, self.config.value("tablet-server.id")
+        )
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for bound in self._bound:
+            apis = offered((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, *HANDLERS), bound.role)
+            authenticators = authenticator_factory(bound.listener, _security_settings(self.config))
+
+            def connection(bound: _Bound = bound, apis=apis, authenticators=authenticators) -> RpcProtocol:  # type: ignore[no-untyped-def]
+                return RpcProtocol(
+                    self.context, bound.role, bound.listener.name, apis, authenticators(), self._connections
+                )
+
+            for sock in bound.sockets:
+                bound.server = await loop.create_server(connection, sock=sock)
+
+    def _addresses(self) -> Addresses:
+        def of(role: ServerRole, protocol: SecurityProtocol) -> str | None:
+            for bound in self._bound:
+                if bound.role is role and bound.listener.protocol is protocol:
+                    return f"{bound.listener.advertised_host}:{bound.listener.advertised_port or bound.port}"
+            return None
+
+        plain = of(ServerRole.COORDINATOR, SecurityProtocol.PLAINTEXT)
+        sasl = of(ServerRole.COORDINATOR, SecurityProtocol.SASL)
+        tablets = of(ServerRole.TABLET, SecurityProtocol.PLAINTEXT) or of(ServerRole.TABLET, SecurityProtocol.SASL)
+        return Addresses(plain or sasl or "", sasl, tablets or "")
+
+    # ---- upkeep -----------------------------------------------------------------------------------------------------
+
+    def _start_upkeep(self) -> None:
+        context, config = self.context, self.config
+        every = self._every
+        replicas = context.replicas
+        every(config.seconds("kv.scanner.expiration-interval"), context.scanners.expire)
+        every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.sync_idle)
+        every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.save_offsets)
+        records_min = config.value("kv.checkpoint.records")
+        every(config.seconds("kv.snapshot.interval"), lambda: replicas.checkpoint_grown(records_min))
+        every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
+        idle_max = config.seconds("netty.connection.max-idle-time")
+        self._upkeep.append(asyncio.create_task(self._close_idle_connections(idle_max)))
+
+    def _every(self, seconds: float, work: Callable[[], object]) -> None:
+        """Run `work` in a thread every `seconds`; a failure is logged and does not end it."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await self.context.in_io(work)
+                except Exception:
+                    _LOGGER.exception("upkeep failed and will be tried again")
+
+        self._upkeep.append(asyncio.create_task(repeat()))
+
+    async def _close_idle_connections(self, idle_max: float) -> None:
+        while True:
+            await asyncio.sleep(min(idle_max, 30.0))
+            horizon = self.context.clock.monotonic() - idle_max
+            for connection in list(self._connections):
+                if connection.is_idle and connection.last_active < horizon:
+                    connection.close()
+
+    # ---- stopping ---------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop serving, finish what is under way, close everything orderly. A second call does nothing."""
+        for task in self._upkeep:
+            task.cancel()
+        self._upkeep.clear()
+        for bound in self._bound:
+            if bound.server is not None:
+                bound.server.close()
+            for sock in bound.sockets:
+                sock.close()
+        self._bound.clear()
+        await self._drain()
+        for connection in list(self._connections):
+            connection.close()
+        context, self._context = self._context, None
+        if context is not None:
+            context.scanners.shut_down()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, context.replicas.close)
+            for executor in self._executors:
+                executor.shutdown(wait=True)
+            context.store.close()
+        self._executors.clear()
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.close()
+
+    async def _drain(self) -> None:
+        """Give requests that are being answered a moment; long polls do not count on getting one."""
+        for connection in self._connections:
+            connection.stop_reading()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _DRAIN_SECONDS
+        while loop.time() < deadline and any(not connection.is_idle for connection in self._connections):
+            await asyncio.sleep(0.01)
+
+
+# ---- listeners ------------------------------------------------------------------------------------------------------
+
+
+def _security_settings(config: ServerConfig) -> Mapping[str, str]:
+    settings = dict(config.settings)
+    if config.sasl:
+        settings.setdefault("security.sasl.enabled.mechanisms", "PLAIN")
+    return settings
+
+
+def _listeners(config: ServerConfig, role: ServerRole) -> tuple[Listener, ...]:
+    """The listeners of one role: from Fluss's settings where they are given, else from host and ports."""
+    prefix = "coordinator." if role is ServerRole.COORDINATOR else "tablet-server."
+    settings = dict(_security_settings(config))
+    for key in ("bind.listeners", "advertised.listeners"):
+        own = settings.get(prefix + key)
+        if own is not None:
+            settings[key] = own
+        elif role is ServerRole.TABLET and key in settings:
+            settings[key] = _with_port(settings[key], config.tablet_port)
+    port = config.coordinator_port if role is ServerRole.COORDINATOR else config.tablet_port
+    if "bind.listeners" in settings:
+        return parse_listeners(settings)
+    listeners = [Listener(CLIENT_LISTENER, SecurityProtocol.PLAINTEXT, config.host, port, config.host, 0)]
+    if config.sasl:
+        listeners.append(Listener(SASL_LISTENER, SecurityProtocol.SASL, config.host, 0, config.host, 0))
+    return tuple(listeners)
+
+
+def _with_port(listeners: str, port: int) -> str:
+    """The same listeners for the other role: the first at `port`, the others at ports that the system picks."""
+    parts = [part.strip().rpartition(":")[0] for part in listeners.split(",")]
+    return ",".join(f"{part}:{port if i == 0 else 0}" for i, part in enumerate(parts))
+
+
+def _bind_all(config: ServerConfig) -> list[_Bound]:
+    """Bind every listener of both roles; nothing stays bound when one of them fails."""
+    bound: list[_Bound] = []
+    try:
+        for role in (ServerRole.COORDINATOR, ServerRole.TABLET):
+            for listener in _listeners(config, role):
+                shown = listener if listener.advertised_port else replace(listener, advertised_port=0)
+                bound.append(_Bound(role, shown, [_bind(listener)]))
+    except BaseException:
+        for each in bound:
+            for sock in each.sockets:
+                sock.close()
+        raise
+    return bound
+
+
+def _bind(listener: Listener) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(address)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as e:
+        raise InvalidRequest(
+            f"cannot listen on {listener.host}:{listener.port}: {e.strerror or e}. Stop what uses that port, or "
+            "choose another one (0 lets the system choose)",
+            ErrorCode.CONFIG_EXCEPTION,
+        ) from e
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,62 @@
+"""What all proxies of one catalog share: the JVM, the session, the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forebay.client.admin import Admin
+from forebay.client.connection import Connection, shared_connection
+from forebay.client.options import Settings
+from forebay.spark.jvm import JavaObject, Jvm
+from forebay.spark.options import SERVER_SIDE, SESSION_PREFIX, STRATEGY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class CatalogContext:
+    """A catalog's name, its cluster, and the session that it is attached to.
+
+    The session is held weakly: it holds the catalog, and a cycle between the JVM and Python is never collected.
+    """
+
+    jvm: Jvm
+    catalog: str
+    settings: Settings
+    weak_session: JavaObject
+
+    @classmethod
+    def of(cls, session: SparkSession, catalog: str, settings: Settings) -> CatalogContext:
+        jvm = Jvm.of(session)
+        return cls(jvm, catalog, settings, jvm.weak(session._jsparkSession))
+
+    @property
+    def connection(self) -> Connection:
+        """The driver's connection, which all catalogs of the same cluster share."""
+        return shared_connection(self.settings)
+
+    @property
+    def admin(self) -> Admin:
+        return self.connection.admin
+
+    @property
+    def session(self) -> JavaObject:
+        """The session's Java object."""
+        return self.weak_session.get()
+
+    @property
+    def cores(self) -> int:
+        """Tasks that the cluster runs at the same time."""
+        return int(self.jvm.context.defaultParallelism)
+
+    def session_options(self) -> dict[str, str]:
+        """The scan options in the session's configuration."""
+        conf = self.session.sessionState().conf()
+        names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE)]
+        return {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
+
+    def full_name(self, path: object) -> str:
+        """How the table is written in SQL."""
+        return f"{self.catalog}.{path}"

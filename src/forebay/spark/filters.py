@@ -1,0 +1,376 @@
+"""Spark's filters -> `forebay.metadata.predicate`.
+
+Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm` reads such a tree into the three values of this
+module (`Call`, `Reference`, `Literal`), and `to_predicate` converts it, or answers None: then Spark filters by itself.
+
+Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
+no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
+leaves, where three-valued logic allows it. Literals come as text in Spark's internal form (dates are days, timestamps
+are microseconds), which unlike Java's objects knows no time zones.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest
+from forebay.codec import filters
+from forebay.codec.arrow_types import arrow_type
+from forebay.metadata.partitions import partition_value
+from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
+from forebay.metadata.table import Column, PartitionInfo
+from forebay.metadata.types import TypeRoot
+from forebay.spark.schemas import MICROSECOND_DIGITS
+
+_F = LeafFunction
+_C = CompoundFunction
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A column, or a field inside one: its name parts."""
+
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value: Spark's text of it, and the JSON of its type."""
+
+    text: str
+    type_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """The values of an IN list: Spark's text of the list ("1, 2"), and the JSON of their type."""
+
+    text: str
+    type_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A Python value, where the filter was written in Python; for IN a tuple of them."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of expressions. One that nobody understands has a name that is in no table here."""
+
+    name: str
+    children: tuple[Expression, ...] = ()
+
+
+Expression = Reference | Literal | Literals | Value | Call
+
+_COMPARISONS = {
+    "=": _F.EQUAL,
+    "<>": _F.NOT_EQUAL,
+    "<": _F.LESS_THAN,
+    "<=": _F.LESS_OR_EQUAL,
+    ">": _F.GREATER_THAN,
+    ">=": _F.GREATER_OR_EQUAL,
+}
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_TEXT = {"STARTS_WITH": _F.STARTS_WITH, "ENDS_WITH": _F.ENDS_WITH, "CONTAINS": _F.CONTAINS}
+_NEGATED = {
+    _F.EQUAL: _F.NOT_EQUAL,
+    _F.NOT_EQUAL: _F.EQUAL,
+    _F.LESS_THAN: _F.GREATER_OR_EQUAL,
+    _F.LESS_OR_EQUAL: _F.GREATER_THAN,
+    _F.GREATER_THAN: _F.LESS_OR_EQUAL,
+    _F.GREATER_OR_EQUAL: _F.LESS_THAN,
+    _F.IS_NULL: _F.IS_NOT_NULL,
+    _F.IS_NOT_NULL: _F.IS_NULL,
+    _F.IN: _F.NOT_IN,
+    _F.NOT_IN: _F.IN,
+}
+
+
+class _NotConvertible(Exception):
+    """Spark has to evaluate this filter by itself."""
+
+
+def to_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate | None:
+    """The same filter on `columns`, or None where it cannot be expressed exactly."""
+    try:
+        predicate = _convert(expression, {column.name: column for column in columns}, negated=False)
+        return filters.normalize(predicate, columns)
+    except (_NotConvertible, InvalidRequest):
+        return None
+
+
+def require_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate:
+    """The same filter on `columns`. Raises `InvalidRequest` where it cannot be expressed."""
+    try:
+        predicate = _convert(expression, {column.name: column for column in columns}, negated=False)
+    except _NotConvertible as e:
+        raise InvalidRequest(
+            "the filter has a part that cannot be evaluated here: use columns compared with values, IN, LIKE with one "
+            "% at an end or one at each, IS NULL, BETWEEN, joined by AND, OR and NOT"
+        ) from e
+    return filters.normalize(predicate, columns)
+
+
+def _convert(expression: Expression, columns: Mapping[str, Column], negated: bool) -> Predicate:
+    if not isinstance(expression, Call):
+        raise _NotConvertible
+    name, children = expression.name, expression.children
+    if name == "NOT" and len(children) == 1:
+        return _convert(children[0], columns, not negated)
+    if name in ("AND", "OR") and len(children) >= 2:
+        # De Morgan; it holds in three-valued logic too.
+        function = _C.AND if (name == "AND") != negated else _C.OR
+        return Compound(function, tuple(_convert(child, columns, negated) for child in children))
+    if name == "<=>":
+        return _null_safe_equal(children, columns, negated)
+    leaf = _leaf(name, children, columns)
+    if not negated:
+        return leaf
+    opposite = _NEGATED.get(leaf.function)
+    if opposite is None:
+        raise _NotConvertible
+    return Leaf(opposite, leaf.column, leaf.literals)
+
+
+def _leaf(name: str, children: Sequence[Expression], columns: Mapping[str, Column]) -> Leaf:
+    if name in ("IS_NULL", "IS_NOT_NULL") and len(children) == 1:
+        return Leaf(LeafFunction[name], _column(children[0], columns).name)
+    if len(children) != 2:
+        raise _NotConvertible
+    left, right = children
+    if name in _COMPARISONS and isinstance(left, Literal | Value):
+        left, right, name = right, left, _MIRRORED[name]
+    column = _comparable_column(left, columns)
+    if name == "IN" and isinstance(right, Literals):
+        return Leaf(_F.IN, column.name, tuple(parse_literals(right)))
+    if name == "IN" and isinstance(right, Value):
+        return Leaf(_F.IN, column.name, tuple(right.value))
+    function = _COMPARISONS.get(name, _TEXT.get(name))
+    if function is None:
+        raise _NotConvertible
+    return Leaf(function, column.name, (_value(right),))
+
+
+def _null_safe_equal(children: Sequence[Expression], columns: Mapping[str, Column], negated: bool) -> Predicate:
+    if len(children) != 2:
+        raise _NotConvertible
+    left, right = reversed(children) if isinstance(children[0], Literal) else children
+    column, value = _comparable_column(left, columns), _value(right)
+    if value is None:
+        return Leaf(_F.IS_NOT_NULL if negated else _F.IS_NULL, column.name)
+    if not negated:
+        return Leaf(_F.EQUAL, column.name, (value,))
+    return Compound(_C.OR, (Leaf(_F.IS_NULL, column.name), Leaf(_F.NOT_EQUAL, column.name, (value,))))
+
+
+def _column(expression: Expression, columns: Mapping[str, Column]) -> Column:
+    if not isinstance(expression, Reference) or len(expression.parts) != 1:
+        raise _NotConvertible
+    column = columns.get(expression.parts[0])
+    if column is None:
+        raise InvalidRequest(f"there is no column '{expression.parts[0]}' to filter on; there are {', '.join(columns)}")
+    return column
+
+
+def _comparable_column(expression: Expression, columns: Mapping[str, Column]) -> Column:
+    column = _column(expression, columns)
+    t = column.data_type
+    finer = t.root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
+    if t.is_nested or (finer and (t.precision or 0) > MICROSECOND_DIGITS):
+        raise _NotConvertible
+    return column
+
+
+def _value(expression: Expression) -> Any:
+    if isinstance(expression, Value):
+        return expression.value
+    if not isinstance(expression, Literal):
+        raise _NotConvertible
+    return parse_literal(expression)
+
+
+# ---- literals -------------------------------------------------------------------------------------------------------
+
+_EPOCH = dt.datetime(1970, 1, 1)
+_DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
+_TIME = re.compile(r"time\(\d\)")
+_QUOTED = re.compile(r"'((?:[^']|'')*)'|null")
+
+
+def parse_literal(literal: Literal) -> Any:
+    """The Python value of a literal, as pyarrow would give it."""
+    values = _parse([literal.text], literal.type_json)
+    return values[0]
+
+
+def parse_literals(literals: Literals) -> list[Any]:
+    """The Python values of an IN list."""
+    text = literals.text
+    if json.loads(literals.type_json) != "string":
+        return _parse(text.split(", ") if text else [], literals.type_json)
+    texts, position = [], 0
+    while position < len(text):
+        found = _QUOTED.match(text, position)
+        if found is None or text[found.end() : found.end() + 2] not in (", ", ""):
+            raise _NotConvertible
+        texts.append(found.group())
+        position = found.end() + 2
+    return _parse(texts, literals.type_json)
+
+
+def _parse(texts: Sequence[str], type_json: str) -> list[Any]:
+    name = json.loads(type_json)
+    if not isinstance(name, str):
+        raise _NotConvertible
+    read = _READERS.get(name)
+    if read is None and _DECIMAL.fullmatch(name):
+        read = Decimal
+    if read is None and _TIME.fullmatch(name):
+        read = _time
+    if read is None:
+        raise _NotConvertible
+    try:
+        return [None if text == "null" else read(text) for text in texts]
+    except (KeyError, ValueError, ArithmeticError) as e:
+        raise _NotConvertible from e
+
+
+def _string(text: str) -> str:
+    found = _QUOTED.fullmatch(text)
+    if found is None or found.group(1) is None:
+        raise _NotConvertible
+    return found.group(1).replace("''", "'")
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _float(text: str) -> float:
+    return float(np.float32(text))
+
+
+def _binary(text: str) -> bytes:
+    if not text.startswith("0x"):
+        raise _NotConvertible
+    return bytes.fromhex(text[2:])
+
+
+def _date(text: str) -> dt.date:
+    return (_EPOCH + dt.timedelta(days=int(text))).date()
+
+
+def _timestamp_ntz(text: str) -> dt.datetime:
+    return _EPOCH + dt.timedelta(microseconds=int(text))
+
+
+def _timestamp(text: str) -> dt.datetime:
+    return _timestamp_ntz(text).replace(tzinfo=dt.UTC)
+
+
+def _time(text: str) -> dt.time:
+    microseconds, nanoseconds = divmod(int(text), 1000)
+    if nanoseconds:
+        raise _NotConvertible
+    return (_EPOCH + dt.timedelta(microseconds=microseconds)).time()
+
+
+_READERS: dict[str, Any] = {
+    "boolean": _boolean,
+    "byte": int,
+    "short": int,
+    "integer": int,
+    "long": int,
+    "float": _float,
+    "double": float,
+    "string": _string,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+
+
+# ---- what filters say -----------------------------------------------------------------------------------------------
+
+_SIGNS = {function: sign for sign, function in _COMPARISONS.items()}
+
+
+def to_text(predicate: Predicate) -> str:
+    """A predicate for people, as EXPLAIN shows it."""
+    if isinstance(predicate, Compound):
+        return "(" + f" {predicate.function.name} ".join(to_text(child) for child in predicate.children) + ")"
+    if not isinstance(predicate, Leaf):
+        return repr(predicate)
+    sign = _SIGNS.get(predicate.function, predicate.function.name.replace("_", " "))
+    values = [str(value) if isinstance(value, dt.date) else repr(value) for value in predicate.literals[:10]]
+    more = ", ..." if len(predicate.literals) > 10 else ""
+    if predicate.function in (_F.IN, _F.NOT_IN):
+        return f"{predicate.column} {sign} ({', '.join(values)}{more})"
+    return " ".join([predicate.column, sign, *values])
+
+
+def matching_partitions(
+    partitions: Sequence[PartitionInfo], keys: Sequence[Column], predicates: Iterable[Predicate]
+) -> list[PartitionInfo]:
+    """The partitions whose values match all `predicates`, which read partition keys only."""
+    conditions = list(predicates)
+    if not conditions or not partitions:
+        return list(partitions)
+    arrays = []
+    for position, key in enumerate(keys):
+        values = [partition_value(key.data_type, partition.spec[position][1]) for partition in partitions]
+        arrays.append(pa.array(values, arrow_type(key.data_type, "UTC")))
+    table = pa.table(arrays, names=[key.name for key in keys])
+    for condition in conditions:
+        wanted = filters.mask(filters.bind(condition, keys), table)
+        partitions = [partition for partition, match in zip(partitions, wanted.to_pylist()) if match]
+        table = table.filter(wanted)
+    return list(partitions)
+
+
+def key_values(
+    predicates: Sequence[Predicate], key: Sequence[str], keys_max: int
+) -> tuple[list[tuple[Any, ...]], list[Predicate]] | None:
+    """(the keys that `predicates` allow, what else they ask), if they fix every column of `key`; otherwise None.
+
+    None too where that would be more than `keys_max` keys. Keys are tuples in the order of `key`, each once.
+    """
+    allowed: dict[str, list[Any]] = {}
+    rest: list[Predicate] = []
+    for predicate in predicates:
+        values = _fixed_values(predicate)
+        if values is not None and isinstance(predicate, Leaf) and predicate.column in key:
+            known = allowed.get(predicate.column)
+            distinct = list(dict.fromkeys(value for value in values if value is not None))
+            allowed[predicate.column] = distinct if known is None else [v for v in known if v in distinct]
+        elif not (isinstance(predicate, Leaf) and predicate.function is _F.IS_NOT_NULL and predicate.column in key):
+            rest.append(predicate)
+    if any(name not in allowed for name in key):
+        return None
+    count = 1
+    for name in key:
+        count *= len(allowed[name])
+    if count > keys_max:
+        return None
+    return list(itertools.product(*(allowed[name] for name in key))), rest
+
+
+def _fixed_values(predicate: Predicate) -> tuple[Any, ...] | None:
+    if isinstance(predicate, Leaf) and predicate.function in (_F.EQUAL, _F.IN):
+        return predicate.literals
+    return None

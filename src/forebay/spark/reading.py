@@ -1,0 +1,189 @@
+"""What Spark's workers run to read: splits -> record batches with exactly Spark's schema.
+
+A `ReadFunction` is pickled once for a scan, an `InputPartition` for each task. Both carry all that a worker needs; a
+worker process opens one connection for a cluster and keeps it for later tasks. Batches have about `BATCH_ROWS` rows:
+smaller ones cost the JVM per batch, larger ones memory.
+
+A task that fails part of the way is run again by Spark from its beginning. The log between two offsets never changes,
+so it reads the same again; a bucket of a primary-key table it reads as it is then.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from forebay.base.errors import InternalError
+from forebay.client.connection import Connection, shared_connection
+from forebay.client.options import Settings
+from forebay.client.replay import current_rows
+from forebay.client.views import RowView, rows_without_columns
+from forebay.codec.cast import cast_batch
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableInfo
+from forebay.spark.options import SERVER_SCAN
+from forebay.spark.splits import KvBatchSplit, LogSplit, Split
+from forebay.spark.worker_errors import short_errors
+
+BATCH_ROWS = 1 << 16
+"""Rows of a batch for the JVM: 32 to 64 thousand are fastest."""
+
+SESSIONS_PER_TASK = 2
+"""Buckets that one task scans at the same time, where the user does not say otherwise."""
+
+_SESSIONS = "client.scanner.kv.max-sessions"
+
+
+class SplitsPartition(InputPartition):
+    """The splits of one task."""
+
+    def __init__(self, splits: tuple[Split, ...]) -> None:
+        super().__init__(None)
+        self.splits = splits
+
+    def __repr__(self) -> str:
+        return f"SplitsPartition({', '.join(map(str, self.splits))})"
+
+
+@dataclass(frozen=True)
+class ReadFunction:
+    """How the splits of one scan are read.
+
+    `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
+    (`change_type`, `offset`, `timestamp`); `schema` is what Spark wants to see.
+    """
+
+    settings: Settings
+    info: TableInfo
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    predicate: Predicate | None = None
+    limit: int | None = None
+    strategy: str = SERVER_SCAN
+    include: tuple[str, ...] = ()
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
+        for batch in tasks:
+            for pickled in batch.column(0).to_pylist():
+                partition = pickle.loads(pickled)
+                if isinstance(partition, SplitsPartition):
+                    with short_errors(f"reading table {self.info.path}"):
+                        yield from self.read(partition)
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task's splits. Raises `ForebayError`, which names table and bucket."""
+        connection = shared_connection(self._worker_settings())
+        batches = self._rows(connection, partition.splits)
+        if self.limit is not None:
+            batches = first_rows(batches, self.limit)
+        if not self.schema.names:
+            yield from counted(batches)
+            return
+        for batch in gathered(batches, BATCH_ROWS):
+            yield cast_batch(batch, self.schema, truncate=True)
+
+    def _worker_settings(self) -> Settings:
+        given = dict(self.settings.given)
+        return replace(self.settings, given=tuple(sorted({_SESSIONS: SESSIONS_PER_TASK, **given}.items())))
+
+    def _rows(self, connection: Connection, splits: tuple[Split, ...]) -> Iterator[pa.RecordBatch]:
+        logs = [split for split in splits if isinstance(split, LogSplit)]
+        buckets = [split.bucket for split in splits if isinstance(split, KvBatchSplit)]
+        if logs:
+            yield from self._log_rows(connection, logs)
+        if not buckets:
+            return
+        if self.strategy == SERVER_SCAN:
+            scan = connection.table(self.info).scan(
+                columns=self.columns, filter=self.predicate, limit=self.limit, buckets=buckets
+            )
+            with closing(scan):
+                yield from scan
+            return
+        view = RowView(self.info, self.columns, self.predicate)
+        for bucket in buckets:
+            yield from current_rows(connection, self.info, bucket, view, self.limit).batches
+
+    def _log_rows(self, connection: Connection, splits: list[LogSplit]) -> Iterator[pa.RecordBatch]:
+        reader = connection.table(self.info).log(
+            {split.bucket: split.start for split in splits},
+            {split.bucket: split.stop for split in splits},
+            columns=self.columns,
+            filter=self.predicate,
+            include=self.include,
+        )
+        with closing(reader):
+            yield from reader
+            self._check_complete(splits, reader.positions)
+
+    def _check_complete(self, splits: list[LogSplit], positions: object) -> None:
+        """A task must never be silently short: every split has to be read to its end."""
+        if not isinstance(positions, dict):
+            raise InternalError(f"the log reader of {self.info.path} has no positions")
+        for split in splits:
+            reached = positions.get(split.bucket, split.start)
+            if reached < split.stop:
+                raise InternalError(
+                    f"the log of bucket {split.bucket} of table {self.info.path} ended at offset {reached} instead of "
+                    f"{split.stop}"
+                )
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows of `batches`; nothing is taken from them that is not needed."""
+    left = limit
+    iterator = iter(batches)
+    try:
+        while left > 0:
+            batch = next(iterator, None)
+            if batch is None:
+                return
+            yield batch if batch.num_rows <= left else batch.slice(0, left)
+            left -= batch.num_rows
+    finally:
+        close: Callable[[], None] | None = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+
+
+def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at least `rows` // 2 and at most `rows` rows, but for the last one."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if waiting and count + batch.num_rows > rows:
+            yield joined(waiting)
+            waiting, count = [], 0
+        start = 0
+        while batch.num_rows - start > rows:
+            yield batch.slice(start, rows)
+            start += rows
+        waiting.append(batch.slice(start) if start else batch)
+        count += batch.num_rows - start
+        if count > rows // 2:
+            yield joined(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch with the rows of all."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As many rows, without columns: all that count(*) needs."""
+    rows = sum(batch.num_rows for batch in batches)
+    if rows:
+        yield rows_without_columns(rows)

@@ -1,0 +1,225 @@
+"""Scans: what a query wants of a table -> tasks for Spark's Python workers.
+
+Flow: Spark makes a `ScanBuilder` for every reference to a table in every query, tells it columns, filters and limit,
+and builds a `ScanProxy`. The scan plans when it is first asked for statistics or partitions, once, and keeps the plan:
+buckets and offsets are those of that moment however often Spark runs its tasks.
+
+Filters on partition keys choose partitions and are done with. All others go to the readers, which drop what they can
+(whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from forebay.metadata.predicate import Predicate, all_of
+from forebay.metadata.table import Column
+from forebay.spark.context import CatalogContext
+from forebay.spark.filters import to_predicate, to_text
+from forebay.spark.jvm import CONNECTOR, JavaObject
+from forebay.spark.proxy import JavaProxy
+from forebay.spark.reading import SplitsPartition
+from forebay.spark.scan_planning import ScanPlan, Wanted
+
+_READ = CONNECTOR + "read."
+_PREDICATE = CONNECTOR + "expressions.filter.Predicate"
+
+DEFAULT_VALUE_BYTES = 20
+"""What Spark takes a string for, in estimates."""
+
+
+Planner = Callable[[Wanted, StructType], ScanPlan]
+
+
+@dataclass(frozen=True)
+class Readable:
+    """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner."""
+
+    name: str
+    schema: StructType
+    columns: tuple[Column, ...]
+    plan: Planner
+    partition_keys: tuple[str, ...] = ()
+
+
+class ScanBuilder(JavaProxy):
+    """Takes what Spark pushes down. One for each reference to a table in each query."""
+
+    interfaces = (
+        _READ + "SupportsPushDownRequiredColumns",
+        _READ + "SupportsPushDownV2Filters",
+        _READ + "SupportsPushDownLimit",
+    )
+
+    def __init__(self, context: CatalogContext, readable: Readable) -> None:
+        super().__init__(context.jvm)
+        self._context = context
+        self._readable = readable
+        self._schema = readable.schema
+        self._partition_filters: list[Predicate] = []
+        self._row_filters: list[Predicate] = []
+        self._pushed: list[JavaObject] = []
+        self._limit: int | None = None
+
+    def pruneColumns(self, schema: JavaObject) -> None:
+        self._schema = self.jvm.python_schema(schema)
+
+    def pushPredicates(self, predicates: JavaObject) -> JavaObject:
+        """Returns those that Spark still has to evaluate: all but the ones on partition keys."""
+        left = []
+        keys = set(self._readable.partition_keys)
+        for java in predicates:
+            predicate = to_predicate(self.jvm.expression(java), self._readable.columns)
+            if predicate is None:
+                left.append(java)
+                continue
+            self._pushed.append(java)
+            if predicate.columns() <= keys:
+                self._partition_filters.append(predicate)
+            else:
+                self._row_filters.append(predicate)
+                left.append(java)
+        return self.jvm.array(_PREDICATE, left)
+
+    def pushedPredicates(self) -> JavaObject:
+        return self.jvm.array(_PREDICATE, self._pushed)
+
+    def pushLimit(self, limit: int) -> bool:
+        """Spark asks only where it has no filter left to evaluate. Every task keeps to the limit by itself."""
+        self._limit = limit
+        return True
+
+    def isPartiallyPushed(self) -> bool:
+        return True
+
+    def build(self) -> JavaProxy:
+        wanted = Wanted(
+            tuple(self._schema.fieldNames()),
+            tuple(self._partition_filters),
+            all_of(self._row_filters),
+            self._limit,
+        )
+        return ScanProxy(self._context, self._readable, wanted, self._schema)
+
+
+class ScanProxy(JavaProxy):
+    """A scan and its tasks. Planned once, when it is first needed."""
+
+    interfaces = (_READ + "SupportsReportStatistics", _READ + "Batch")
+
+    def __init__(self, context: CatalogContext, readable: Readable, wanted: Wanted, schema: StructType) -> None:
+        super().__init__(context.jvm)
+        self._context = context
+        self._readable = readable
+        self._wanted = wanted
+        self._schema = schema
+        self._lock = threading.Lock()
+        self._made: dict[str, Any] = {}
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        """`make()`, called once for all threads of the JVM."""
+        with self._lock:
+            if name not in self._made:
+                self._made[name] = make()
+            return self._made[name]
+
+    def _plan(self) -> ScanPlan:
+        plan: ScanPlan = self._once("plan", lambda: self._readable.plan(self._wanted, self._schema))
+        return plan
+
+    # ---- Scan -------------------------------------------------------------------------------------------------------
+
+    def readSchema(self) -> JavaObject:
+        return self._once("schema", lambda: self.jvm.struct_type(self._schema))
+
+    def description(self) -> str:
+        wanted = self._wanted
+        parts = [f"forebay {self._readable.name} ({', '.join(wanted.columns)})"]
+        parts += [f"partitions where {to_text(predicate)}" for predicate in wanted.partition_filters]
+        if wanted.row_filter is not None:
+            parts.append(f"rows where {to_text(wanted.row_filter)}")
+        if wanted.limit is not None:
+            parts.append(f"limit {wanted.limit}")
+        return ", ".join(parts)
+
+    def toBatch(self) -> JavaProxy:
+        return self
+
+    def supportedCustomMetrics(self) -> JavaObject:
+        return self._once("metrics", self.jvm.python_metrics)
+
+    # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
+
+    def estimateStatistics(self) -> JavaProxy:
+        rows = self._plan().rows
+        width = 8 + sum(value_bytes(field.dataType) for field in self._schema.fields)
+        return StatisticsProxy(self._context, rows, None if rows is None else rows * width)
+
+    # ---- Batch ------------------------------------------------------------------------------------------------------
+
+    def planInputPartitions(self) -> JavaObject:
+        return self._once_planned("partitions", self._partitions)
+
+    def _once_planned(self, name: str, make: Callable[[ScanPlan], Any]) -> Any:
+        plan = self._plan()
+        return self._once(name, lambda: make(plan))
+
+    def _partitions(self, plan: ScanPlan) -> JavaObject:
+        made = [
+            self.jvm.input_partition(index, pickle.dumps(SplitsPartition(task)))
+            for index, task in enumerate(plan.tasks)
+        ]
+        return self.jvm.array(_READ + "InputPartition", made)
+
+    def createReaderFactory(self) -> JavaObject:
+        return self._once_planned(
+            "factory", lambda plan: self.jvm.reader_factory(pickle.dumps((plan.read, self._schema)), self._schema)
+        )
+
+
+class StatisticsProxy(JavaProxy):
+    """How large a scan is, for Spark's choice of joins."""
+
+    interfaces = (_READ + "Statistics",)
+
+    def __init__(self, context: CatalogContext, rows: int | None, size: int | None) -> None:
+        super().__init__(context.jvm)
+        self._rows = self.jvm.optional_long(rows)
+        self._size = self.jvm.optional_long(size)
+        self._columns = self.jvm.map({})
+
+    def numRows(self) -> JavaObject:
+        return self._rows
+
+    def sizeInBytes(self) -> JavaObject:
+        return self._size
+
+    def columnStats(self) -> JavaObject:
+        return self._columns
+
+
+def value_bytes(t: Any) -> int:
+    """About how many bytes a value of Spark type `t` takes."""
+    return _VALUE_BYTES.get(type(t).__name__, DEFAULT_VALUE_BYTES)
+
+
+_VALUE_BYTES = {
+    "BooleanType": 1,
+    "ByteType": 1,
+    "ShortType": 2,
+    "IntegerType": 4,
+    "DateType": 4,
+    "FloatType": 4,
+    "LongType": 8,
+    "DoubleType": 8,
+    "TimestampType": 8,
+    "TimestampNTZType": 8,
+    "TimeType": 8,
+    "DecimalType": 16,
+}

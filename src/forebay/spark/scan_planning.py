@@ -1,0 +1,148 @@
+"""Planning a scan: partitions, buckets, offsets and row counts -> tasks. Needs a connection and no JVM.
+
+All that a scan reads is decided here and carried by its input partitions. Logs are read from the earliest to the latest
+offset of the moment of planning; primary-key tables bucket by bucket, as they are when a task opens them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.client.connection import Connection
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.spark import planning
+from forebay.spark.filters import matching_partitions
+from forebay.spark.options import SERVER_SCAN, ReadOptions
+from forebay.spark.reading import ReadFunction
+from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+from forebay.spark.splits import Split
+
+VIRTUAL_SEPARATOR = "$"
+"""Between a table's name and that of a virtual table beside it."""
+
+CHANGELOG = "changelog"
+
+CHANGELOG_FIELDS = (
+    StructField("_change_type", StringType(), False),
+    StructField("_log_offset", LongType(), False),
+    StructField("_commit_timestamp", TimestampType(), False),
+)
+"""Metadata columns of a changelog, in front of the table's."""
+
+_INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
+"""What the client calls them."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a query wants of a table: columns in Spark's order, filters on them, and a limit."""
+
+    columns: tuple[str, ...]
+    partition_filters: tuple[Predicate, ...] = ()
+    row_filter: Predicate | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """Tasks, how each is read, and how many rows all of them have, if that is known."""
+
+    read: ReadFunction
+    tasks: Sequence[tuple[Split, ...]]
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class TableScan:
+    """A table that is to be scanned, or its changelog."""
+
+    info: TableInfo
+    options: ReadOptions
+    is_changelog: bool = False
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark sees."""
+        fields = to_spark_schema(self.info.schema.columns).fields
+        return StructType([*CHANGELOG_FIELDS, *fields] if self.is_changelog else fields)
+
+    def read_function(self, wanted: Wanted, schema: StructType) -> ReadFunction:
+        """How each task is read; `schema` is Spark's of the wanted columns."""
+        include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
+        by_log = self.is_changelog or not self.info.has_primary_key
+        return ReadFunction(
+            self.options.settings,
+            self.info,
+            tuple(name for name in wanted.columns if not (self.is_changelog and name in _INCLUDE)),
+            spark_arrow_schema(schema),
+            wanted.row_filter,
+            wanted.limit,
+            SERVER_SCAN if by_log else self.options.strategy,
+            tuple(include),
+        )
+
+    def tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]]:
+        """The splits of each task."""
+        info = self.info
+        buckets = wanted_buckets(connection, info, wanted.partition_filters)
+        if info.has_primary_key and not self.is_changelog:
+            return planning.plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
+        offsets = log_ranges(connection, info, buckets)
+        limit = wanted.limit
+        # An offset of a primary-key table's log may hold no change, so there a limit cannot be turned into offsets.
+        every_offset_is_a_row = not info.has_primary_key and wanted.row_filter is None
+        if limit is not None and limit <= planning.LIMIT_ONE_TASK_MAX and every_offset_is_a_row:
+            return planning.cut_logs_for_limit(offsets, limit)
+        return planning.cut_logs(offsets, cores, self.options.records_per_partition)
+
+    def plan(self, connection: Connection, cores: int, wanted: Wanted, schema: StructType) -> ScanPlan:
+        tasks = self.tasks(connection, cores, wanted)
+        return ScanPlan(self.read_function(wanted, schema), tasks, planning.estimated_rows(tasks, wanted.limit))
+
+
+def wanted_buckets(
+    connection: Connection, info: TableInfo, partition_filters: Sequence[Predicate] = ()
+) -> list[TableBucket]:
+    """The buckets of the partitions that the filters leave."""
+    if not info.is_partitioned:
+        return [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
+    keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
+    existing = connection.admin.list_partitions(info.path)
+    return [
+        TableBucket(info.table_id, number, partition.partition_id)
+        for partition in matching_partitions(existing, keys, partition_filters)
+        for number in range(info.bucket_count)
+    ]
+
+
+def log_ranges(
+    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
+) -> dict[TableBucket, tuple[int, int]]:
+    """(earliest, latest) offset of each bucket, now. Nothing is asked where there is no bucket."""
+    if not buckets:
+        return {}
+    stops = connection.admin.list_offsets(info, "latest", buckets=buckets)
+    starts = connection.admin.list_offsets(info, "earliest", buckets=buckets)
+    return {bucket: (min(starts[bucket], stops[bucket]), stops[bucket]) for bucket in buckets}
+
+
+def row_counts(
+    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
+) -> dict[TableBucket, int | None]:
+    """The rows of each bucket, None where the cluster does not count them."""
+    if not buckets:
+        return {}
+    partitions = None
+    if info.is_partitioned:
+        wanted = {bucket.partition_id for bucket in buckets}
+        partitions = [p.name for p in connection.admin.list_partitions(info.path) if p.partition_id in wanted]
+    try:
+        counts = connection.admin.table_stats(info, partitions).row_counts
+    except UnsupportedOperation:
+        return dict.fromkeys(buckets)
+    return {bucket: counts.get(bucket) for bucket in buckets}

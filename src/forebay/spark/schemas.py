@@ -1,0 +1,182 @@
+"""Fluss's types and Spark's, both ways.
+
+| Fluss | Spark | |
+|---|---|---|
+| CHAR(n), STRING | STRING | Spark's CHAR pads, Fluss's does not |
+| BINARY(n), BYTES | BINARY | |
+| TIMESTAMP(p) | TIMESTAMP_NTZ | microseconds: digits 7 to 9 are cut off |
+| TIMESTAMP_LTZ(p) | TIMESTAMP | the same |
+| TIME(p) | TIME(min(p, 6)) | where Spark has the type switched on |
+| all others | their namesakes | |
+
+The other way TIMESTAMP is TIMESTAMP_LTZ(6), VARCHAR is STRING and BINARY is BYTES. Comments of columns travel in the
+metadata of Spark's fields, as Spark itself does it. Struct fields keep their descriptions the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.metadata import types
+from forebay.metadata.table import Column
+from forebay.metadata.types import DataType, TypeRoot, walk
+
+MICROSECOND_DIGITS = 6
+"""Spark's timestamps and times end here."""
+
+_R = TypeRoot
+_TO_SPARK: dict[TypeRoot, type[spark_types.DataType]] = {
+    _R.BOOLEAN: spark_types.BooleanType,
+    _R.TINYINT: spark_types.ByteType,
+    _R.SMALLINT: spark_types.ShortType,
+    _R.INT: spark_types.IntegerType,
+    _R.BIGINT: spark_types.LongType,
+    _R.FLOAT: spark_types.FloatType,
+    _R.DOUBLE: spark_types.DoubleType,
+    _R.CHAR: spark_types.StringType,
+    _R.STRING: spark_types.StringType,
+    _R.BINARY: spark_types.BinaryType,
+    _R.BYTES: spark_types.BinaryType,
+    _R.DATE: spark_types.DateType,
+    _R.TIMESTAMP: spark_types.TimestampNTZType,
+    _R.TIMESTAMP_LTZ: spark_types.TimestampType,
+}
+_FROM_SPARK: dict[type[spark_types.DataType], DataType] = {
+    spark_types.BooleanType: types.boolean(),
+    spark_types.ByteType: types.tinyint(),
+    spark_types.ShortType: types.smallint(),
+    spark_types.IntegerType: types.int_(),
+    spark_types.LongType: types.bigint(),
+    spark_types.FloatType: types.float_(),
+    spark_types.DoubleType: types.double(),
+    spark_types.StringType: types.string(),
+    spark_types.VarcharType: types.string(),
+    spark_types.BinaryType: types.bytes_(),
+    spark_types.DateType: types.date(),
+    spark_types.TimestampNTZType: types.timestamp(MICROSECOND_DIGITS),
+    spark_types.TimestampType: types.timestamp_ltz(MICROSECOND_DIGITS),
+}
+_TIME_TYPE: Any = getattr(spark_types, "TimeType", None)
+
+
+# ---- Fluss -> Spark -------------------------------------------------------------------------------------------------
+
+
+def to_spark_type(t: DataType) -> spark_types.DataType:
+    """The Spark type for a Fluss type. Raises `UnsupportedOperation` for TIME where this Spark has none."""
+    plain = _TO_SPARK.get(t.root)
+    if plain is not None:
+        return plain()
+    match t.root:
+        case TypeRoot.DECIMAL:
+            return spark_types.DecimalType(t.precision or 0, t.scale or 0)
+        case TypeRoot.TIME:
+            if _TIME_TYPE is None:
+                raise UnsupportedOperation("type TIME needs Spark 4.1 or newer")
+            made: spark_types.DataType = _TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
+            return made
+        case TypeRoot.ARRAY:
+            element = types.child(t.element)
+            return spark_types.ArrayType(to_spark_type(element), element.nullable)
+        case TypeRoot.MAP:
+            value = types.child(t.value)
+            return spark_types.MapType(to_spark_type(types.child(t.key)), to_spark_type(value), value.nullable)
+        case _:
+            return spark_types.StructType(
+                [_field(f.name, f.data_type, f.description) for f in t.fields],
+            )
+
+
+def _field(name: str, t: DataType, comment: str | None) -> spark_types.StructField:
+    metadata = {} if comment is None else {"comment": comment}
+    return spark_types.StructField(name, to_spark_type(t), t.nullable, metadata)
+
+
+def to_spark_schema(columns: Sequence[Column]) -> spark_types.StructType:
+    """The Spark schema of columns, with their comments."""
+    return spark_types.StructType([_field(column.name, column.data_type, column.comment) for column in columns])
+
+
+def uses_time(columns: Sequence[Column]) -> str | None:
+    """The name of the first column that has TIME in its type."""
+    for column in columns:
+        if any(t.root is TypeRoot.TIME for t in walk(column.data_type)):
+            return column.name
+    return None
+
+
+def spark_arrow_schema(schema: spark_types.StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects for rows of `schema`, to the last label."""
+    return to_arrow_schema(_without_metadata(schema), timezone="UTC")
+
+
+def _without_metadata(schema: spark_types.StructType) -> spark_types.StructType:
+    return spark_types.StructType(
+        [spark_types.StructField(field.name, field.dataType, field.nullable) for field in schema.fields]
+    )
+
+
+# ---- Spark -> Fluss -------------------------------------------------------------------------------------------------
+
+
+def from_spark_type(t: spark_types.DataType, path: str) -> DataType:
+    """The Fluss type for a Spark type; `path` names the column in errors.
+
+    Raises `InvalidRequest` for types that Fluss does not have.
+    """
+    plain = _FROM_SPARK.get(type(t))
+    if plain is not None:
+        if isinstance(t, spark_types.StringType) and not t.isUTF8BinaryCollation():
+            raise _no_such_type(t, path, "only the default collation UTF8_BINARY can be stored")
+        return plain
+    if isinstance(t, spark_types.CharType):
+        return types.char(t.length)
+    if isinstance(t, spark_types.DecimalType):
+        return types.decimal(t.precision, t.scale)
+    if _TIME_TYPE is not None and isinstance(t, _TIME_TYPE):
+        return types.time(t.precision)
+    if isinstance(t, spark_types.ArrayType):
+        return types.array(_nullable(from_spark_type(t.elementType, f"{path}.element"), t.containsNull))
+    if isinstance(t, spark_types.MapType):
+        key = from_spark_type(t.keyType, f"{path}.key")
+        return types.map_(key, _nullable(from_spark_type(t.valueType, f"{path}.value"), t.valueContainsNull))
+    if isinstance(t, spark_types.StructType):
+        return types.row(
+            *(
+                types.field(
+                    field.name,
+                    _nullable(from_spark_type(field.dataType, f"{path}.{field.name}"), field.nullable),
+                    (field.metadata or {}).get("comment"),
+                )
+                for field in t.fields
+            )
+        )
+    raise _no_such_type(t, path, "cast it to another type")
+
+
+def _nullable(t: DataType, nullable: bool) -> DataType:
+    return t if nullable else t.not_null()
+
+
+def _no_such_type(t: spark_types.DataType, path: str, advice: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"column '{path}' has type {t.simpleString()}, which tables cannot have; {advice}",
+        ErrorCode.INVALID_TABLE_EXCEPTION,
+    )
+
+
+def from_spark_field(field: spark_types.StructField) -> Column:
+    """The column for a field of a Spark schema."""
+    t = _nullable(from_spark_type(field.dataType, field.name), field.nullable)
+    return Column(field.name, t, (field.metadata or {}).get("comment"))
+
+
+def from_spark_schema(schema: spark_types.StructType) -> list[Column]:
+    """The columns for a Spark schema. Raises `InvalidRequest` naming the first column that cannot be."""
+    return [from_spark_field(field) for field in schema.fields]

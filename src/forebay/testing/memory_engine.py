@@ -1,0 +1,67 @@
+"""A key-value engine in memory: the simplest thing that keeps the contract, for tests and simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from forebay.kv.engine import EngineState
+
+
+class MemorySnapshot:
+    """A copy of the rows at one instant."""
+
+    def __init__(self, rows: dict[bytes, bytes], state: EngineState) -> None:
+        self._rows = rows
+        self.state = state
+
+    def values(self) -> Iterator[bytes]:
+        return iter([self._rows[key] for key in sorted(self._rows)])
+
+    def close(self) -> None:
+        self._rows = {}
+
+
+class MemoryEngine:
+    """Rows in a dict. Closing forgets nothing, so that a test can "reopen" the same object."""
+
+    name = "memory"
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._state = EngineState()
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._rows.get(key) for key in keys]
+
+    def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+        rows = dict(self._rows)
+        for key, value in writes.items():
+            if value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+        self._rows, self._state = rows, state
+
+    def prefix(self, prefix: bytes) -> list[bytes]:
+        return [self._rows[key] for key in sorted(self._rows) if key.startswith(prefix)]
+
+    def first(self, limit: int) -> list[bytes]:
+        return [self._rows[key] for key in islice(sorted(self._rows), limit)]
+
+    def snapshot(self) -> MemorySnapshot:
+        return MemorySnapshot(dict(self._rows), self._state)
+
+    def checkpoint(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+
+    def sync(self) -> None:
+        """Memory has nothing to make durable."""
+
+    def close(self) -> None:
+        """Nothing to release."""

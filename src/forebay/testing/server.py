@@ -1,0 +1,111 @@
+"""A server for tests: in this process, or in a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.server.embedded import EmbeddedServer
+
+__all__ = ["EmbeddedServer", "ServerProcess"]
+
+
+class ServerProcess:
+    """`forebay server` as a child process on ports that the system picks; `kill` ends it as `kill -9` does."""
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        *,
+        sasl: bool = False,
+        settings: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        start_seconds_max: float = 60.0,
+    ) -> None:
+        self.data_dir = Path(data_dir)
+        self._sasl = sasl
+        self._settings = dict(settings or {})
+        self._arguments = list(arguments)
+        self._environment = dict(environment or {})
+        self._start_seconds_max = start_seconds_max
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports = (0, 0)
+        self.ready: dict[str, str] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.ready["bootstrap.servers"]
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def log_path(self) -> Path:
+        """Where the server's output goes."""
+        return self.data_dir.parent / f"{self.data_dir.name}.log"
+
+    def start(self, keep_ports: bool = False) -> ServerProcess:
+        """Start (again) and wait until the server serves. With `keep_ports` at the addresses of the last time."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        ready_file = self.data_dir.parent / f"{self.data_dir.name}.ready.json"
+        ready_file.unlink(missing_ok=True)
+        coordinator_port, tablet_port = self._ports if keep_ports else (0, 0)
+        command = [
+            sys.executable, "-m", "forebay", "server", "--data-dir", str(self.data_dir), "--ready-file",
+            str(ready_file), "--coordinator-port", str(coordinator_port), "--tablet-port", str(tablet_port),
+            *(["--sasl"] if self._sasl else []), *self._arguments,
+        ]  # fmt: skip
+        for key, value in self._settings.items():
+            command += ["-D", f"{key}={value}"]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **self._environment}
+            )
+        self._wait_until_ready(ready_file)
+        return self
+
+    def _wait_until_ready(self, ready_file: Path) -> None:
+        deadline = SYSTEM_CLOCK.monotonic() + self._start_seconds_max
+        while not ready_file.exists():
+            if self._running().poll() is not None or SYSTEM_CLOCK.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"the server did not start; its output:\n{self.log_path.read_text()[-4000:]}")
+            SYSTEM_CLOCK.sleep(0.01)
+        self.ready = json.loads(ready_file.read_text())
+        coordinator = int(self.bootstrap_servers.rpartition(":")[2])
+        self._ports = (coordinator, int(self.ready["tablet.servers"].rpartition(":")[2]))
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process
+
+    def stop(self) -> int:
+        """End the server by SIGTERM; return its exit code."""
+        process, self._process = self._running(), None
+        process.send_signal(signal.SIGTERM)
+        return process.wait(60)
+
+    def kill(self) -> None:
+        """End the server by SIGKILL, as a crash does."""
+        process, self._process = self._running(), None
+        process.kill()
+        process.wait()
+
+    def __enter__(self) -> ServerProcess:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self.stop()

@@ -1,0 +1,38 @@
+"""The doctor's report, and what it says where something is missing."""
+
+from __future__ import annotations
+
+import sys
+
+from forebay.cli import doctor
+from forebay.cli.main import main
+
+
+def test_a_machine_that_runs_the_tests_is_fit(capsys, tmp_path):
+    assert main(["doctor", "--data-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Forebay can run here." in out
+    for what in ("Python", "kernels", "state engine", "open files", "a write of 64 KiB is durable after"):
+        assert what in out
+
+
+def test_a_missing_engine_is_bad_and_says_what_to_install(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    assert main(["doctor", "--data-dir", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "BAD   state engine" in out
+    assert "pip install lmdb" in out
+
+
+def test_a_missing_option_is_only_noted(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    finding = next(f for f in doctor.examine(tmp_path) if f.what == "RocksDB engine")
+    assert finding.mark == "note"
+    assert "forebay[rocksdb]" in finding.advice
+
+
+def test_a_folder_that_does_not_exist_is_measured_at_its_parent_and_not_made(tmp_path):
+    folder = tmp_path / "not" / "yet"
+    findings = {finding.what: finding for finding in doctor.examine(folder)}
+    assert findings["disk"].mark in ("ok", "note")
+    assert not folder.exists()

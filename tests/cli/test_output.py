@@ -1,0 +1,65 @@
+"""Rows and progress as a terminal shows them."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.cli.output import Progress, print_batches
+
+BATCH = pa.record_batch({"n": [1, None], "text": ["a,b", "x\ny"], "raw": [b"\x01", None]})
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        ("csv", ["n,text,raw", '1,"a,b",01', ',"x', 'y",']),
+        ("json", ['{"n": 1, "text": "a,b", "raw": "01"}', '{"n": null, "text": "x\\ny", "raw": null}']),
+        ("table", ["n  text  raw", "-  ----  ---", "1  a,b   01", "   x\\ny"]),
+    ],
+)
+def test_formats(form, lines):
+    out = io.StringIO()
+    assert print_batches([BATCH], form, out) == 2
+    assert out.getvalue().splitlines() == lines
+
+
+def test_the_header_comes_once():
+    out = io.StringIO()
+    print_batches([BATCH, BATCH], "table", out)
+    assert out.getvalue().count("----") == out.getvalue().splitlines()[1].count("----")
+
+
+def test_long_cells_are_cut():
+    out = io.StringIO()
+    print_batches([pa.record_batch({"text": ["y" * 500]})], "table", out)
+    assert max(map(len, out.getvalue().splitlines())) < 60
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_silent_at_first_then_shows_how_far_and_how_fast():
+    clock, out = ManualClock(), Terminal()
+    with Progress("scanning t:", total=100_000, out=out, clock=clock) as progress:
+        clock.advance(1.0)
+        progress.advance(10_000)
+        assert out.getvalue() == ""
+        clock.advance(3.0)
+        progress.advance(10_000)
+    assert "scanning t: 20,000 of 100,000 rows (20 %), 5,000 rows/s" in out.getvalue()
+    assert out.getvalue().endswith("\r\033[K")
+
+
+def test_progress_in_a_log_file_is_a_line_now_and_then():
+    clock, out = ManualClock(), io.StringIO()
+    with Progress("scanning t:", out=out, clock=clock) as progress:
+        for _ in range(30):
+            clock.advance(1.0)
+            progress.advance(10)
+    assert 2 <= len(out.getvalue().splitlines()) <= 3

@@ -1,0 +1,74 @@
+"""A server for all tests of the client, and tables of their own for each.
+
+With FOREBAY_TEST_BOOTSTRAP=host:port in the environment the tests run against that cluster instead of our server (the
+exam of test_foreign_cluster.py does that with a real Apache Fluss cluster); those that need our server are skipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import forebay
+from forebay.client.connection import Connection
+from forebay.client.table import Table
+from forebay.testing.server import EmbeddedServer
+
+FOREIGN_BOOTSTRAP = os.environ.get("FOREBAY_TEST_BOOTSTRAP")
+DATABASE = "client_tests"
+
+own_server = pytest.mark.skipif(FOREIGN_BOOTSTRAP is not None, reason="needs our own server")
+"""For tests that restart the server, look inside it, or use what Fluss 0.9 does not have."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if FOREIGN_BOOTSTRAP is not None:
+        config.addinivalue_line("filterwarnings", "ignore:this cluster has no ScanKv:RuntimeWarning")
+
+
+MakeTable = Callable[..., Table]
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer | None]:
+    """Our server in this process; None when the tests run against another cluster."""
+    if FOREIGN_BOOTSTRAP is not None:
+        yield None
+        return
+    with EmbeddedServer(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def bootstrap(embedded: EmbeddedServer | None) -> str:
+    return FOREIGN_BOOTSTRAP or (embedded.bootstrap_servers if embedded is not None else "")
+
+
+@pytest.fixture(scope="session")
+def conn(bootstrap: str) -> Iterator[Connection]:
+    with forebay.connect(bootstrap) as connection:
+        connection.admin.create_database(DATABASE, ignore_if_exists=True)
+        yield connection
+
+
+@pytest.fixture
+def make_table(conn: Connection) -> Iterator[MakeTable]:
+    """Creates a table with a name of its own; the arguments are those of `create_table`. Dropped after the test."""
+    paths = []
+
+    def make(schema: Any, **options: Any) -> Table:
+        path = f"{DATABASE}.t{next(_numbers)}"
+        options.setdefault("buckets", 1)
+        conn.admin.create_table(path, schema, **options)
+        paths.append(path)
+        return conn.table(path)
+
+    yield make
+    for path in paths:
+        conn.admin.drop_table(path, ignore_if_not_exists=True)

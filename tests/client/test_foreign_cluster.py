@@ -1,0 +1,69 @@
+"""The exam: all tests of the client that do not need our own server, against a real Apache Fluss 0.9.1 cluster.
+
+It starts the cluster by tests/foreign/fluss_cluster.py (Java, and jars from Maven Central), and is skipped where that is
+not possible. Run it with `pytest -m slow tests/client`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import FOREIGN_BOOTSTRAP
+
+_TESTS = Path(__file__).parent
+_CLUSTER = _TESTS.parent / "foreign" / "fluss_cluster.py"
+
+pytestmark = [
+    pytest.mark.foreign,
+    pytest.mark.slow,
+    pytest.mark.skipif(FOREIGN_BOOTSTRAP is not None, reason="this is the exam itself"),
+    pytest.mark.skipif(not _CLUSTER.exists(), reason="there is no program that starts a real cluster"),
+]
+
+
+@pytest.fixture
+def real_cluster(tmp_path: Path) -> Iterator[str]:
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, str(_CLUSTER), "--ready-file", str(ready)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=_CLUSTER.parent,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    try:
+        deadline = time.monotonic() + 90
+        while not ready.exists():
+            if process.poll() is not None:
+                pytest.skip(process.stderr.read()[-500:])
+            assert time.monotonic() < deadline, "the cluster does not become ready"
+            time.sleep(0.1)
+        yield json.loads(ready.read_text())["bootstrap.servers"]
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stderr.close()
+
+
+@pytest.mark.timeout(600)
+def test_the_client_passes_its_tests_on_a_real_fluss_cluster(real_cluster: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(_TESTS)],
+        env={**os.environ, "FOREBAY_TEST_BOOTSTRAP": real_cluster},
+        cwd=_TESTS.parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]

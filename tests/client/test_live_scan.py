@@ -1,0 +1,385 @@
+"""Live scans of primary-key tables, and scans of log tables."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
+from forebay.client.connection import Connection, connect
+from forebay.client.live_scan import BucketScan, LiveScan
+from forebay.client.sources import Scan, ScanRequest, register_source
+from forebay.client.table import Table
+from forebay.metadata.table import TableBucket
+from forebay.testing.server import EmbeddedServer
+from tests.client.conftest import DATABASE, MakeTable, own_server
+
+
+def numbered(make_table: MakeTable, rows: int = 2000, buckets: int = 4) -> Table:
+    table = make_table({"id": pa.int64(), "v": pa.string()}, primary_key=["id"], buckets=buckets)
+    if rows:
+        table.upsert(pa.table({"id": np.arange(rows), "v": [f"value {i}" for i in range(rows)]}))
+    return table
+
+
+def sessions(server: EmbeddedServer | None) -> int:
+    assert server is not None
+    return server.server.context.scanners.session_count
+
+
+def test_a_scan_returns_every_row_once(make_table: MakeTable) -> None:
+    table = numbered(make_table)
+    scan = table.scan()
+    found = scan.to_arrow()
+    assert sorted(found["id"].to_pylist()) == list(range(2000))
+    assert found.schema.equals(table.arrow_schema)
+    assert isinstance(scan, LiveScan)
+    assert scan.remaining == []
+    assert scan.to_arrow().num_rows == 0  # a scan is read once
+
+
+def test_a_scan_can_be_taken_in_many_forms(make_table: MakeTable) -> None:
+    table = numbered(make_table, 50)
+    assert sum(batch.num_rows for batch in table.scan()) == 50
+    assert table.scan().reader().read_all().num_rows == 50
+    assert len(table.scan().to_pandas()) == 50
+    assert pa.table(table.scan()).num_rows == 50  # by __arrow_c_stream__
+    with table.scan() as scan:
+        assert sum(batch.num_rows for _, batch in scan.with_buckets()) == 50
+
+
+def test_an_empty_table_has_a_schema_and_offsets(conn: Connection, make_table: MakeTable) -> None:
+    table = numbered(make_table, 0, buckets=3)
+    scan = table.scan()
+    found = scan.to_arrow()
+    assert found.num_rows == 0
+    assert found.schema.equals(table.arrow_schema)
+    assert scan.log_offsets == dict.fromkeys(table.buckets(), 0)
+
+
+def test_columns_and_filters_are_applied(make_table: MakeTable) -> None:
+    table = numbered(make_table, 100)
+    assert table.scan(columns=["v", "id"]).to_arrow().column_names == ["v", "id"]
+    few = table.scan(columns=["v"], filter=(forebay.col("id") >= 5) & (forebay.col("id") < 7)).to_arrow()
+    assert sorted(few["v"].to_pylist()) == ["value 5", "value 6"]
+    assert table.scan(columns=[]).to_arrow().num_rows == 100
+    with pytest.raises(InvalidRequest, match="no column 'x'"):
+        table.scan(columns=["x"])
+    with pytest.raises(InvalidRequest, match="asked for twice"):
+        table.scan(columns=["v", "v"])
+    with pytest.raises(InvalidRequest, match="list of names"):
+        table.scan(columns="v")
+    with pytest.raises(InvalidRequest, match="'y'"):
+        table.scan(filter=forebay.col("y") == 1)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7, 100, 1000])
+def test_a_limit_bounds_the_rows(make_table: MakeTable, limit: int) -> None:
+    table = numbered(make_table, 100)
+    assert table.scan(limit=limit).to_arrow().num_rows == min(limit, 100)
+    even = table.scan(limit=limit, filter=forebay.col("id").is_in(range(0, 100, 2))).to_arrow()
+    assert even.num_rows == min(limit, 50)
+    assert all(i % 2 == 0 for i in even["id"].to_pylist())
+
+
+def test_a_negative_limit_is_refused(make_table: MakeTable) -> None:
+    with pytest.raises(InvalidRequest, match="limit of -1"):
+        numbered(make_table, 0).scan(limit=-1)
+
+
+@own_server
+def test_a_limit_reads_no_more_pages_than_it_needs(
+    make_table: MakeTable, embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = numbered(make_table, 1000, buckets=4)
+    opened = []
+    original = BucketScan.ask
+
+    def ask(self: BucketScan) -> None:
+        opened.append((self.bucket.bucket, self._sequence))
+        original(self)
+
+    monkeypatch.setattr(BucketScan, "ask", ask)
+    assert table.scan(limit=5).to_arrow().num_rows == 5
+    assert opened == [(0, 0)]
+    assert sessions(embedded) == 0
+
+
+@pytest.mark.parametrize("page", ["1b", "300b", "10mb"])
+def test_pages_of_any_size_make_the_same_rows(make_table: MakeTable, bootstrap: str, page: str) -> None:
+    table = numbered(make_table, 200, buckets=2)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes=page) as other:
+        found = other.table(table.path).scan().to_arrow()
+    assert sorted(found["id"].to_pylist()) == list(range(200))
+
+
+@own_server
+def test_rows_written_after_a_bucket_was_opened_are_not_seen(make_table: MakeTable, bootstrap: str) -> None:
+    """failure-scenarios 1a: snapshot isolation."""
+    table = numbered(make_table, 500, buckets=1)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="200b") as other:
+        scan = other.table(table.path).scan()
+        batches = iter(scan)
+        first = next(batches)
+        table.upsert([{"id": i, "v": "new"} for i in range(1000)])
+        table.delete([{"id": 3}])
+        rest = list(batches)
+        seen = pa.Table.from_batches([first, *rest])
+    assert sorted(seen["id"].to_pylist()) == list(range(500))
+    assert "new" not in seen["v"].to_pylist()
+
+
+def test_a_scan_and_the_log_from_its_offsets_make_the_final_state(make_table: MakeTable) -> None:
+    """failure-scenarios 1a: scan rows + log replay from log_offset == final state."""
+    table = numbered(make_table, 300, buckets=3)
+    stop = threading.Event()
+
+    def write() -> None:
+        round_ = 0
+        while not stop.is_set():
+            round_ += 1
+            table.upsert([{"id": i, "v": f"round {round_}"} for i in range(round_ % 7, 400, 7)])
+            table.delete([{"id": (round_ * 13) % 400}])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        time.sleep(0.05)
+        scan = table.scan()
+        state = {row["id"]: row["v"] for row in scan.to_arrow().to_pylist()}
+    finally:
+        stop.set()
+        writer.join()
+    for change in table.log(scan.log_offsets, "latest").to_arrow().to_pylist():
+        if change["_change_type"] == "delete":
+            state.pop(change["id"], None)
+        elif change["_change_type"] != "update_before":
+            state[change["id"]] = change["v"]
+    final = {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
+    assert state == final
+
+
+def test_partitions_and_buckets_can_be_chosen(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "p": pa.string()}, primary_key=["id", "p"], partition_keys=["p"], buckets=2)
+    table.upsert([{"id": i, "p": "abc"[i % 3]} for i in range(30)])
+    assert table.scan().to_arrow().num_rows == 30
+    assert set(table.scan(partitions="a").to_arrow()["p"].to_pylist()) == {"a"}
+    assert table.scan(partitions=["a", {"p": "b"}]).to_arrow().num_rows == 20
+    halves = [table.scan(buckets=[bucket]).to_arrow().num_rows for bucket in (0, 1)]
+    assert sum(halves) == 30
+    one = table.buckets(partitions=["c"], buckets=[1])
+    assert len(one) == 1
+    assert set(table.scan(buckets=one).to_arrow()["p"].to_pylist()) <= {"c"}
+    with pytest.raises(InvalidRequest, match="no partition 'z'"):
+        table.scan(partitions=["z"])
+
+
+def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:
+    table = numbered(make_table, 100, buckets=2)
+    scans = [conn.bucket_scan(table.path, 0), conn.bucket_scan(table.info, table.buckets()[1], ["id"])]
+    rows = [pa.Table.from_batches(list(scan), schema=scan.schema) for scan in scans]
+    assert rows[0].num_rows + rows[1].num_rows == 100
+    assert rows[1].column_names == ["id"]
+    assert [scan.log_offset for scan in scans] == [rows[0].num_rows, rows[1].num_rows]
+    assert sum(batch.num_rows for batch in table.bucket_scan(0, limit=3)) == 3
+    assert list(table.bucket_scan(0, limit=0)) == []
+    with pytest.raises(InvalidRequest, match="has no bucket 2"):
+        table.bucket_scan(2)
+    with pytest.raises(InvalidRequest, match="does not belong"):
+        table.bucket_scan(TableBucket(99999, 0))
+
+
+@own_server
+def test_rows_of_all_schema_versions_are_read_together(conn: Connection, make_table: MakeTable) -> None:
+    old = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
+    old.upsert([{"id": i, "v": "old"} for i in range(4)])
+    conn.admin.alter_table(old.path, add_columns={"w": pa.int64()})
+    new = old.refresh()
+    new.upsert([{"id": i, "v": "new", "w": i} for i in range(2, 6)])
+    rows = sorted(new.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+    assert [row["w"] for row in rows] == [None, None, 2, 3, 4, 5]
+    assert old.scan().to_arrow().column_names == ["id", "v"]
+    assert old.scan().to_arrow().num_rows == 6
+
+
+# ---- sessions and limits --------------------------------------------------------------------------------------------
+
+
+@own_server
+def test_no_more_sessions_are_open_than_allowed_and_none_is_left(
+    make_table: MakeTable, bootstrap: str, embedded: EmbeddedServer
+) -> None:
+    table = numbered(make_table, 5000, buckets=12)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="500b", scanner_kv_max_sessions=3) as other:
+        most = 0
+        for _ in other.table(table.path).scan():
+            most = max(most, sessions(embedded))
+    assert 0 < most <= 3
+    assert sessions(embedded) == 0
+
+
+@own_server
+@pytest.mark.parametrize("how", ["close", "break", "with", "forget"])
+def test_a_scan_that_is_not_read_to_its_end_closes_its_sessions(
+    make_table: MakeTable, bootstrap: str, embedded: EmbeddedServer, how: str
+) -> None:
+    table = numbered(make_table, 5000, buckets=4)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="500b") as other:
+        scan = other.table(table.path).scan()
+        if how == "with":
+            with scan:
+                next(iter(scan))
+        elif how == "break":
+            for _ in scan:
+                break
+            scan.close()
+        else:
+            next(iter(scan))
+            if how == "close":
+                scan.close()
+            else:
+                del scan
+                gc.collect()
+        deadline = time.monotonic() + 5
+        while sessions(embedded) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sessions(embedded) == 0
+
+
+@pytest.fixture(scope="module")
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
+    settings = {"kv.scanner.max-per-server": "2", "kv.scanner.max-per-bucket": "2"}
+    with EmbeddedServer(tmp_path_factory.mktemp("small") / "data", settings=settings) as server:
+        yield server  # type: ignore[misc]
+
+
+@own_server
+def test_a_scan_makes_do_with_the_sessions_that_the_server_gives(small_server: EmbeddedServer) -> None:
+    with connect(small_server.bootstrap_servers, scanner_kv_max_sessions=8, scanner_kv_fetch_max_bytes="500b") as conn:
+        conn.admin.create_database(DATABASE, ignore_if_exists=True)
+        conn.admin.create_table(f"{DATABASE}.many", {"id": pa.int64()}, primary_key=["id"], buckets=10)
+        table = conn.table(f"{DATABASE}.many")
+        table.upsert(pa.table({"id": np.arange(3000)}))
+        assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(3000))
+        assert sessions(small_server) == 0
+
+
+@own_server
+def test_too_many_scanners_are_waited_for_and_then_reported(small_server: EmbeddedServer) -> None:
+    with connect(
+        small_server.bootstrap_servers, scanner_kv_open_timeout="300 ms", scanner_kv_fetch_max_bytes="500b"
+    ) as conn:
+        conn.admin.create_database(DATABASE, ignore_if_exists=True)
+        conn.admin.create_table(f"{DATABASE}.full", {"id": pa.int64()}, primary_key=["id"])
+        table = conn.table(f"{DATABASE}.full")
+        table.upsert(pa.table({"id": np.arange(3000)}))
+        held = [table.scan(), table.scan()]
+        for scan in held:
+            next(iter(scan))
+        for refused in (table.scan(), table.bucket_scan(0)):
+            with pytest.raises(LimitExceeded, match=r"'client\.scanner\.kv\.open-timeout'.*Close scans") as e:
+                list(refused)
+            assert e.value.code == ErrorCode.TOO_MANY_SCANNERS
+        later = threading.Timer(0.1, held[0].close)
+        later.start()
+        assert table.scan().to_arrow().num_rows == 3000
+        later.join()
+        held[1].close()
+
+
+@own_server
+def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """failure-scenarios 1a: slow consumer longer than TTL."""
+    settings = {"kv.scanner.ttl": "100 ms", "kv.scanner.expiration-interval": "20 ms"}
+    with (
+        EmbeddedServer(tmp_path_factory.mktemp("ttl") / "data", settings=settings) as server,
+        connect(server.bootstrap_servers, scanner_kv_fetch_max_bytes="500b") as conn,
+    ):
+        conn.admin.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
+        table = conn.table("fluss.t")
+        table.upsert(pa.table({"id": np.arange(3000)}))
+        scan = table.scan()
+        batches = iter(scan)
+        next(batches)
+        time.sleep(0.3)
+        with pytest.raises(NotFound, match=r"kv\.scanner\.ttl.*scan the bucket again") as e:
+            list(batches)
+        # Servers remember for a while which sessions have expired.
+        assert e.value.code in (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
+        assert isinstance(scan, LiveScan)
+        assert scan.remaining == list(table.buckets())
+        assert table.scan(buckets=scan.remaining).to_arrow().num_rows == 3000
+
+
+@own_server
+def test_a_bucket_that_is_dropped_while_it_is_scanned_fails_the_scan(conn: Connection, bootstrap: str) -> None:
+    path = f"{DATABASE}.dropped_in_scan"
+    conn.admin.create_table(path, {"id": pa.int64()}, primary_key=["id"])
+    conn.table(path).upsert(pa.table({"id": np.arange(3000)}))
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="500b") as other:
+        batches = iter(other.table(path).scan())
+        next(batches)
+        conn.admin.drop_table(path)
+        with pytest.raises((NotFound, Unavailable), match="bucket 0"):
+            list(batches)
+
+
+# ---- sources --------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_source_is_refused_with_those_there_are(make_table: MakeTable) -> None:
+    with pytest.raises(InvalidRequest, match=r"no scan source 'lake'; there are .*'live', 'log'"):
+        numbered(make_table, 0).scan(source="lake")
+
+
+def test_other_packages_can_bring_sources(make_table: MakeTable) -> None:
+    table = numbered(make_table, 0)
+    seen: list[ScanRequest] = []
+
+    class Constant(Scan):
+        def _read(self):  # type: ignore[no-untyped-def]
+            yield None, pa.record_batch({"id": [1, 2, 3]})
+
+    def open_constant(_table: Table, request: ScanRequest) -> Scan:
+        seen.append(request)
+        return Constant(pa.schema([("id", pa.int64())]), request.limit)
+
+    register_source("constant", open_constant)
+    assert table.scan(source="constant", limit=2).to_arrow().to_pylist() == [{"id": 1}, {"id": 2}]
+    assert seen[0].limit == 2
+
+
+def test_the_log_of_a_primary_key_table_is_not_its_rows(make_table: MakeTable) -> None:
+    with pytest.raises(InvalidRequest, match="changes, not rows"):
+        numbered(make_table, 0).scan(source="log")
+
+
+def test_a_log_table_is_scanned_up_to_now(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, buckets=3)
+    for i in range(10):
+        table.append([{"a": i * 10 + j} for j in range(10)])
+    scan = table.scan()
+    assert sum(scan.log_offsets.values()) == 100
+    table.append([{"a": 1000}])
+    assert sorted(scan.to_arrow()["a"].to_pylist()) == list(range(100))
+    assert table.scan(limit=15).to_arrow().num_rows == 15
+    assert table.scan(limit=0).to_arrow().num_rows == 0
+    assert table.scan(columns=[]).to_arrow().num_rows == 101
+    assert table.scan(filter=forebay.col("a") > 90).to_arrow().num_rows == 10
+
+
+def test_clocks_are_injected(bootstrap: str) -> None:
+    """failure-scenarios 1a: use monotonic time only."""
+    clock = ManualClock()
+    connection = Connection(connect(bootstrap).settings, clock=clock)
+    connection.server_nodes()
+    clock.jump_wall_clock(-10_000_000)
+    connection.server_nodes()
+    connection.close()

@@ -1,0 +1,322 @@
+"""Reading logs: bounded and for ever, from any place, with everything that can stand in them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.client.connection import Connection, connect
+from forebay.client.log_decode import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from forebay.metadata.table import TableBucket
+from tests.client.conftest import MakeTable, own_server
+
+
+def test_a_changelog_tells_every_change(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
+    began = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=5)
+    table.upsert([{"id": 1, "v": "a"}])
+    table.upsert([{"id": 1, "v": "b"}])
+    table.delete([{"id": 1}])
+    table.delete([{"id": 1}])  # nothing there: an empty batch, which takes an offset
+    table.upsert([{"id": 2, "v": "c"}])
+    reader = table.log(stop="latest")
+    found = reader.to_arrow()
+    assert found.column_names == [
+        CHANGE_TYPE_COLUMN,
+        LOG_OFFSET_COLUMN,
+        COMMIT_TIMESTAMP_COLUMN,
+        BUCKET_COLUMN,
+        "id",
+        "v",
+    ]
+    rows = found.to_pylist()
+    assert [(row[CHANGE_TYPE_COLUMN], row[LOG_OFFSET_COLUMN], row["id"], row["v"]) for row in rows] == [
+        ("insert", 0, 1, "a"),
+        ("update_before", 1, 1, "a"),
+        ("update_after", 2, 1, "b"),
+        ("delete", 3, 1, "b"),
+        ("insert", 5, 2, "c"),
+    ]
+    assert all(row[BUCKET_COLUMN] == 0 for row in rows)
+    assert all(
+        began < row[COMMIT_TIMESTAMP_COLUMN] <= dt.datetime.now(dt.UTC) + dt.timedelta(seconds=5) for row in rows
+    )
+    assert reader.finished
+    assert reader.positions == {TableBucket(table.info.table_id, 0): 6}
+    assert reader.poll(0.0) is None
+
+
+def test_a_log_table_has_inserts_only(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int32()})
+    table.append([{"a": 1}, {"a": 2}])
+    found = table.log(stop="latest").to_arrow()
+    assert found[CHANGE_TYPE_COLUMN].to_pylist() == ["insert", "insert"]
+    assert found.schema.field(CHANGE_TYPE_COLUMN).type == pa.dictionary(pa.int8(), pa.string())
+
+
+def test_metadata_columns_can_be_chosen(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int32(), "b": pa.int32()})
+    table.append([{"a": 1, "b": 2}])
+    only = table.log(stop="latest", include=("offset",), columns=["b"]).to_arrow()
+    assert only.to_pylist() == [{LOG_OFFSET_COLUMN: 0, "b": 2}]
+    assert table.log(stop="latest", include=()).to_arrow().column_names == ["a", "b"]
+    assert table.log(stop="latest", include=("bucket", "change_type"), columns=[]).to_arrow().column_names == [
+        CHANGE_TYPE_COLUMN,
+        BUCKET_COLUMN,
+    ]
+    assert table.log(stop="latest", include=(), columns=[]).to_arrow().num_rows == 1
+    with pytest.raises(InvalidRequest, match="include="):
+        table.log(include=("offsets",))
+
+
+@pytest.mark.parametrize("log_format", ["ARROW", "INDEXED", "COMPACTED"])
+def test_bounds_may_fall_inside_batches(make_table: MakeTable, log_format: str) -> None:
+    table = make_table({"a": pa.int64()}, properties={"table.log.format": log_format})
+    for first in range(0, 40, 10):
+        table.append([{"a": i} for i in range(first, first + 10)])
+    for start, stop in itertools.product((0, 3, 10, 39, 40), (0, 5, 10, 25, 40)):
+        reader = table.log({0: start}, {0: stop})
+        assert reader.to_arrow()["a"].to_pylist() == list(range(start, stop))
+        assert reader.positions[table.bucket(0)] == max(start, stop)
+
+
+def test_reading_can_go_on_from_stored_positions(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, buckets=3)
+    for i in range(20):
+        table.append([{"a": i}])
+    reader = table.log(stop="latest")
+    seen = [next(reader)["a"].to_pylist()]
+    positions = reader.positions
+    reader.close()
+    assert list(reader) == []
+    rest = table.log(positions, "latest").to_arrow()["a"].to_pylist()
+    assert sorted([*itertools.chain(*seen), *rest]) == list(range(20))
+
+
+def test_reading_can_begin_at_a_time_or_at_the_end(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    table.append([{"a": 1}])
+    time.sleep(0.05)
+    between = dt.datetime.now(dt.UTC)
+    time.sleep(0.05)
+    table.append([{"a": 2}])
+    time.sleep(0.05)
+    assert table.log(between, "latest").to_arrow()["a"].to_pylist() == [2]
+    assert table.log(int(between.timestamp() * 1000), "latest").to_arrow()["a"].to_pylist() == [2]
+    assert table.log("earliest", between).to_arrow()["a"].to_pylist() == [1]
+    reader = table.log("latest")
+    assert reader.poll(0.05) is None
+    table.append([{"a": 3}])
+    batch = reader.poll(5.0)
+    assert batch is not None
+    assert batch["a"].to_pylist() == [3]
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "message"),
+    [
+        ("now", None, "not a place in a log"),
+        ({0: -5}, None, "cannot be read at offset -5"),
+        ({7: 0}, None, "has no bucket 7"),
+        ({0: 0}, {}, "no stop offset is given"),
+        (2.5, None, "not a place in a log"),
+    ],
+)
+def test_places_that_make_no_sense_are_refused(
+    make_table: MakeTable, start: object, stop: object, message: str
+) -> None:
+    table = make_table({"a": pa.int64()})
+    with pytest.raises(InvalidRequest, match=message):
+        table.log(start, stop)
+
+
+def test_offsets_that_are_not_there_are_reported(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    table.append([{"a": 1}])
+    with pytest.raises(InvalidRequest, match="start from 'earliest'") as e:
+        table.log({0: 1000}, {0: 1001}).to_arrow()
+    assert e.value.code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+
+
+def test_a_reader_without_an_end_follows_the_log(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, buckets=2)
+    seen: list[int] = []
+
+    def follow() -> None:
+        for batch in table.log("earliest"):
+            seen.extend(batch["a"].to_pylist())
+            if len(seen) >= 50:
+                return
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    for i in range(50):
+        table.append([{"a": i}])
+    reader.join(20)
+    assert sorted(seen) == list(range(50))
+
+
+def test_a_timeout_ends_the_iteration(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    table.append([{"a": 1}])
+    assert [batch["a"].to_pylist() for batch in table.log(timeout=0.2)] == [[1]]
+    assert table.log(timeout=0.1).to_arrow().num_rows == 1
+    with pytest.raises(InvalidRequest, match="has no end"):
+        table.log().to_arrow()
+
+
+def test_a_range_that_ends_in_an_empty_batch_finishes(make_table: MakeTable) -> None:
+    """failure-scenarios 1b: range ending in an empty batch."""
+    table = make_table({"id": pa.int32()}, primary_key=["id"])
+    table.upsert([{"id": 1}])
+    for _ in range(3):
+        table.delete([{"id": 99}])
+    reader = table.log(stop="latest")
+    assert reader.to_arrow().num_rows == 1
+    assert list(reader.positions.values()) == [4]
+    empty = table.log({0: 1}, {0: 4})
+    assert list(empty) == []
+    assert list(empty.positions.values()) == [4]
+
+
+def test_filters_hold_for_every_row_whatever_the_server_does(make_table: MakeTable) -> None:
+    columns = {"a": pa.int64(), "b": pa.string(), "c": pa.float64()}
+    plain = make_table(columns, buckets=2)
+    for first in range(0, 300, 100):
+        plain.append([{"a": i, "b": f"b{i % 3}", "c": i / 2} for i in range(first, first + 100)])
+    found = plain.log(stop="latest", columns=["c"], filter=(forebay.col("a") < 20) | (forebay.col("a") == 250))
+    assert sorted(found.to_arrow()["c"].to_pylist()) == [*(i / 2 for i in range(20)), 125.0]
+    texts = plain.log(stop="latest", filter=forebay.col("b").starts_with("b1") & (forebay.col("a") < 10)).to_arrow()
+    assert sorted(texts["a"].to_pylist()) == [1, 4, 7]
+    rows = make_table(columns, properties={"table.log.format": "INDEXED"})
+    rows.append([{"a": i, "b": "x", "c": 1.0} for i in range(10)])
+    assert rows.log(stop="latest", columns=["b"], filter=forebay.col("a") == 4).to_arrow()["b"].to_pylist() == ["x"]
+
+
+@own_server
+def test_batches_that_the_server_leaves_out_still_move_the_position(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, properties={"table.statistics.columns": "*"})
+    for first in range(0, 500, 100):
+        table.append([{"a": i} for i in range(first, first + 100)])
+    reader = table.log(stop="latest", filter=forebay.col("a") < 10)
+    assert reader.to_arrow().num_rows == 10
+    assert list(reader.positions.values()) == [500]
+    nothing = table.log(stop="latest", filter=forebay.col("a") > 10_000)
+    assert nothing.to_arrow().num_rows == 0
+    assert list(nothing.positions.values()) == [500]
+
+
+@own_server
+@pytest.mark.parametrize("log_format", ["ARROW", "COMPACTED"])
+def test_a_log_is_read_through_changes_of_the_schema(conn: Connection, make_table: MakeTable, log_format: str) -> None:
+    old = make_table({"a": pa.int64(), "b": pa.string()}, properties={"table.log.format": log_format})
+    old.append([{"a": 1, "b": "x"}])
+    conn.admin.alter_table(old.path, add_columns={"c": pa.float64()})
+    new = old.refresh()
+    new.append([{"a": 2, "b": "y", "c": 2.5}])
+    old.append([{"a": 3, "b": "z"}])
+    assert new.log(stop="latest", include=()).to_arrow().to_pylist() == [
+        {"a": 1, "b": "x", "c": None},
+        {"a": 2, "b": "y", "c": 2.5},
+        {"a": 3, "b": "z", "c": None},
+    ]
+    assert new.log(stop="latest", include=(), columns=["c"]).to_arrow()["c"].to_pylist() == [None, 2.5, None]
+    assert old.log(stop="latest", include=()).to_arrow().to_pylist()[1] == {"a": 2, "b": "y"}
+    assert old.log(stop="latest", include=(), columns=["b"]).to_arrow()["b"].to_pylist() == ["x", "y", "z"]
+
+
+def test_a_small_fetch_size_changes_nothing_but_the_number_of_fetches(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int64(), "s": pa.string()}, buckets=2)
+    for i in range(30):
+        table.append([{"a": i * 10 + j, "s": "x" * 50} for j in range(10)])
+    with connect(
+        bootstrap,
+        scanner_log_fetch_max_bytes="1kb",
+        scanner_log_fetch_max_bytes_for_bucket="100b",
+    ) as other:
+        found = other.table(table.path).log(stop="latest").to_arrow()
+    assert sorted(found["a"].to_pylist()) == list(range(300))
+    by_bucket: dict[int, list[int]] = {}
+    for row in found.to_pylist():
+        by_bucket.setdefault(row[BUCKET_COLUMN], []).append(row[LOG_OFFSET_COLUMN])
+    assert all(offsets == list(range(len(offsets))) for offsets in by_bucket.values())
+
+
+def test_large_logs_come_in_large_batches(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    with table.writer() as writer:
+        for first in range(0, 50_000, 500):
+            writer.append(pa.table({"a": np.arange(first, first + 500)}))
+            if first % 5000 == 0:
+                writer.flush()
+    batches = list(table.log(stop="latest", include=("offset",)))
+    joined = pa.Table.from_batches(batches)
+    assert joined["a"].to_numpy().tolist() == list(range(50_000))
+    assert joined[LOG_OFFSET_COLUMN].to_numpy().tolist() == list(range(50_000))
+    assert len(batches) <= 5
+
+
+def test_partitions_are_read_and_new_ones_are_found(
+    conn: Connection, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.05)
+    table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=2)
+    table.append([{"a": 1, "p": "x"}, {"a": 2, "p": "y"}])
+    assert table.log(stop="latest", partitions="x").to_arrow()["a"].to_pylist() == [1]
+    reader = table.log("earliest")
+    seen: set[int] = set()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and seen != {1, 2, 3}:
+        batch = reader.poll(0.05)
+        if batch is not None:
+            seen.update(batch["a"].to_pylist())
+        if seen == {1, 2}:
+            table.append([{"a": 3, "p": "new"}])
+    assert seen == {1, 2, 3}
+    assert len(reader.positions) == 6
+    reader.close()
+
+
+def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, buckets=2)
+    table.append([{"a": 1}])
+    table.append([{"a": 2}])
+    found = []
+    for bucket, end in conn.admin.list_offsets(table.path).items():
+        reader = conn.bucket_log_reader(table.info, bucket, 0, end, columns=["a"], include=("offset",))
+        found += reader.to_arrow().to_pylist()
+    assert sorted(row["a"] for row in found) == [1, 2]
+    assert conn.bucket_log_reader(table.path, 0, "earliest", "latest").to_arrow().num_rows == 1
+
+
+def test_a_table_that_is_dropped_ends_the_reading_with_an_error(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    table.append([{"a": 1}])
+    reader = table.log("earliest")
+    assert reader.poll(5.0) is not None
+    conn.admin.drop_table(table.path)
+    with pytest.raises(NotFound):
+        next(reader)
+
+
+def test_reading_costs_no_thread_and_closing_is_immediate(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    table.append([{"a": 1}])
+    before = threading.active_count()
+    readers = [table.log("earliest") for _ in range(20)]
+    for reader in readers:
+        assert reader.poll(5.0) is not None
+    assert threading.active_count() == before
+    began = time.monotonic()
+    for reader in readers:
+        reader.close()
+    assert time.monotonic() - began < 1.0

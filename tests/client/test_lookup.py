@@ -1,0 +1,172 @@
+"""Lookups by key and by prefix."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.client.connection import Connection, connect
+from forebay.client.lookup import PREFIX_COLUMN
+from tests.client.conftest import MakeTable, own_server
+
+
+@pytest.mark.parametrize("buckets", [1, 4])
+def test_a_lookup_has_one_row_for_each_key_in_order(make_table: MakeTable, buckets: int) -> None:
+    table = make_table({"id": pa.int64(), "v": pa.string()}, primary_key=["id"], buckets=buckets)
+    table.upsert(pa.table({"id": np.arange(1000), "v": [f"v{i}" for i in range(1000)]}))
+    keys = [7, 5000, 999, 7, -1, 0]
+    found = table.lookup(keys)
+    assert found.to_pylist() == [
+        {"id": 7, "v": "v7"},
+        {"id": None, "v": None},
+        {"id": 999, "v": "v999"},
+        {"id": 7, "v": "v7"},
+        {"id": None, "v": None},
+        {"id": 0, "v": "v0"},
+    ]
+    assert table.lookup(keys, missing="drop")["id"].to_pylist() == [7, 999, 7, 0]
+    with pytest.raises(NotFound, match=r"no row for 2 of 6 keys; the first is key 1: \{'id': 5000\}"):
+        table.lookup(keys, missing="error")
+    with pytest.raises(InvalidRequest, match="missing='maybe'"):
+        table.lookup(keys, missing="maybe")
+
+
+def test_keys_may_come_in_many_forms(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
+    table.upsert([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    both = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+    for keys in (
+        [1, 2],
+        [{"id": 1}, {"id": 2}],
+        pa.table({"id": [1, 2]}),
+        pa.array([1, 2]),
+        pa.chunked_array([[1], [2]]),
+        pa.record_batch({"id": pa.array([1, 2], pa.int8())}),
+    ):
+        assert table.lookup(keys).to_pylist() == both
+    assert table.lookup({"id": 2}).to_pylist() == both[1:]
+    assert table.lookup(2).to_pylist() == both[1:]
+    assert table.lookup([]).num_rows == 0
+    assert table.lookup([]).schema.names == ["id", "v"]
+
+
+def test_lookups_return_the_columns_that_were_asked_for(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.string(), "w": pa.timestamp("us", "UTC")}, primary_key=["id"])
+    at = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    table.upsert([{"id": 1, "v": "a", "w": at}])
+    found = table.lookup([1], columns=["w", "id"])
+    assert found.to_pylist() == [{"w": at, "id": 1}]
+    assert found.schema.field("w").type == pa.timestamp("us", "UTC")
+    assert table.lookup([1], columns=["v"]).column_names == ["v"]
+    with pytest.raises(InvalidRequest, match="no column 'x'"):
+        table.lookup([1], columns=["x"])
+
+
+def test_keys_that_do_not_fit_are_refused(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int32(), "b": pa.string()}, primary_key=["a", "b"])
+    for keys, message in (
+        ([{"a": 1}], "'b'"),
+        ([1], "needs 2 columns"),
+        ([{"a": 1, "b": "x", "c": 1}], "'c'"),
+        ([{"a": "no", "b": "x"}], "column 'a'"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            table.lookup(keys)
+    log = make_table({"a": pa.int32()})
+    with pytest.raises(InvalidRequest, match="no primary key") as e:
+        log.lookup([1])
+    assert e.value.code == ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION
+
+
+def test_a_key_may_stand_in_any_order_of_columns(make_table: MakeTable) -> None:
+    """failure-scenarios 1b: PK order != column order; PK after a non-PK column."""
+    table = make_table(
+        {"v": pa.string(), "b": pa.string(), "a": pa.int32()}, primary_key=["a", "b"], buckets=3, bucket_keys=["b"]
+    )
+    table.upsert([{"a": i, "b": f"b{i % 5}", "v": str(i)} for i in range(50)])
+    found = table.lookup([{"b": "b3", "a": 13}, {"a": 13, "b": "b4"}])
+    assert found.to_pylist() == [{"v": "13", "b": "b3", "a": 13}, {"v": None, "b": None, "a": None}]
+
+
+def test_many_keys_go_in_many_requests(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"id": pa.int64(), "v": pa.int64()}, primary_key=["id"], buckets=3)
+    table.upsert(pa.table({"id": np.arange(3000), "v": np.arange(3000) * 2}))
+    with connect(bootstrap, lookup_max_batch_size=10, lookup_max_inflight_requests=4) as other:
+        found = other.table(table.path).lookup(pa.table({"id": np.arange(3000)[::-1]}))
+    assert found["v"].to_numpy().tolist() == (np.arange(3000)[::-1] * 2).tolist()
+
+
+def test_partitioned_tables_are_looked_up_in_their_partitions(make_table: MakeTable) -> None:
+    table = make_table(
+        {"id": pa.int32(), "day": pa.date32(), "v": pa.string()},
+        primary_key=["id", "day"],
+        partition_keys=["day"],
+        buckets=2,
+    )
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2)]
+    table.upsert([{"id": i, "day": days[i % 2], "v": str(i)} for i in range(10)])
+    keys = [
+        {"id": 3, "day": days[1]},
+        {"id": 3, "day": days[0]},
+        {"id": 4, "day": days[0]},
+        {"id": 4, "day": dt.date(2030, 1, 1)},
+    ]
+    assert table.lookup(keys)["v"].to_pylist() == ["3", None, "4", None]
+
+
+def test_a_prefix_finds_all_its_rows(make_table: MakeTable) -> None:
+    table = make_table(
+        {"user": pa.string(), "n": pa.int32(), "v": pa.int64()},
+        primary_key=["user", "n"],
+        bucket_keys=["user"],
+        buckets=3,
+    )
+    table.upsert([{"user": f"u{i % 4}", "n": i, "v": i * i} for i in range(40)])
+    found = table.prefix_lookup(["u2", "nobody", "u0"], columns=["n", "user"])
+    assert found.column_names == [PREFIX_COLUMN, "n", "user"]
+    assert found[PREFIX_COLUMN].to_pylist() == [0] * 10 + [2] * 10
+    assert sorted(found["n"].to_pylist()[:10]) == list(range(2, 40, 4))
+    assert set(found["user"].to_pylist()[10:]) == {"u0"}
+    assert table.prefix_lookup([]).num_rows == 0
+    plain = make_table({"a": pa.int32()}, primary_key=["a"])
+    with pytest.raises(InvalidRequest, match="no prefix to look up"):
+        plain.prefix_lookup([1])
+
+
+def test_a_prefix_of_a_partitioned_table_names_the_partition(make_table: MakeTable) -> None:
+    table = make_table(
+        {"p": pa.string(), "a": pa.int32(), "b": pa.int32()},
+        primary_key=["p", "a", "b"],
+        partition_keys=["p"],
+        bucket_keys=["a"],
+        buckets=2,
+    )
+    table.upsert([{"p": p, "a": a, "b": b} for p in "xy" for a in range(3) for b in range(4)])
+    found = table.prefix_lookup([{"p": "y", "a": 1}, {"p": "z", "a": 1}])
+    assert found["b"].to_pylist() == [0, 1, 2, 3]
+    assert set(found["p"].to_pylist()) == {"y"}
+
+
+@own_server
+def test_rows_from_before_a_column_was_added_are_found(conn: Connection, make_table: MakeTable) -> None:
+    old = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
+    old.upsert([{"id": 1, "v": "old"}])
+    conn.admin.alter_table(old.path, add_columns={"w": pa.int64()})
+    new = old.refresh()
+    new.upsert([{"id": 2, "v": "new", "w": 5}])
+    assert new.lookup([1, 2]).to_pylist() == [{"id": 1, "v": "old", "w": None}, {"id": 2, "v": "new", "w": 5}]
+    assert old.lookup([1, 2]).to_pylist() == [{"id": 1, "v": "old"}, {"id": 2, "v": "new"}]
+    old.upsert([{"id": 2, "v": "by old"}])
+    assert new.lookup([2])["v"].to_pylist() == ["by old"]
+
+
+def test_a_partition_that_is_dropped_is_missing(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "p": pa.string()}, primary_key=["id", "p"], partition_keys=["p"])
+    table.upsert([{"id": 1, "p": "a"}, {"id": 1, "p": "b"}])
+    assert table.lookup([{"id": 1, "p": "a"}])["id"].to_pylist() == [1]
+    conn.admin.drop_partition(table.path, {"p": "a"})
+    assert table.refresh().lookup([{"id": 1, "p": "b"}])["id"].to_pylist() == [1]

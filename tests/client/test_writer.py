@@ -1,0 +1,258 @@
+"""The buffered writer: linger, flush, order, errors, back-pressure."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.client.connection import Connection, connect
+from tests.client.conftest import MakeTable, own_server
+from tests.client.data import by_id
+
+
+def test_rows_are_written_by_flush_and_by_the_end_of_the_block(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64(), "b": pa.string()}, buckets=2)
+    with table.writer() as writer:
+        writer.append({"a": 1, "b": "x"})
+        writer.append([{"a": 2}, {"a": 3}])
+        assert writer.buffered_rows == 3
+        assert writer.flush().rows == 3
+        assert table.scan().to_arrow().num_rows == 3
+        writer.append(pa.table({"a": [4, 5]}))
+    assert writer.closed
+    assert writer.close().rows == 5
+    assert sorted(table.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4, 5]
+    with pytest.raises(InvalidRequest, match="is closed"):
+        writer.append({"a": 6})
+
+
+def test_a_buffered_row_leaves_by_itself_after_the_linger(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int64()})
+    with connect(bootstrap, writer_batch_timeout="30 ms") as other, other.table(table.path).writer() as writer:
+        writer.append({"a": 1})
+        batch = table.log("earliest").poll(10.0)
+        assert batch is not None
+        assert writer.buffered_rows == 0
+        writer.append({"a": 2})
+        assert table.log({0: 1}).poll(10.0) is not None
+
+
+def test_upserts_and_deletes_keep_their_order(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.int64()}, primary_key=["id"], buckets=3)
+    model: dict[int, int] = {}
+    rng = random.Random(5)
+    with table.writer() as writer:
+        for step in range(3000):
+            key = rng.randrange(40)
+            if rng.random() < 0.3:
+                writer.delete({"id": key})
+                model.pop(key, None)
+            elif rng.random() < 0.1:
+                keys = rng.sample(range(40), 5)
+                writer.upsert(pa.table({"id": pa.array(keys, pa.int32()), "v": np.full(5, step)}))
+                model.update(dict.fromkeys(keys, step))
+            else:
+                writer.upsert({"id": key, "v": step})
+                model[key] = step
+            if rng.random() < 0.01:
+                writer.flush()
+    assert {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()} == model
+
+
+def test_a_partial_writer_writes_its_columns_only(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "a": pa.string(), "b": pa.string()}, primary_key=["id"])
+    table.upsert([{"id": 1, "a": "a", "b": "b"}])
+    with table.writer(columns=["id", "b"]) as writer:
+        writer.upsert({"id": 1, "b": "new"})
+        writer.upsert({"id": 2, "b": "two"})
+        with pytest.raises(InvalidRequest, match="no column 'a' to upsert"):
+            writer.upsert({"id": 2, "a": "x"})
+    assert by_id(table.scan().to_arrow()) == [{"id": 1, "a": "a", "b": "new"}, {"id": 2, "a": None, "b": "two"}]
+    with pytest.raises(InvalidRequest, match="primary key"):
+        table.writer(columns=["b"])
+
+
+def test_a_bad_dict_is_reported_at_the_latest_when_it_leaves_the_buffer(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int8()})
+    writer = table.writer()
+    writer.append({"a": 1})
+    writer.append({"a": 1000})
+    with pytest.raises(InvalidRequest, match=r"column 'a', row 1.*of 2 buffered ones"):
+        writer.flush()
+    with pytest.raises(InvalidRequest, match="2 rows were not written"):
+        writer.append({"a": 2})
+    with pytest.raises(InvalidRequest):
+        writer.close()
+    assert table.scan().to_arrow().num_rows == 0
+
+
+def test_a_bad_dict_that_lingers_is_reported_by_the_next_call(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int8()})
+    with connect(bootstrap, writer_batch_timeout="10 ms") as other:
+        writer = other.table(table.path).writer()
+        writer.append({"a": 1000})
+        deadline = time.monotonic() + 10
+        while writer.buffered_rows and time.monotonic() < deadline:
+            time.sleep(0.005)
+        with pytest.raises(InvalidRequest, match="column 'a'"):
+            writer.append({"a": 1})
+        with pytest.raises(InvalidRequest):
+            writer.close()
+
+
+def test_arrow_rows_that_do_not_fit_are_refused_at_once_and_hurt_nobody(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int8()})
+    with table.writer() as writer:
+        writer.append({"a": 1})
+        with pytest.raises(InvalidRequest, match="row 1"):
+            writer.append(pa.table({"a": [1, 1000]}))
+        writer.append({"a": 2})
+    assert sorted(table.scan().to_arrow()["a"].to_pylist()) == [1, 2]
+
+
+@own_server
+def test_a_batch_that_the_server_refuses_fails_flush_and_everything_after(
+    conn: Connection, make_table: MakeTable
+) -> None:
+    """failure-scenarios 1b: writer errors must surface."""
+    table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
+    writer = table.writer()
+    writer.upsert({"id": 1})
+    writer.flush()
+    writer.delete({"id": 1})
+    for call in (writer.flush, lambda: writer.upsert({"id": 2}), writer.close, writer.close):
+        with pytest.raises(ForebayError, match="1 rows were not written, 1 were") as e:
+            call()
+        assert e.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
+    with pytest.raises(ForebayError) as at_once:
+        table.delete([{"id": 1}])
+    assert at_once.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
+
+
+@own_server
+def test_errors_that_nobody_was_told_of_surface_when_the_connection_closes(
+    make_table: MakeTable, bootstrap: str
+) -> None:
+    table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
+    other = connect(bootstrap)
+    writer = other.table(table.path).writer()
+    writer.delete({"id": 1})
+    with pytest.raises(ForebayError) as e:
+        other.close()
+    assert e.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
+    other.close()
+    with pytest.raises(ForebayError):
+        writer.upsert({"id": 1})
+
+
+def test_closing_the_connection_sends_what_is_buffered(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int64()})
+    other = connect(bootstrap, writer_batch_timeout="1 h")
+    writer = other.table(table.path).writer()
+    writer.append({"a": 1})
+    other.close()
+    assert table.scan().to_arrow().num_rows == 1
+    assert writer.closed
+
+
+def test_an_exception_in_the_block_drops_what_is_buffered(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int64()})
+    with connect(bootstrap, writer_batch_timeout="1 h") as other:
+        writer = other.table(table.path).writer()
+
+        def write() -> None:
+            with writer:
+                writer.append({"a": 1})
+                writer.flush()
+                writer.append({"a": 2})
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            write()
+        assert writer.closed
+    assert table.scan().to_arrow()["a"].to_pylist() == [1]
+
+
+def test_back_pressure_bounds_the_memory(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"s": pa.string()}, buckets=2, properties={"table.log.arrow.compression.type": "NONE"})
+    batch = pa.table({"s": ["x" * 1000] * 500})
+    most = 0
+    with connect(bootstrap, writer_buffer_memory_size="2mb", writer_batch_size="100kb") as other:
+        writer = other.table(table.path).writer()
+        for _ in range(40):
+            writer.append(batch)
+            most = max(most, other.sender.accumulator.used_bytes)
+        writer.close()
+        assert other.sender.accumulator.used_bytes == 0
+    assert 0 < most <= 2 << 20
+    assert table.scan(columns=[]).to_arrow().num_rows == 20_000
+
+
+def test_many_threads_write_through_one_connection(make_table: MakeTable) -> None:
+    table = make_table({"thread": pa.int32(), "n": pa.int32()}, bucket_keys=["thread"], buckets=3)
+    errors: list[BaseException] = []
+
+    def write(thread: int) -> None:
+        try:
+            with table.writer() as writer:
+                for n in range(500):
+                    writer.append({"thread": thread, "n": n})
+                    if n % 100 == thread:
+                        writer.flush()
+        except BaseException as e:  # noqa: BLE001 - told below
+            errors.append(e)
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    seen: dict[int, list[int]] = {}
+    for row in table.scan().to_arrow().to_pylist():
+        seen.setdefault(row["thread"], []).append(row["n"])
+    assert seen == {i: list(range(500)) for i in range(8)}
+
+
+def test_many_threads_share_one_writer(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, buckets=2)
+    with table.writer() as writer:
+        threads = [
+            threading.Thread(target=lambda t=t: [writer.append({"a": t * 1000 + n}) for n in range(300)])
+            for t in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    expected = sorted(t * 1000 + n for t in range(6) for n in range(300))
+    assert sorted(table.scan().to_arrow()["a"].to_pylist()) == expected
+
+
+def test_flush_gives_up_waiting_but_not_writing(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int64()})
+    with connect(bootstrap) as other:
+        writer = other.table(table.path).writer()
+        sender = other.sender
+        with sender.accumulator.lock:  # the sender cannot send while we hold this
+            writer.append({"a": 1})
+            with pytest.raises(ForebayError, match="still being sent") as e:
+                writer.flush(timeout=0.05)
+            assert e.value.code == ErrorCode.REQUEST_TIME_OUT
+        assert writer.flush().rows == 1
+        writer.close()
+
+
+def test_two_writers_of_one_table_do_not_disturb_each_other(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    with table.writer() as one, table.writer() as two:
+        for i in range(100):
+            (one if i % 2 else two).append({"a": i})
+        assert one.flush().rows == 50
+    assert sorted(table.scan().to_arrow()["a"].to_pylist()) == list(range(100))

@@ -1,0 +1,124 @@
+import java.io.File;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.fluss.cluster.Endpoint;
+import org.apache.fluss.config.Configuration;
+import org.apache.fluss.server.coordinator.CoordinatorServer;
+import org.apache.fluss.server.tablet.TabletServer;
+import org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.NIOServerCnxnFactory;
+import org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.ZooKeeperServer;
+
+/**
+ * A whole Apache Fluss cluster in one JVM: ZooKeeper, one coordinator and one or more tablet servers.
+ *
+ * <p>Every port is 0, so the system picks them. Once all roles serve, one JSON line with their addresses is printed on
+ * standard output; everything else goes to standard error. The cluster lives as long as standard input is open: when
+ * the parent closes it, or dies, the JVM halts at once. The data folder is the caller's to delete.
+ *
+ * <p>Arguments: the data folder, the number of tablet servers, then any number of {@code key=value} settings.
+ */
+public final class RealFlussCluster {
+  private static final String INTERNAL = "INTERNAL";
+  private static final String PLAIN = "PLAIN_CLIENT";
+  private static final String SASL = "CLIENT";
+
+  private RealFlussCluster() {}
+
+  public static void main(String[] args) throws Exception {
+    Path data = Path.of(args[0]);
+    int tabletServers = Integer.parseInt(args[1]);
+    Map<String, String> settings = new LinkedHashMap<>();
+    for (int i = 2; i < args.length; i++) {
+      int equals = args[i].indexOf('=');
+      settings.put(args[i].substring(0, equals), args[i].substring(equals + 1));
+    }
+    haltWhenStandardInputCloses();
+    try {
+      System.out.println(start(data, tabletServers, settings));
+      System.out.flush();
+    } catch (Throwable failure) {
+      failure.printStackTrace();
+      Runtime.getRuntime().halt(1);
+    }
+  }
+
+  private static String start(Path data, int tabletServers, Map<String, String> settings) throws Exception {
+    int zooKeeperPort = startZooKeeper(Files.createDirectories(data.resolve("zookeeper")).toFile());
+
+    CoordinatorServer coordinator =
+        new CoordinatorServer(configuration(data, zooKeeperPort, settings, data.resolve("coordinator")));
+    coordinator.start();
+    StringBuilder json = new StringBuilder("{\"coordinator\":");
+    appendEndpoints(json, coordinator.getRpcServer().getBindEndpoints());
+
+    json.append(",\"tablet_servers\":[");
+    for (int id = 0; id < tabletServers; id++) {
+      Configuration configuration =
+          configuration(data, zooKeeperPort, settings, data.resolve("tablet-server-" + id));
+      configuration.setString("tablet-server.id", Integer.toString(id));
+      TabletServer tabletServer = new TabletServer(configuration);
+      tabletServer.start();
+      json.append(id == 0 ? "" : ",");
+      appendEndpoints(json, tabletServer.getRpcServer().getBindEndpoints());
+    }
+    return json.append("]}").toString();
+  }
+
+  private static int startZooKeeper(File folder) throws IOException, InterruptedException {
+    ZooKeeperServer zooKeeper = new ZooKeeperServer(folder, folder, ZooKeeperServer.DEFAULT_TICK_TIME);
+    NIOServerCnxnFactory listener = new NIOServerCnxnFactory();
+    listener.configure(new InetSocketAddress("127.0.0.1", 0), 0);
+    listener.startup(zooKeeper);
+    return listener.getLocalPort();
+  }
+
+  private static Configuration configuration(
+      Path data, int zooKeeperPort, Map<String, String> settings, Path dataDir) {
+    Configuration configuration = new Configuration();
+    configuration.setString("zookeeper.address", "127.0.0.1:" + zooKeeperPort);
+    configuration.setString("remote.data.dir", data.resolve("remote").toUri().toString());
+    configuration.setString("data.dir", dataDir.toString());
+    String listeners = INTERNAL + "://127.0.0.1:0," + PLAIN + "://127.0.0.1:0";
+    if (settings.containsKey("security.protocol.map")) {
+      listeners += "," + SASL + "://127.0.0.1:0";
+    }
+    configuration.setString("bind.listeners", listeners);
+    configuration.setString("internal.listener.name", INTERNAL);
+    settings.forEach(configuration::setString);
+    return configuration;
+  }
+
+  private static void appendEndpoints(StringBuilder json, List<Endpoint> endpoints) {
+    json.append('{');
+    for (int i = 0; i < endpoints.size(); i++) {
+      Endpoint endpoint = endpoints.get(i);
+      json.append(i == 0 ? "\"" : ",\"").append(endpoint.getListenerName()).append("\":\"");
+      json.append(endpoint.getHost()).append(':').append(endpoint.getPort()).append('"');
+    }
+    json.append('}');
+  }
+
+  private static void haltWhenStandardInputCloses() {
+    Thread watcher =
+        new Thread(
+            () -> {
+              try {
+                while (System.in.read() >= 0) {
+                  continue;
+                }
+              } catch (IOException closed) {
+                System.err.println("standard input is gone: " + closed);
+              }
+              // The data folder is thrown away, so an orderly shutdown (about ten seconds) would buy nothing.
+              Runtime.getRuntime().halt(0);
+            },
+            "parent-watcher");
+    watcher.setDaemon(true);
+    watcher.start();
+  }
+}

@@ -1,0 +1,62 @@
+"""All key-value engines keep the contract; what is special about one is tested below it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.kv.engine import EngineState
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.testing.kv_engine_contract import KvEngineContract
+from forebay.testing.memory_engine import MemoryEngine
+
+
+class TestMemoryEngine(KvEngineContract):
+    reopens = False
+
+    def open_engine(self, directory: Path) -> MemoryEngine:
+        return MemoryEngine(directory)
+
+
+class TestLmdbEngine(KvEngineContract):
+    def open_engine(self, directory: Path) -> LmdbEngine:
+        return LmdbEngine(directory, map_bytes=1 << 24)
+
+    def test_a_full_map_grows(self, tmp_path: Path) -> None:
+        engine = LmdbEngine(tmp_path / "db", map_bytes=1 << 18)
+        for i in range(40):
+            engine.apply({i.to_bytes(4, "big") + bytes([j]): bytes(1000) for j in range(50)}, EngineState(i + 1, 0))
+        assert len(engine.first(3000)) == 2000
+        engine.close()
+
+    def test_growing_asks_the_owner_to_close_snapshots(self, tmp_path: Path) -> None:
+        engine = LmdbEngine(tmp_path / "db", map_bytes=1 << 18)
+        engine.apply({b"a": b"1"}, EngineState(1, 1))
+        snapshot = engine.snapshot()
+        big = {i.to_bytes(4, "big"): bytes(1000) for i in range(1000)}
+        with pytest.raises(StorageFailure, match="cannot grow while 1 snapshots are open"):
+            engine.apply(big, EngineState(2, 1001))
+        assert (engine.state.applied_offset, engine.multi_get([b"a"])) == (1, [b"1"])
+        engine.close_snapshots = snapshot.close
+        engine.apply(big, EngineState(2, 1001))
+        assert len(engine.first(2000)) == 1001
+        engine.close()
+
+    def test_writing_stops_before_the_disk_is_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = LmdbEngine(tmp_path / "db", map_bytes=1 << 20)
+        monkeypatch.setattr("forebay.kv.lmdb_engine.FREE_BYTES_RESERVED", 1 << 60)
+        with pytest.raises(StorageFailure, match="bytes free") as caught:
+            engine.apply({b"a": b"1"}, EngineState(1, 1))
+        assert caught.value.code == ErrorCode.DISK_WRITE_LOCKED
+        assert engine.multi_get([b"a"]) == [None]
+        engine.close()
+
+
+class TestRocksDbEngine(KvEngineContract):
+    def open_engine(self, directory: Path):  # type: ignore[no-untyped-def]
+        pytest.importorskip("rocksdict")
+        from forebay.kv.rocksdb_engine import RocksDbEngine
+
+        return RocksDbEngine(directory)

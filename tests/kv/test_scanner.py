@@ -1,0 +1,301 @@
+"""Full-scan sessions: the ScanKv rules of FIP-17, and the lines of failure-scenarios 1a that a manager can show."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.ids import SeededIds
+from forebay.codec.value_batch import parse_value_batch, stored_value
+from forebay.kv.engine import EngineState
+from forebay.kv.scanner import ScannerLimits, ScannerManager, ScanPage, ScanSession
+from forebay.metadata.table import TableBucket
+
+BUCKET = TableBucket(1, 0)
+
+
+class FakeSnapshot:
+    """A snapshot that counts how often it was closed and can pause in the middle."""
+
+    def __init__(self, rows: list[bytes], offset: int = 42) -> None:
+        self.state = EngineState(offset, len(rows))
+        self.rows = [stored_value(1, row) for row in rows]
+        self.closes = 0
+        self.paused = threading.Event()
+        self.resume = threading.Event()
+        self.pause_at: int | None = None
+        self.read_after_close = False
+
+    def values(self) -> Iterator[bytes]:
+        for position, value in enumerate(self.rows):
+            if position == self.pause_at:
+                self.paused.set()
+                assert self.resume.wait(10)
+            self.read_after_close = self.read_after_close or self.closes > 0
+            yield value
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+class Bench:
+    def __init__(self, **limits: float) -> None:
+        self.clock = ManualClock()
+        self.manager = ScannerManager(ScannerLimits(**limits), self.clock, SeededIds(1))  # type: ignore[arg-type]
+        self.snapshot = FakeSnapshot([b"a", b"bb", b"ccc"])
+
+    def open(self, limit: int | None = None, bucket: TableBucket = BUCKET) -> ScanSession:
+        session, offset = self.manager.open(bucket, lambda: self.snapshot, limit)
+        assert session is not None
+        assert offset == 42
+        return session
+
+
+def rows_of(page: ScanPage) -> list[bytes]:
+    _, rows = parse_value_batch(page.records)
+    return [row for i in range(len(rows)) if (row := rows[i]) is not None]
+
+
+def code_of(error: pytest.ExceptionInfo[Exception]) -> int:
+    return error.value.code  # type: ignore[attr-defined, no-any-return]
+
+
+@given(
+    rows=st.lists(st.binary(max_size=12), min_size=1, max_size=12),
+    bytes_max=st.integers(1, 60),
+    limit=st.none() | st.integers(0, 14),
+)
+def test_pages_hold_every_row_once_and_end_with_the_last_row(rows, bytes_max, limit):
+    bench = Bench()
+    bench.snapshot = FakeSnapshot(rows)
+    session = bench.open(limit)
+    seen: list[bytes] = []
+    call = 0
+    while True:
+        page = bench.manager.page(session.scanner_id, call, bytes_max)
+        got = rows_of(page)
+        assert got
+        assert sum(len(r) + 6 for r in got[:-1]) < bytes_max
+        seen += got
+        if not page.has_more:
+            break
+        call += 1
+    assert seen == rows[: limit or None]
+    assert bench.manager.session_count == 0
+    assert bench.snapshot.closes > 0
+
+
+def test_empty_bucket_answers_without_a_session_but_with_an_offset():
+    bench = Bench()
+    bench.snapshot = FakeSnapshot([], offset=7)
+    assert bench.manager.open(BUCKET, lambda: bench.snapshot, None) == (None, 7)
+    assert (bench.snapshot.closes, bench.manager.session_count) == (1, 0)
+    assert bench.manager.bucket_session_count(BUCKET) == 0
+
+
+def test_retry_of_the_same_page_after_lost_response_gives_the_same_bytes():
+    bench = Bench()
+    session = bench.open()
+    first = bench.manager.page(session.scanner_id, 0, 1)
+    assert bench.manager.page(session.scanner_id, 0, 1000) == first
+    second = bench.manager.page(session.scanner_id, 1, 1)
+    assert bench.manager.page(session.scanner_id, 1, 1) == second
+    last = bench.manager.page(session.scanner_id, 2, 1)
+    assert not last.has_more
+    assert bench.manager.page(session.scanner_id, 2, 1) == last
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(session.scanner_id, 3, 1)
+    assert code_of(gone) == ErrorCode.UNKNOWN_SCANNER_ID
+
+
+@pytest.mark.parametrize("call", [None, -1, 2, 5, 2**31 - 1])
+def test_a_call_out_of_order_ends_the_scan(call):
+    bench = Bench()
+    session = bench.open()
+    bench.manager.page(session.scanner_id, 0, 1)
+    with pytest.raises(InvalidRequest, match="Out-of-order") as wrong:
+        bench.manager.page(session.scanner_id, call, 1)
+    assert code_of(wrong) == ErrorCode.INVALID_SCAN_REQUEST
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(session.scanner_id, 1, 1)
+    assert code_of(gone) == ErrorCode.UNKNOWN_SCANNER_ID
+    assert bench.snapshot.closes > 0
+
+
+def test_close_twice_and_close_unknown_id_are_fine():
+    bench = Bench()
+    session = bench.open()
+    bench.manager.close(session.scanner_id)
+    bench.manager.close(session.scanner_id)
+    bench.manager.close(b"never was")
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(session.scanner_id, 0, 1)
+    assert code_of(gone) == ErrorCode.UNKNOWN_SCANNER_ID
+
+
+def test_client_dies_without_close_ttl_frees_everything():
+    bench = Bench(ttl_seconds=10)
+    session = bench.open()
+    bench.clock.advance(11)
+    assert bench.manager.expire() == 1
+    assert (bench.manager.session_count, bench.manager.bucket_session_count(BUCKET)) == (0, 0)
+    assert bench.snapshot.closes > 0
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(session.scanner_id, 0, 1)
+    assert code_of(gone) == ErrorCode.SCANNER_EXPIRED
+    bench.clock.advance(21)
+    bench.manager.expire()
+    with pytest.raises(NotFound) as forgotten:
+        bench.manager.page(session.scanner_id, 0, 1)
+    assert code_of(forgotten) == ErrorCode.UNKNOWN_SCANNER_ID
+
+
+def test_ten_thousand_opens_leave_no_session_behind():
+    bench = Bench(ttl_seconds=1)
+    for _ in range(1250):
+        for _ in range(8):
+            bench.open()
+        bench.clock.advance(2)
+        bench.manager.expire()
+    assert (bench.manager.session_count, bench.manager.bucket_session_count(BUCKET)) == (0, 0)
+    assert bench.snapshot.closes >= 10_000
+
+
+def test_using_a_scan_keeps_it_alive_and_clock_jumps_do_not_matter():
+    bench = Bench(ttl_seconds=10)
+    session = bench.open()
+    for call in range(2):
+        bench.clock.advance(8)
+        bench.clock.jump_wall_clock(10**9)
+        bench.manager.expire()
+        bench.manager.page(session.scanner_id, call, 1)
+    bench.clock.jump_wall_clock(-(10**9))
+    assert bench.manager.expire() == 0
+
+
+def test_limits_per_bucket_and_per_server():
+    bench = Bench(per_bucket_max=2, per_server_max=3)
+    sessions = [bench.open(), bench.open()]
+    with pytest.raises(LimitExceeded, match="per-bucket") as too_many:
+        bench.open()
+    assert code_of(too_many) == ErrorCode.TOO_MANY_SCANNERS
+    bench.open(bucket=TableBucket(1, 1))
+    with pytest.raises(LimitExceeded, match="per-server"):
+        bench.open(bucket=TableBucket(1, 2))
+    bench.manager.close(sessions[0].scanner_id)
+    bench.open()
+
+
+def test_a_snapshot_that_cannot_be_taken_leaves_no_trace():
+    bench = Bench()
+
+    def broken() -> FakeSnapshot:
+        raise NotFound("no such bucket")
+
+    with pytest.raises(NotFound):
+        bench.manager.open(BUCKET, broken, None)
+    assert (bench.manager.session_count, bench.manager.bucket_session_count(BUCKET)) == (0, 0)
+
+
+def test_two_requests_with_one_scanner_id_at_once():
+    bench = Bench()
+    bench.snapshot.pause_at = 1
+    session = bench.open()
+    running, results = _page_in_thread(bench, session)
+    with pytest.raises(InvalidRequest, match="at the same time") as wrong:
+        bench.manager.page(session.scanner_id, 0, 100)
+    assert code_of(wrong) == ErrorCode.INVALID_SCAN_REQUEST
+    bench.snapshot.resume.set()
+    running.join()
+    assert rows_of(results[0]) == [b"a", b"bb", b"ccc"]
+    assert not bench.snapshot.read_after_close
+    assert bench.snapshot.closes > 0
+
+
+def test_close_while_fetching_does_not_free_the_snapshot_under_the_fetch():
+    """1a: close during an active batch must fence, not free."""
+    bench = Bench()
+    bench.snapshot.pause_at = 1
+    session = bench.open()
+    running, results = _page_in_thread(bench, session)
+    with pytest.raises(InvalidRequest, match="closed while"):
+        bench.manager.close(session.scanner_id)
+    assert bench.snapshot.closes == 0
+    bench.snapshot.resume.set()
+    running.join()
+    assert len(rows_of(results[0])) == 3
+    assert not bench.snapshot.read_after_close
+    assert bench.snapshot.closes > 0
+
+
+def test_closing_a_bucket_expires_its_scans_without_racing_a_running_call():
+    bench = Bench()
+    bench.snapshot.pause_at = 1
+    session = bench.open()
+    running, results = _page_in_thread(bench, session)
+    assert bench.manager.close_bucket(BUCKET) == 1
+    assert bench.manager.close_bucket(TableBucket(9, 9)) == 0
+    assert bench.snapshot.closes == 0
+    bench.snapshot.resume.set()
+    running.join()
+    assert len(rows_of(results[0])) == 3
+    assert bench.snapshot.closes > 0
+    assert not bench.snapshot.read_after_close
+
+
+def _page_in_thread(bench: Bench, session: ScanSession) -> tuple[threading.Thread, list[ScanPage]]:
+    results: list[ScanPage] = []
+    thread = threading.Thread(target=lambda: results.append(bench.manager.page(session.scanner_id, 0, 100)))
+    thread.start()
+    assert bench.snapshot.paused.wait(10)
+    return thread, results
+
+
+def test_register_after_close_is_rejected_and_leaks_nothing():
+    """1a: server close() then a late register()."""
+    bench = Bench()
+
+    def close_meanwhile() -> FakeSnapshot:
+        bench.manager.shut_down()
+        return bench.snapshot
+
+    with pytest.raises(LimitExceeded, match="shutting down"):
+        bench.manager.open(BUCKET, close_meanwhile, None)
+    assert bench.snapshot.closes > 0
+    with pytest.raises(LimitExceeded, match="shutting down"):
+        bench.open()
+
+
+def test_shutdown_closes_all_and_later_calls_are_told_that_they_expired():
+    bench = Bench()
+    session = bench.open()
+    bench.manager.shut_down()
+    assert bench.manager.session_count == 0
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(session.scanner_id, 0, 1)
+    assert code_of(gone) == ErrorCode.SCANNER_EXPIRED
+
+
+def test_pages_kept_for_replay_stay_within_their_budget():
+    bench = Bench(replayable_bytes_max=40)
+    sessions = [bench.open() for _ in range(3)]
+    for session in sessions:
+        bench.manager.page(session.scanner_id, 0, 1)
+        bench.clock.advance(1)
+    with pytest.raises(InvalidRequest, match="no longer kept"):
+        bench.manager.page(sessions[0].scanner_id, 0, 1)
+    assert rows_of(bench.manager.page(sessions[2].scanner_id, 0, 1)) == [b"a"]
+
+
+def test_a_single_row_larger_than_the_page_is_delivered():
+    bench = Bench(page_bytes_max=10)
+    bench.snapshot = FakeSnapshot([bytes(5000), b"x"])
+    session = bench.open()
+    page = bench.manager.page(session.scanner_id, 0, 2**31 - 1)
+    assert (rows_of(page), page.has_more) == ([bytes(5000)], True)

@@ -1,0 +1,419 @@
+"""The key-value state of one bucket: changelogs, partial updates, idempotence, failures, recovery."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
+from forebay.codec.kv_batch import encode_kv_batch
+from forebay.kv.engine import EngineState
+from forebay.kv.tablet import KvTablet, PutRequest
+from forebay.log.tablet import LogTablet
+from forebay.metadata import types
+from forebay.metadata.table import Column
+from forebay.testing.faulty_fs import FaultyFileSystem
+from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.tables import FakeTable, Row
+
+FORMATS = [
+    {},
+    {"table.log.format": "COMPACTED"},
+    {"table.kv.format": "INDEXED"},
+    {"table.kv.format": "INDEXED", "table.log.format": "INDEXED"},
+    {"table.kv.format": "INDEXED", "table.log.format": "COMPACTED"},
+    {"table.log.arrow.compression.type": "NONE"},
+]
+
+
+class Bench:
+    """A tablet over an in-memory file system and engine."""
+
+    def __init__(self, table: FakeTable | None = None) -> None:
+        self.table = table or FakeTable()
+        self.fs = FaultyFileSystem(random.Random(1))
+        self.clock = ManualClock()
+        self.engine = MemoryEngine()
+        self.next_segment = 1
+        self.log = LogTablet.open(self.fs, "/log", clock=self.clock)
+        self.tablet = KvTablet(self.table, self.log, self.engine, self.take_ids)
+
+    def take_ids(self, count: int) -> int:
+        first, self.next_segment = self.next_segment, self.next_segment + count
+        return first
+
+    def put(self, *rows: Row, **options: Any) -> int:
+        (result,) = self.tablet.put_group([self.table.request(rows, **options)])
+        if result.error is not None:
+            raise result.error
+        return result.log_end_offset
+
+    def delete(self, *ids: int, **options: Any) -> int:
+        return self.put(*({"id": i} for i in ids), deletes=[True] * len(ids), **options)
+
+    def rows(self) -> list[Row]:
+        values = [value[4:] for value in self.tablet.first_values(1000)]
+        return sorted(self.table.rows_of_values(values), key=lambda r: r["id"])
+
+    def reopen(self, engine: MemoryEngine | None = None) -> None:
+        """As after a kill: what was written is there, in memory nothing."""
+        self.fs = self.fs.kill()
+        self.engine = engine or self.engine
+        self.log = LogTablet.open(self.fs, "/log", clock=self.clock)
+        self.tablet = KvTablet(self.table, self.log, self.engine, self.take_ids)
+        self.tablet.recover()
+
+
+def row(key: int, name: str | None = None, score: int | None = None) -> Row:
+    return {"id": key, "name": name, "score": score}
+
+
+@pytest.mark.parametrize("properties", FORMATS)
+def test_changelog_has_insert_update_pairs_and_deletes_in_order(properties):
+    bench = Bench(FakeTable(properties))
+    assert bench.put(row(1, "a"), row(2, "b")) == 2
+    assert bench.put(row(1, "c")) == 4
+    assert bench.delete(2, 9) == 5
+    assert bench.table.changelog(bench.log) == [
+        (0, "+I", row(1, "a")),
+        (1, "+I", row(2, "b")),
+        (2, "-U", row(1, "a")),
+        (3, "+U", row(1, "c")),
+        (4, "-D", row(2, "b")),
+    ]
+    assert bench.rows() == [row(1, "c")]
+    assert (bench.tablet.row_count, bench.tablet.applied_offset, bench.log.high_watermark) == (1, 5, 5)
+
+
+def test_a_key_that_repeats_in_a_batch_sees_its_own_changes():
+    bench = Bench()
+    bench.put(row(1, "a"), row(1, "b"), row(1), row(1, "c"), deletes=[False, False, True, False])
+    kinds = [(kind, r["name"]) for _, kind, r in bench.table.changelog(bench.log)]
+    assert kinds == [("+I", "a"), ("-U", "a"), ("+U", "b"), ("-D", "b"), ("+I", "c")]
+    assert bench.rows() == [row(1, "c")]
+
+
+def test_requests_of_one_group_see_each_other_and_share_one_sync():
+    bench = Bench()
+    syncs = bench.fs.inject("sync", "/log", on_call=10_000)
+    results = bench.tablet.put_group([bench.table.request([row(1, name)]) for name in "abc"])
+    assert [r.log_end_offset for r in results] == [1, 3, 5]
+    assert bench.rows() == [row(1, "c")]
+    assert syncs.calls == 1
+
+
+def test_a_batch_without_changes_takes_one_offset():
+    bench = Bench()
+    assert bench.delete(1) == 1
+    assert bench.put(row(1, "a")) == 2
+    assert bench.table.changelog(bench.log) == [(1, "+I", row(1, "a"))]
+
+
+def test_overwriting_with_the_same_values_still_writes_both_images():
+    bench = Bench()
+    bench.put(row(1, "a"))
+    bench.put(row(1, "a"))
+    assert [kind for _, kind, _ in bench.table.changelog(bench.log)] == ["+I", "-U", "+U"]
+
+
+# ---- partial updates ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("properties", [{}, {"table.kv.format": "INDEXED"}])
+def test_partial_update_keeps_the_other_columns_and_nulls_them_in_new_rows(properties):
+    bench = Bench(FakeTable(properties))
+    bench.put(row(1, "a", 10))
+    bench.put(row(1, None, 11), row(2, "must be ignored", 20), targets=["id", "score"])
+    assert bench.rows() == [row(1, "a", 11), row(2, None, 20)]
+
+
+def test_partial_delete_nulls_its_columns_and_removes_the_row_when_nothing_is_left():
+    bench = Bench()
+    bench.put(row(1, "a", 10))
+    bench.delete(1, targets=["id", "score"])
+    assert bench.rows() == [row(1, "a", None)]
+    bench.delete(1, targets=["id", "name"])
+    assert bench.rows() == []
+    assert [kind for _, kind, _ in bench.table.changelog(bench.log)] == ["+I", "-U", "+U", "-D"]
+
+
+def test_partial_update_of_the_key_alone_inserts_missing_rows_and_leaves_others_alone():
+    bench = Bench()
+    bench.put(row(1, "a", 10))
+    bench.put(row(1), row(2), targets=["id"])
+    assert bench.rows() == [row(1, "a", 10), row(2)]
+    assert [kind for _, kind, _ in bench.table.changelog(bench.log)] == ["+I", "+I"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [((1,), "whole primary key"), ((0, 9), "target column 9 does not exist"), ((0, -1), "target column -1")],
+)
+def test_bad_target_columns_are_refused(targets, message):
+    bench = Bench()
+    request = PutRequest(bench.table.request([row(1)]).records, targets)
+    (result,) = bench.tablet.put_group([request])
+    assert isinstance(result.error, InvalidRequest)
+    assert result.error.code == ErrorCode.INVALID_TARGET_COLUMN
+    assert message in result.error.message
+    assert bench.log.log_end_offset == 0
+
+
+def test_a_partial_update_cannot_leave_out_a_column_that_must_have_a_value():
+    columns = [Column("id", types.int_()), Column("must", types.int_().not_null()), Column("may", types.int_())]
+    bench = Bench(FakeTable(columns=columns))
+    with pytest.raises(InvalidRequest, match="'must' is NOT NULL"):
+        bench.put({"id": 1, "must": 1, "may": 2}, targets=["id", "may"])
+
+
+def test_a_null_in_a_not_null_column_is_refused_and_changes_nothing():
+    columns = [Column("id", types.int_()), Column("must", types.int_().not_null())]
+    bench = Bench(FakeTable(columns=columns))
+    bench.put({"id": 1, "must": 1})
+    # Build the bad row under a schema that allows the null, as a careless client might.
+    lax = FakeTable(columns=[Column("id", types.int_()), Column("must", types.int_())])
+    (result,) = bench.tablet.put_group([lax.request([{"id": 2, "must": None}])])
+    assert isinstance(result.error, InvalidRequest)
+    assert "'must'" in result.error.message
+    assert bench.rows() == [{"id": 1, "must": 1}]
+
+
+# ---- options --------------------------------------------------------------------------------------------------------
+
+
+def test_wal_image_writes_only_new_values_and_counts_no_rows():
+    bench = Bench(FakeTable({"table.changelog.image": "WAL"}))
+    bench.put(row(1, "a"))
+    bench.put(row(1, "b"))
+    bench.put(row(1, "c"), row(1), row(1, "d"), deletes=[False, True, False])
+    bench.delete(1)
+    assert [(kind, r["name"]) for _, kind, r in bench.table.changelog(bench.log)] == [
+        ("+U", "a"), ("+U", "b"), ("+U", "c"), ("-D", "c"), ("+U", "d"), ("-D", "d"),
+    ]  # fmt: skip
+    assert (bench.rows(), bench.tablet.row_count) == ([], None)
+
+
+def test_deletes_may_be_ignored_or_forbidden():
+    ignoring = Bench(FakeTable({"table.delete.behavior": "IGNORE"}))
+    ignoring.put(row(1, "a"))
+    ignoring.delete(1)
+    assert ignoring.rows() == [row(1, "a")]
+    forbidding = Bench(FakeTable({"table.delete.behavior": "DISABLE"}))
+    forbidding.put(row(1, "a"))
+    with pytest.raises(InvalidRequest, match="forbids deletes") as caught:
+        forbidding.put(row(2, "b"), row(1), deletes=[False, True])
+    assert caught.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
+    assert forbidding.rows() == [row(1, "a")]
+
+
+@pytest.mark.parametrize("properties", [{}, {"table.kv.format": "INDEXED"}])
+@pytest.mark.parametrize("id_type", [types.int_(), types.bigint()])
+def test_auto_increment_gives_ids_to_new_rows_only(properties, id_type):
+    columns = [Column("id", types.int_()), Column("seq", id_type), Column("name", types.string())]
+    bench = Bench(FakeTable(properties, columns, "seq"))
+    bench.put({"id": 10, "name": "a"}, {"id": 11, "name": "b"}, targets=["id", "name"])
+    bench.put({"id": 10, "name": "c"}, {"id": 12, "name": "d"}, targets=["id", "name"])
+    assert [(r["id"], r["seq"], r["name"]) for r in bench.rows()] == [(10, 1, "c"), (11, 2, "b"), (12, 3, "d")]
+    with pytest.raises(InvalidRequest, match="auto-increment"):
+        bench.put({"id": 1, "seq": 5, "name": "x"})
+
+
+def test_auto_increment_ids_are_never_given_twice_after_a_crash():
+    columns = [Column("id", types.int_()), Column("seq", types.bigint()), Column("name", types.string())]
+    bench = Bench(FakeTable({"table.auto-increment.cache-size": "10"}, columns, "seq"))
+    bench.put(*({"id": i} for i in range(3)), targets=["id", "name"])
+    bench.reopen()
+    bench.put({"id": 3}, targets=["id", "name"])
+    assert [r["seq"] for r in bench.rows()] == [1, 2, 3, 4]
+    bench.reopen(MemoryEngine())
+    bench.put({"id": 4}, targets=["id", "name"])
+    assert [r["seq"] for r in bench.rows()] == [1, 2, 3, 4, 11]
+
+
+# ---- writers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_batch_is_answered_with_its_original_offsets_and_written_once():
+    bench = Bench()
+    first = bench.put(row(1, "a"), writer_id=7, sequence=0)
+    second = bench.put(row(1, "b"), writer_id=7, sequence=1)
+    assert bench.put(row(1, "a"), writer_id=7, sequence=0) == first == 1
+    assert bench.put(row(1, "b"), writer_id=7, sequence=1) == second == 3
+    assert (bench.rows(), bench.log.log_end_offset) == ([row(1, "b")], 3)
+
+
+def test_a_batch_out_of_sequence_changes_nothing():
+    bench = Bench()
+    bench.put(row(1, "a"), writer_id=7, sequence=0)
+    with pytest.raises(Conflict) as caught:
+        bench.put(row(1, "c"), writer_id=7, sequence=2)
+    assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION
+    assert bench.rows() == [row(1, "a")]
+
+
+def test_writer_sequences_survive_a_restart():
+    bench = Bench()
+    bench.put(row(1, "a"), writer_id=7, sequence=0)
+    bench.reopen()
+    assert bench.put(row(1, "a"), writer_id=7, sequence=0) == 1
+    bench.put(row(1, "b"), writer_id=7, sequence=1)
+    assert bench.rows() == [row(1, "b")]
+
+
+# ---- schema evolution ------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_older_schemas_are_updated_deleted_and_merged_under_the_newest():
+    bench = Bench()
+    bench.put(row(1, "a", 1), row(2, "b", 2), row(3, "c", 3))
+    bench.table.add_column(Column("extra", types.string()))
+    bench.put({"id": 1, "extra": "x"}, targets=["id", "extra"])
+    bench.delete(2)
+    assert bench.rows() == [row(1, "a", 1) | {"extra": "x"}, row(3, "c", 3) | {"extra": None}]
+    changes = bench.table.changelog(bench.log, 3)
+    assert changes == [
+        (3, "-U", row(1, "a", 1) | {"extra": None}),
+        (4, "+U", row(1, "a", 1) | {"extra": "x"}),
+        (5, "-D", row(2, "b", 2) | {"extra": None}),
+    ]
+
+
+def test_a_client_with_an_older_schema_may_still_write():
+    bench = Bench()
+    bench.table.add_column(Column("extra", types.string()))
+    bench.put(row(1, "a", 1), row(2), schema_id=1, deletes=[False, True])
+    assert bench.rows() == [row(1, "a", 1) | {"extra": None}]
+
+
+def test_a_batch_of_an_unknown_schema_is_refused():
+    bench = Bench()
+    records = encode_kv_batch(pa.array([b"\1"], pa.binary()), pa.array([b"\0\1"], pa.binary()), 9)
+    (result,) = bench.tablet.put_group([PutRequest(records)])
+    assert isinstance(result.error, NotFound)
+    assert result.error.code == ErrorCode.SCHEMA_NOT_EXIST
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_a_malformed_row_fails_its_request_and_no_other():
+    bench = Bench()
+    bad = PutRequest(encode_kv_batch(pa.array([b"\1"], pa.binary()), pa.array([b"\0\xff\xff"], pa.binary()), 1))
+    results = bench.tablet.put_group([bench.table.request([row(1, "a")]), bad, bench.table.request([row(2, "b")])])
+    assert [type(r.error) for r in results] == [type(None), CorruptData, type(None)]
+    assert bench.rows() == [row(1, "a"), row(2, "b")]
+    assert bench.log.log_end_offset == 2
+
+
+def test_a_key_that_is_not_the_key_of_its_row_is_refused():
+    bench = Bench()
+    good = bench.table.request([row(1, "a")]).records
+    swapped = encode_kv_batch(pa.array([b"\2"], pa.binary()), pa.array([bytes(good)[34:]], pa.binary()), 1)
+    (result,) = bench.tablet.put_group([PutRequest(swapped)])
+    assert isinstance(result.error, CorruptData)
+    assert "not the key of its row" in result.error.message
+    assert (bench.rows(), bench.log.log_end_offset) == ([], 0)
+
+
+# ---- failures and recovery -------------------------------------------------------------------------------------------
+
+
+def test_state_is_rebuilt_from_the_log_alone():
+    bench = Bench()
+    bench.put(row(1, "a"), row(2, "b"))
+    bench.put(row(1, "c"))
+    bench.delete(2)
+    expected = bench.rows(), bench.tablet.row_count, bench.tablet.applied_offset
+    bench.reopen(MemoryEngine())
+    assert (bench.rows(), bench.tablet.row_count, bench.tablet.applied_offset) == expected
+
+
+@pytest.mark.parametrize("properties", FORMATS)
+def test_recovery_goes_on_from_the_applied_offset_across_schema_versions(properties):
+    bench = Bench(FakeTable(properties))
+    bench.put(row(1, "a"))
+    older = MemoryEngine()
+    older.apply({bench.table.key(1): bench.engine.first(1)[0]}, EngineState(1, 1))
+    bench.table.add_column(Column("extra", types.int_()))
+    bench.put({"id": 2, "extra": 5}, {"id": 1, "name": "z"})
+    bench.delete(1)
+    bench.reopen(older)
+    assert bench.rows() == [row(2) | {"extra": 5}]
+    assert bench.tablet.row_count == 1
+
+
+def test_changelog_visible_only_after_kv_is_durable():
+    """1b: the high watermark must not pass what the state holds (F#134)."""
+    bench = Bench()
+    bench.put(row(1, "a"))
+    failing = bench.engine.apply
+    bench.engine.apply = _raise_full  # type: ignore[method-assign]
+    with pytest.raises(StorageFailure):
+        bench.put(row(1, "b"))
+    assert (bench.log.log_end_offset, bench.log.high_watermark) == (3, 1)
+    assert bench.rows() == [row(1, "a")]
+    bench.engine.apply = failing  # type: ignore[method-assign]
+    bench.put(row(2, "c"))
+    assert bench.rows() == [row(1, "b"), row(2, "c")]
+    assert bench.log.high_watermark == bench.log.log_end_offset
+
+
+def _raise_full(*_: object) -> None:
+    raise StorageFailure("disk full", ErrorCode.KV_STORAGE_EXCEPTION)
+
+
+def test_a_retry_after_a_failed_apply_is_recognised():
+    bench = Bench()
+    failing = bench.engine.apply
+    bench.engine.apply = _raise_full  # type: ignore[method-assign]
+    with pytest.raises(StorageFailure):
+        bench.put(row(1, "a"), writer_id=3, sequence=0)
+    bench.engine.apply = failing  # type: ignore[method-assign]
+    assert bench.put(row(1, "a"), writer_id=3, sequence=0) == 1
+    assert (bench.rows(), bench.log.log_end_offset) == ([row(1, "a")], 1)
+
+
+def test_a_failed_append_changes_nothing_and_the_retry_succeeds():
+    bench = Bench()
+    bench.put(row(1, "a"))
+    bench.fs.inject("append", "/log", on_call=1)
+    with pytest.raises(StorageFailure):
+        bench.put(row(1, "b"))
+    assert bench.rows() == [row(1, "a")]
+    assert bench.put(row(1, "b")) == 3
+
+
+def test_after_a_failed_sync_nothing_is_acknowledged_again():
+    bench = Bench()
+    bench.put(row(1, "a"))
+    bench.fs.inject("sync", "/log", on_call=1)
+    for _ in range(2):
+        with pytest.raises(StorageFailure):
+            bench.put(row(1, "b"))
+    assert bench.rows() == [row(1, "a")]
+    assert bench.log.is_offline
+
+
+def test_writes_with_acks_1_are_not_synced_but_visible():
+    bench = Bench()
+    bench.put(row(1, "a"), acks=1)
+    assert bench.rows() == [row(1, "a")]
+    assert (bench.log.synced_offset, bench.log.high_watermark) == (0, 1)
+
+
+def test_long_recoveries_report_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("forebay.kv.tablet._REPLAY_ROWS", 2)
+    bench = Bench()
+    for i in range(6):
+        bench.put(row(i, "x"))
+    bench.engine = MemoryEngine()
+    tablet = KvTablet(bench.table, bench.log, bench.engine, bench.take_ids)
+    seen: list[tuple[int, int]] = []
+    assert tablet.recover(lambda reached, end: seen.append((reached, end))) == 6
+    assert seen == [(2, 6), (4, 6), (6, 6)]
+    assert tablet.row_count == 6

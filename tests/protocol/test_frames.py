@@ -1,0 +1,158 @@
+"""Framing: the same frames come out however the bytes are cut, and wrong lengths end the stream."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.base.errors import ErrorCode
+from forebay.protocol import frames
+from forebay.protocol.frames import BODY_STEP_BYTES, FrameDecoder, FrameType, encode_request, encode_response
+
+HEADER_BYTES = 8
+
+
+@pytest.fixture
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Buffers so small that frames of a few dozen bytes take every path."""
+    monkeypatch.setattr(frames, "SHARED_BUFFER_BYTES", 64)
+    monkeypatch.setattr(frames, "SMALL_FRAME_BYTES_MAX", 24)
+    monkeypatch.setattr(frames, "BODY_STEP_BYTES", 16)
+    return
+
+
+def drain(decoder: FrameDecoder) -> list[tuple[bytes, bytes]]:
+    found = []
+    while (frame := decoder.next_frame()) is not None:
+        found.append((frame.header, bytes(frame.body)))
+    return found
+
+
+def feed(decoder: FrameDecoder, data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes]]:
+    """Feed `data` in pieces of the sizes `cuts` (repeated), by receive_data and by get_buffer in turn."""
+    found, at, turn = [], 0, 0
+    while at < len(data):
+        piece = data[at : at + cuts[turn % len(cuts)]]
+        if turn % 2:
+            decoder.receive_data(piece)
+        else:
+            room = decoder.get_buffer(1)
+            piece = piece[: len(room)]
+            room[: len(piece)] = piece
+            decoder.buffer_updated(len(piece))
+        at += len(piece)
+        turn += 1
+        found += drain(decoder)
+    return found
+
+
+BODIES = st.lists(st.binary(max_size=150), max_size=8)
+CUTS = st.lists(st.integers(1, 90), min_size=1, max_size=12)
+
+
+@pytest.mark.usefixtures("small_buffers")
+@given(bodies=BODIES, cuts=CUTS, partial=st.binary(max_size=60))
+def test_whole_frames_come_out_whatever_the_cuts_between_reads(
+    bodies: list[bytes], cuts: list[int], partial: bytes
+) -> None:
+    stream = b"".join(struct.pack(">i8s", 8 + len(body), b"%08d" % i) + body for i, body in enumerate(bodies))
+    trailing = struct.pack(">i", 8 + 2 * len(partial)) + partial if partial else b""
+    expected = [(b"%08d" % i, body) for i, body in enumerate(bodies)]
+    whole, in_bytes, in_pieces = (FrameDecoder(HEADER_BYTES, HEADER_BYTES, 1000) for _ in range(3))
+    whole.receive_data(stream + trailing)
+    assert drain(whole) == expected
+    assert feed(in_bytes, stream + trailing, [1]) == expected
+    assert feed(in_pieces, stream + trailing, cuts) == expected
+    for decoder in (whole, in_bytes, in_pieces):
+        assert decoder.error is None
+        assert decoder.has_partial_frame is bool(partial)
+
+
+@pytest.mark.usefixtures("small_buffers")
+@given(data=st.binary(max_size=400), cuts=CUTS)
+def test_random_bytes_give_frames_or_an_error_the_same_for_all_cuts(data: bytes, cuts: list[int]) -> None:
+    whole, in_pieces = FrameDecoder(5, 1, 300), FrameDecoder(5, 1, 300)
+    whole.receive_data(data)
+    assert drain(whole) == feed(in_pieces, data, cuts)
+    assert str(whole.error) == str(in_pieces.error)
+    assert whole.has_partial_frame is in_pieces.has_partial_frame
+
+
+@pytest.mark.parametrize("size", [32 * 1024 - 8, 32 * 1024 - 7, 64 * 1024, 1024 * 1024, 3_000_000])
+@pytest.mark.parametrize("piece", [10_000, 65_536, 10_000_000])
+def test_large_frames_come_out_with_the_real_buffer_sizes(size: int, piece: int) -> None:
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    stream = (struct.pack(">i8s", 8 + size, b"header--") + body) * 2
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    assert feed(decoder, stream, [piece]) == [(b"header--", body)] * 2
+
+
+@pytest.mark.parametrize("length", [0, 7, -1, -(2**31), 1001, 2**31 - 1])
+def test_a_length_that_cannot_be_or_is_above_the_limit_ends_the_stream(length: int) -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES, frame_bytes_max=1000)
+    good = struct.pack(">i8s", 8, b"12345678")
+    decoder.receive_data(good + struct.pack(">i", length) + good)
+    assert drain(decoder) == [(b"12345678", b"")]
+    assert decoder.error is not None
+    assert decoder.error.code == ErrorCode.CORRUPT_MESSAGE
+    assert str(length) in str(decoder.error)
+    decoder.receive_data(good * 1000)
+    assert drain(decoder) == []
+
+
+def test_a_frame_of_exactly_the_limit_passes() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES, frame_bytes_max=1000)
+    decoder.receive_data(struct.pack(">i", 1000) + bytes(1000))
+    assert [len(body) for _, body in drain(decoder)] == [992]
+
+
+def test_a_frame_announced_as_100_mb_costs_no_more_room_than_what_came_and_one_step() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    decoder.receive_data(struct.pack(">i8s", 100 * 1024 * 1024, b"header--") + b"ten bytes.")
+    received = 10
+    for _ in range(6):
+        room = len(decoder.get_buffer())
+        assert received + room <= max(BODY_STEP_BYTES, 2 * received)
+        decoder.buffer_updated(room)
+        received += room
+    assert received == 32 * BODY_STEP_BYTES
+
+
+def test_room_grows_even_while_the_transport_holds_the_room_before() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    body = bytes(range(256)) * (3 * BODY_STEP_BYTES // 256)
+    decoder.receive_data(struct.pack(">i8s", 8 + len(body), b"header--"))
+    held, at = [], 0
+    while at < len(body):
+        room = decoder.get_buffer()
+        held.append(room)
+        taken = min(len(room), len(body) - at)
+        room[:taken] = body[at : at + taken]
+        decoder.buffer_updated(taken)
+        at += taken
+    assert drain(decoder) == [(b"header--", body)]
+
+
+def test_a_large_body_is_written_straight_into_its_own_buffer() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    decoder.receive_data(struct.pack(">i8s", 8 + 200_000, b"header--"))
+    room = decoder.get_buffer()
+    assert len(room) == 200_000
+    room[:] = b"x" * 200_000
+    decoder.buffer_updated(200_000)
+    frame = decoder.next_frame()
+    assert frame is not None
+    assert frame.body == b"x" * 200_000
+    room[0] = ord("y")
+    assert frame.body[0] == ord("y")
+
+
+def test_encoded_frames_carry_the_length_of_header_and_body() -> None:
+    assert encode_request(1000, 1, 7, [b"ab", b"c"]) == [bytes.fromhex("0000000b03e80001000000076162"), b"c"]
+    assert encode_response(FrameType.ERROR, 7, [b""]) == [bytes.fromhex("000000050100000007")]
+    large = b"x" * 100_000
+    assert encode_response(FrameType.SUCCESS, 7, [large])[1] is large

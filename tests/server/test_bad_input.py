@@ -1,0 +1,227 @@
+"""Whatever comes in, the server answers with the protocol's error or closes that connection, and nothing changes."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+
+import pytest
+
+from forebay.base.errors import ErrorCode, ForebayError
+from forebay.codec.kv_batch import HEADER_BYTES
+from forebay.metadata import types
+from tests.server.bench import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
+from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
+
+LOG_COLUMNS = {"a": types.int_(), "s": types.string()}
+
+
+@pytest.fixture(scope="module")
+def log_table(bench: Bench) -> int:
+    created = bench.create("log", LOG_COLUMNS)
+    bench.append(created, log_records([1, 2, 3]))
+    return created
+
+
+@pytest.fixture(scope="module")
+def kv_table(bench: Bench) -> int:
+    created = bench.create("kv", KV_COLUMNS, ["id"])
+    bench.put(created, kv_records([{"id": 1, "name": "kept"}]))
+    return created
+
+
+def raw_socket(bench: Bench) -> socket.socket:
+    return socket.create_connection(address(bench.server.addresses.tablet_servers), 20)
+
+
+def assert_others_are_served(bench: Bench) -> None:
+    assert bench.tablet.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+
+
+# ---- frames ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1) + b"xxxxxxxx",
+        struct.pack(">i", 0),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">i", 2**31 - 1) + b"x" * 100,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    ],
+)
+def test_a_stream_that_is_no_fluss_protocol_is_closed_and_hurts_nobody(bench, data):
+    with raw_socket(bench) as sock:
+        sock.sendall(data)
+        assert is_closed_by_peer(sock)
+    assert_others_are_served(bench)
+
+
+def test_truncated_frames_and_sudden_ends_hurt_nobody(bench):
+    frame = struct.pack(">ihhi", 100, 1012, 0, 1) + bytes(10)
+    for cut in range(len(frame)):
+        with raw_socket(bench) as sock:
+            sock.sendall(frame[:cut])
+    assert_others_are_served(bench)
+
+
+def test_random_bytes_hurt_nobody(bench):
+    rng = random.Random(7)
+    for _ in range(60):
+        with raw_socket(bench) as sock:
+            sock.sendall(rng.randbytes(rng.randrange(1, 4000)))
+    assert_others_are_served(bench)
+
+
+def test_unknown_apis_and_versions_are_answered_at_once(bench):
+    with RawClient(bench.server.addresses.tablet_servers) as client:
+        for key, version in ((1999, 0), (1, 0), (-5, 0), (1012, 99), (1014, -1), (1049, 0)):
+            client.send_bytes(struct.pack(">ihhi", 8, key, version, 77))
+            client.connection._in_flight[77] = client.connection.in_flight.get(77) or _in_flight()
+            with pytest.raises(ForebayError) as refused:
+                client.receive(77)
+            assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+        assert client.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+
+
+def _in_flight():
+    from forebay.protocol.api import APIS
+    from forebay.protocol.connection import InFlight
+
+    return InFlight(APIS[1004], 0)
+
+
+def test_a_body_that_is_not_protobuf_fails_its_request_only(bench):
+    with RawClient(bench.server.addresses.tablet_servers) as client:
+        client.connection._in_flight[5] = _in_flight()
+        client.send_bytes(struct.pack(">ihhi", 8 + 4, 1004, 0, 5) + b"\xff\xff\xff\xff")
+        with pytest.raises(ForebayError) as refused:
+            client.receive(5)
+        assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+        assert client.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+
+
+def test_coordinator_requests_are_not_served_by_the_tablet_role(bench):
+    with RawClient(bench.server.addresses.tablet_servers) as client, pytest.raises(ForebayError) as refused:
+        client.call(ApiKey.CREATE_DATABASE, pb.CreateDatabaseRequest(database_name="x", ignore_if_exists=False))
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0x40]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize("position", [16, 22, 26, 30, 44, 60, 200, -1])
+def test_wrong_crc_in_a_log_batch_is_refused_and_changes_nothing(bench, log_table, position):
+    end = bench.log_end(log_table)
+    good = log_records([9])
+    answer = bench.append(log_table, flipped(good, position % len(good)))
+    # Byte 16 is the commit timestamp, which the server sets and the checksum does not cover.
+    assert answer.error_code == (0 if position == 16 else ErrorCode.CORRUPT_RECORD_EXCEPTION)
+    assert bench.log_end(log_table) == end + (position == 16)
+
+
+@pytest.mark.parametrize("position", [0, 4, 5, 9, 24, HEADER_BYTES, HEADER_BYTES + 5, -1])
+def test_wrong_bytes_in_a_kv_batch_are_refused_and_change_nothing(bench, kv_table, position):
+    end = bench.log_end(kv_table)
+    good = kv_records([{"id": 2, "name": "no"}])
+    assert bench.put(kv_table, flipped(good, position % len(good))).error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+    assert bench.log_end(kv_table) == end
+    assert not bench.lookup(kv_table, [kv_key(2)]).values[0].HasField("values")
+
+
+@pytest.mark.parametrize("records", [b"", b"x", bytes(47), bytes(200)])
+def test_records_that_are_no_batch_are_refused(bench, log_table, kv_table, records):
+    assert bench.append(log_table, records).error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+    assert bench.put(kv_table, records).error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+
+
+def test_a_batch_of_another_schema_than_it_names_is_refused(bench, log_table):
+    other = bench.create("other_columns", {"x": types.double(), "y": types.bigint(), "z": types.string()})
+    end = bench.log_end(other)
+    assert bench.append(other, log_records([1, 2])).error_code == ErrorCode.INVALID_TABLE_EXCEPTION
+    assert bench.append(log_table, log_records([1], schema_id=5)).error_code == ErrorCode.SCHEMA_NOT_EXIST
+    assert bench.log_end(other) == end
+
+
+def test_a_batch_with_change_types_is_refused_by_a_log_table(bench, log_table):
+    answer = bench.append(log_table, log_records([1], change_types=b"\x01"))
+    assert answer.error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+
+
+def test_unknown_tables_and_buckets_get_their_error_per_bucket(bench, log_table, kv_table):
+    unknown = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+    assert bench.append(424242, log_records([1])).error_code == unknown
+    assert bench.append(log_table, log_records([1]), bucket=5).error_code == unknown
+    assert bench.append(log_table, log_records([1]), bucket=-1).error_code == unknown
+    assert bench.put(kv_table, kv_records([{"id": 1}]), bucket=9).error_code == unknown
+    assert bench.lookup(kv_table, [b"x"], bucket=9).error_code == unknown
+    assert bench.fetch(log_table, 0, bucket=3).error_code == unknown
+
+
+def test_the_wrong_kind_of_table_gets_its_error(bench, log_table, kv_table):
+    assert bench.put(log_table, kv_records([{"id": 1}])).error_code == ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION
+    assert bench.append(kv_table, log_records([1])).error_code == ErrorCode.INVALID_TABLE_EXCEPTION
+    assert bench.lookup(log_table, [b"x"]).error_code == ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+def test_impossible_acks_fail_the_whole_request(bench, log_table, acks):
+    with pytest.raises(ForebayError) as refused:
+        bench.append(log_table, log_records([1]), acks=acks)
+    assert refused.value.code == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_too_large_requests_and_records_are_refused(tmp_path):
+    with running(tmp_path / "data", netty_server_max__request__size="200kb") as own:
+        created = own.create("t", LOG_COLUMNS)
+        own.append(created, log_records([1]))
+        with RawClient(own.server.addresses.tablet_servers) as client:
+            client.send_bytes(struct.pack(">i", 300 << 10) + bytes(4096))
+            assert is_closed_by_peer(client.socket)
+        assert own.log_end(created) == 1
+
+
+def test_hostile_kv_requests_in_bulk_leave_the_state_as_it_was(bench, kv_table):
+    rng = random.Random(3)
+    good = kv_records([{"id": i, "name": f"x{i}"} for i in range(5)])
+    end = bench.log_end(kv_table)
+    for _ in range(200):
+        data = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        answer = bench.put(kv_table, bytes(data[: rng.randrange(len(data) + 1)]) if rng.random() < 0.3 else bytes(data))
+        assert answer.error_code in (ErrorCode.CORRUPT_RECORD_EXCEPTION, ErrorCode.SCHEMA_NOT_EXIST)
+    assert bench.log_end(kv_table) == end
+
+
+# ---- security -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_but_versions_is_served_before_authentication(tmp_path):
+    from forebay.server.embedded import EmbeddedServer
+
+    settings = {"security.sasl.plain.credentials": "admin:secret,alice:secret2"}
+    with EmbeddedServer(tmp_path / "data", sasl=True, settings=settings) as server:
+        where = server.addresses.sasl_bootstrap_servers
+        assert where
+        request = pb.DatabaseExistsRequest(database_name="fluss")
+        with RawClient(where, PlainClient("admin", "secret")) as client:
+            assert client.call(ApiKey.DATABASE_EXISTS, request).exists
+            nodes = client.call(ApiKey.GET_METADATA, pb.MetadataRequest())
+            assert f"{nodes.coordinator_server.host}:{nodes.coordinator_server.port}" == where
+        with RawClient(where) as client, pytest.raises(ForebayError) as refused:
+            client.call(ApiKey.DATABASE_EXISTS, request)
+        assert refused.value.code == ErrorCode.AUTHENTICATE_EXCEPTION
+        for user, password in (("admin", "wrong"), ("nobody", "secret")):
+            with pytest.raises(ForebayError) as refused:
+                RawClient(where, PlainClient(user, password))
+            assert refused.value.code == ErrorCode.AUTHENTICATE_EXCEPTION
+        with RawClient(server.bootstrap_servers) as plain:
+            assert plain.call(ApiKey.DATABASE_EXISTS, request).exists

@@ -1,0 +1,203 @@
+"""FetchLog and ListOffsets on the wire: limits, long polling, projection, filters, time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from forebay.base.errors import ErrorCode
+from forebay.codec.log_batch import decode_arrow_batch
+from forebay.codec.log_batch_header import iter_headers
+from forebay.metadata import types
+from forebay.metadata.predicate import col
+from forebay.metadata.table import Column, Schema
+from forebay.protocol.predicates import predicate_to_pb
+from tests.server.bench import KV_COLUMNS, Bench, kv_records, log_records
+from tests.server.raw_client import ApiKey, RawClient, pb
+
+COLUMNS = {"a": types.int_(), "s": types.string()}
+SCHEMA = Schema.of([Column(name, t) for name, t in COLUMNS.items()])
+
+
+def new_table(bench: Bench, name: str, batches: int = 0, **options: object) -> int:
+    created = bench.create(name, COLUMNS, **options)  # type: ignore[arg-type]
+    for i in range(batches):
+        assert not bench.append(created, log_records([10 * i + j for j in range(10)])).error_code
+    return created
+
+
+def numbers(records: bytes, schema: Schema = SCHEMA) -> list[int]:
+    found = []
+    for position, header in iter_headers(records):
+        found += decode_arrow_batch(records, position, header, schema).column("a").to_pylist()
+    return found
+
+
+def test_batches_come_back_with_server_offsets_and_monotonic_timestamps(bench):
+    created = new_table(bench, "roundtrip", 3)
+    answer = bench.fetch(created)
+    headers = [header for _, header in iter_headers(answer.records)]
+    assert [h.base_offset for h in headers] == [0, 10, 20]
+    times = [h.commit_timestamp_ms for h in headers]
+    assert times == sorted(times)
+    assert times[0] > 1_600_000_000_000
+    assert numbers(answer.records) == list(range(30))
+    assert (answer.high_watermark, answer.log_start_offset, answer.HasField("log_start_offset")) == (30, 0, True)
+
+
+def test_a_fetch_begins_with_the_batch_that_holds_the_offset(bench):
+    created = new_table(bench, "offsets", 3)
+    assert numbers(bench.fetch(created, 15).records) == list(range(10, 30))
+    assert numbers(bench.fetch(created, -2).records) == list(range(30))
+    assert numbers(bench.fetch(created, 30).records) == []
+
+
+@pytest.mark.parametrize("offset", [31, -1, -3, 2**60])
+def test_offsets_outside_the_log_are_an_error(bench, offset):
+    created = new_table(bench, f"range{offset}".replace("-", "m"), 3)
+    assert bench.fetch(created, offset).error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+
+
+def test_at_least_one_batch_is_returned_whatever_the_limit(bench):
+    created = new_table(bench, "limits", 3)
+    assert numbers(bench.fetch(created, 0, bytes_max=1).records) == list(range(10))
+    projected = bench.fetch(created, 0, bytes_max=1, projected_fields=[0])
+    assert numbers(projected.records, Schema(SCHEMA.columns[:1])) == list(range(10))
+
+
+def test_the_request_limit_is_shared_and_only_the_first_bucket_may_exceed_it(bench):
+    created = bench.create("shared", COLUMNS, buckets=3)
+    for bucket in range(3):
+        bench.append(created, log_records(list(range(10))), bucket=bucket)
+    request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1)
+    table = request.tables_req.add(table_id=created, projection_pushdown_enabled=False)
+    for bucket in range(3):
+        table.buckets_req.add(bucket_id=bucket, fetch_offset=0, max_fetch_bytes=1 << 20)
+    answers = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp
+    assert [len(numbers(a.records)) for a in answers] == [10, 0, 0]
+    assert [a.bucket_id for a in answers] == [0, 1, 2]
+
+
+def test_a_long_poll_waits_and_wakes_when_records_arrive(bench):
+    created = new_table(bench, "polled")
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
+        request_id = reader.send(ApiKey.FETCH_LOG, bench.fetch_request(created, 0, wait_ms=20_000))
+        threading.Timer(0.2, lambda: bench.append(created, log_records([1]))).start()
+        started = time.monotonic()
+        answer = reader.receive(request_id).tables_resp[0].buckets_resp[0]
+        assert numbers(answer.records) == [1]
+        assert 0.1 < time.monotonic() - started < 10
+
+
+def test_a_long_poll_without_news_ends_empty_after_its_time(bench):
+    created = new_table(bench, "silent")
+    started = time.monotonic()
+    answer = bench.fetch(created, 0, wait_ms=300)
+    assert time.monotonic() - started >= 0.25
+    assert (answer.error_code, answer.records, answer.high_watermark) == (0, b"", 0)
+
+
+def test_dropping_a_table_ends_long_polls_on_it(bench):
+    created = new_table(bench, "going")
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
+        bench.fetch(created)
+        request_id = reader.send(ApiKey.FETCH_LOG, bench.fetch_request(created, 0, wait_ms=2000))
+        bench.coordinator.call(
+            ApiKey.DROP_TABLE, pb.DropTableRequest(table_path=bench.path("going"), ignore_if_not_exists=False)
+        )
+        answer = reader.receive(request_id).tables_resp[0].buckets_resp[0]
+    assert answer.error_code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+
+
+# ---- projection and filters -----------------------------------------------------------------------------------------
+
+
+def test_projection_returns_just_these_columns(bench):
+    created = new_table(bench, "projected", 2)
+    only_a = Schema(SCHEMA.columns[:1])
+    assert numbers(bench.fetch(created, 0, projected_fields=[0]).records, only_a) == list(range(20))
+
+
+@pytest.mark.parametrize("fields", [[], [1, 0], [0, 0], [2], [-1]])
+def test_impossible_projections_are_refused(bench, fields):
+    created = new_table(bench, "p" + "".join(str(f).replace("-", "m") for f in fields), 1)
+    request = bench.fetch_request(created, 0, projected_fields=fields)
+    answer = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0]
+    assert answer.error_code == ErrorCode.INVALID_COLUMN_PROJECTION
+
+
+def test_only_arrow_logs_can_be_projected(bench):
+    created = bench.create("row_wise", COLUMNS, properties={"table.log.format": "INDEXED"})
+    assert bench.fetch(created, 0, projected_fields=[0]).error_code == ErrorCode.INVALID_COLUMN_PROJECTION
+
+
+def test_filters_drop_batches_by_their_statistics_and_say_how_far_they_looked(bench):
+    created = new_table(bench, "filtered", properties={"table.statistics.columns": "*"})
+    for i in range(4):
+        bench.append(created, log_records([10 * i + j for j in range(10)], statistics_columns=[0, 1]))
+
+    def fetch(predicate, offset=0, **options):
+        return bench.fetch(
+            created, offset, filter_predicate=predicate_to_pb(predicate, SCHEMA), filter_schema_id=1, **options
+        )
+
+    answer = fetch((col("a") >= 12) & (col("a") < 14))
+    assert numbers(answer.records) == list(range(10, 20))
+    assert numbers(fetch((col("a") == 5) | (col("a") == 35)).records) == [*range(10), *range(30, 40)]
+    nothing = fetch(col("a") > 1000)
+    assert (nothing.records, nothing.filtered_end_offset) == (b"", 40)
+    projected = fetch(col("a") == 25, projected_fields=[0])
+    assert numbers(projected.records, Schema(SCHEMA.columns[:1])) == list(range(20, 30))
+
+
+@pytest.mark.parametrize(("field_id", "schema_id"), [(99, 1), (0, 7)])
+def test_a_filter_that_does_not_fit_the_schema_is_left_to_the_client(bench, field_id, schema_id):
+    created = new_table(bench, f"misfit{schema_id}", 1)
+    predicate = predicate_to_pb(col("a") == 5, SCHEMA)
+    predicate.leaf.field_id = field_id
+    answer = bench.fetch(created, 0, filter_predicate=predicate, filter_schema_id=schema_id)
+    assert numbers(answer.records) == list(range(10))
+
+
+# ---- offsets --------------------------------------------------------------------------------------------------------
+
+
+def offsets(bench: Bench, table_id: int, kind: int, timestamp: int | None = None):
+    request = pb.ListOffsetsRequest(
+        follower_server_id=-1, offset_type=kind, table_id=table_id, bucket_id=[0], startTimestamp=timestamp
+    )
+    return bench.tablet.call(ApiKey.LIST_OFFSETS, request).buckets_resp[0]
+
+
+def test_offsets_by_place_and_by_time(bench):
+    created = new_table(bench, "timed")
+    before = int(time.time() * 1000)
+    time.sleep(0.01)
+    bench.append(created, log_records([1, 2]))
+    time.sleep(0.02)
+    middle = int(time.time() * 1000)
+    time.sleep(0.01)
+    bench.append(created, log_records([3]))
+    time.sleep(0.02)
+    after = int(time.time() * 1000)
+    assert (offsets(bench, created, 0).offset, offsets(bench, created, 1).offset) == (0, 3)
+    assert [offsets(bench, created, 2, t).offset for t in (0, before, middle, after)] == [0, 0, 2, 3]
+    late = offsets(bench, created, 2, after + 3_600_000)
+    assert (late.error_code, late.HasField("offset")) == (ErrorCode.INVALID_TIMESTAMP_EXCEPTION, False)
+
+
+def test_table_stats_count_rows(bench):
+    log_table, kv_table = new_table(bench, "counted", 2), bench.create("counted_kv", KV_COLUMNS, ["id"])
+    bench.put(kv_table, kv_records([{"id": 1}, {"id": 2}, {"id": 1}]))
+    wal = bench.create("uncounted", KV_COLUMNS, ["id"], properties={"table.changelog.image": "WAL"})
+    bench.put(wal, kv_records([{"id": 1}]))
+
+    def count(table_id: int):
+        request = pb.GetTableStatsRequest(table_id=table_id)
+        request.buckets_req.add(bucket_id=0)
+        return bench.tablet.call(ApiKey.GET_TABLE_STATS, request).buckets_resp[0]
+
+    assert (count(log_table).row_count, count(kv_table).row_count) == (20, 2)
+    assert count(wal).error_code == ErrorCode.INVALID_TABLE_EXCEPTION

@@ -1,0 +1,189 @@
+"""One primary-key bucket under faults: a writer that retries, a disk that fails, power that goes.
+
+Everything random comes from one seed, everything else is production code: `LogTablet` and `KvTablet` over
+`FaultyFileSystem`. The writer is idempotent (a writer id, sequences) and sends a batch again until it is acknowledged,
+as clients do. After every restart the checker demands:
+
+- every batch that was acknowledged with acks=all is in the log, whole, once, in order;
+- offsets have no gap, and the log is a prefix of what was sent;
+- the state is exactly what the changelog says, and so is the row count;
+- a batch sent again after a lost answer is not written twice.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ForebayError
+from forebay.kv.tablet import KvTablet
+from forebay.log.config import LogConfig
+from forebay.log.tablet import LogTablet
+from forebay.testing.faulty_fs import FaultyFileSystem
+from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.tables import FakeTable
+
+WRITER = 7
+FAULTS = ("append", "sync", "truncate", "open")
+
+
+@dataclass
+class Sent:
+    """A batch of the writer: rows (None: delete) by key, and whether it was acknowledged."""
+
+    sequence: int
+    rows: dict[int, str | None]
+    acked: bool = False
+
+
+@dataclass
+class TabletSimulation:
+    """A run; `trace` tells what happened, for comparing two runs of one seed."""
+
+    seed: int
+    trace: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.clock = ManualClock()
+        self.table = FakeTable()
+        self.fs = FaultyFileSystem(random.Random(self.rng.random()))
+        self.sent: list[Sent] = []
+        self.recovery_point = 0
+        self.model: dict[int, str] = {}
+        self._open()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            action = self.rng.choices(
+                (
+                    self.write,
+                    self.write_group,
+                    self.fail_something,
+                    self.save_recovery_point,
+                    self.kill,
+                    self.lose_power,
+                ),
+                weights=(10, 4, 2, 2, 1, 2),
+            )[0]
+            action()
+            self.clock.advance(self.rng.random())
+        self.fs.clear_faults()
+        self.lose_power()
+
+    # ---- actions ----------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        self._send([self._next_batch()])
+
+    def write_group(self) -> None:
+        """Several batches at once, as when they queue up behind a slow one."""
+        self._send([self._next_batch() for _ in range(self.rng.randint(2, 4))])
+
+    def fail_something(self) -> None:
+        operation = self.rng.choice(FAULTS)
+        effect = self.rng.choice(("before", "after", "partial") if operation == "append" else ("before", "after"))
+        self.fs.inject(operation, "/log", on_call=self.rng.randint(1, 3), effect=effect)
+        self.trace.append(f"fault {operation} {effect}")
+
+    def save_recovery_point(self) -> None:
+        self.recovery_point = self.log.synced_offset
+
+    def kill(self) -> None:
+        """The process dies; what it wrote is in the page cache. The engine may have lost its last steps or all."""
+        self.trace.append("kill")
+        self.fs = self.fs.kill()
+        if self.rng.random() < 0.5:
+            self.engine = MemoryEngine()
+        self._reopen()
+
+    def lose_power(self) -> None:
+        self.trace.append("power loss")
+        self.fs = self.fs.crash()
+        self.engine = MemoryEngine()
+        self._reopen()
+
+    # ---- machinery --------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.engine = getattr(self, "engine", None) or MemoryEngine()
+        config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
+        self.log = LogTablet.open(self.fs, "/log", config=config, clock=self.clock, recovery_point=self.recovery_point)
+        if self.engine.state.applied_offset > self.log.log_end_offset:
+            self.engine = MemoryEngine()
+        self.tablet = KvTablet(self.table, self.log, self.engine, lambda count: count)
+        self.tablet.recover()
+
+    def _reopen(self) -> None:
+        self.fs.clear_faults()
+        self._open()
+        self.check()
+        unacked = [batch for batch in self.sent if not batch.acked]
+        if unacked:  # the writer never got an answer to these: it sends them again, in order
+            self._send(unacked)
+        self.check()
+
+    def _next_batch(self) -> Sent:
+        keys = self.rng.sample(range(12), self.rng.randint(1, 4))
+        sequence = len(self.sent)
+        rows = {key: None if self.rng.random() < 0.25 else f"v{sequence}-{self.rng.randrange(99)}" for key in keys}
+        batch = Sent(sequence, rows)
+        self.sent.append(batch)
+        return batch
+
+    def _send(self, batches: list[Sent]) -> None:
+        """Send batches and all unacknowledged ones before them, in order; take note of what is acknowledged."""
+        first = min(batch.sequence for batch in batches)
+        pending = [batch for batch in self.sent if not batch.acked and batch.sequence < first] + batches
+        requests = [
+            self.table.request(
+                [{"id": key, "name": name} for key, name in batch.rows.items()],
+                [name is None for name in batch.rows.values()],
+                writer_id=WRITER,
+                sequence=batch.sequence,
+            )
+            for batch in pending
+        ]
+        for batch, result in zip(pending, self.tablet.put_group(requests)):
+            self.trace.append(f"put {batch.sequence} -> {result.log_end_offset}")
+            if result.error is None and self.rng.random() < 0.9:  # otherwise the answer is lost on its way
+                batch.acked = True
+            elif result.error is not None:
+                self.trace.append(type(result.error).__name__)
+
+    # ---- the checker ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        sequences, offset, rows = [], 0, {}
+        for header, _ in self.log.iterate_batches(0):
+            assert header.base_offset == offset, f"seed {self.seed}: gap at offset {offset}"
+            offset = header.next_offset
+            sequences.append(header.batch_sequence)
+        assert sequences == list(range(len(sequences))), f"seed {self.seed}: batches {sequences}"
+        for batch in self.sent:
+            assert not batch.acked or batch.sequence < len(sequences), f"seed {self.seed}: lost batch {batch.sequence}"
+        for batch in self.sent[: len(sequences)]:
+            for key, name in batch.rows.items():
+                if name is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = name
+        assert self.state() == rows, f"seed {self.seed}: state"
+        assert self.tablet.row_count == len(rows), f"seed {self.seed}: row count"
+        assert self.tablet.applied_offset == self.log.log_end_offset == offset
+
+    def state(self) -> dict[int, Any]:
+        values = [value[4:] for value in self.tablet.first_values(1000)]
+        return {row["id"]: row["name"] for row in self.table.rows_of_values(values)}
+
+
+def simulate(seed: int, steps: int = 25) -> TabletSimulation:
+    """Run one seed; raises `AssertionError` naming it when a promise is broken."""
+    simulation = TabletSimulation(seed)
+    try:
+        simulation.run(steps)
+    except ForebayError as e:
+        raise AssertionError(f"seed {seed}: {e}") from e
+    return simulation

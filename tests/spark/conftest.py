@@ -1,0 +1,78 @@
+"""One server and one Spark session for all tests of this folder; a database of its own for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import forebay
+from forebay.client.connection import Connection
+from forebay.server.embedded import EmbeddedServer
+
+SESSIONS_MAX = 6
+"""Scan sessions that the server allows, few enough for a careless reader to hit the limit."""
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    settings = {"kv.scanner.max-per-server": str(SESSIONS_MAX), "max.bucket.num": "1000"}
+    with EmbeddedServer(tmp_path_factory.mktemp("forebay"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def connection(server: EmbeddedServer) -> Iterator[Connection]:
+    with forebay.connect(server.bootstrap_servers) as conn:
+        yield conn
+
+
+@pytest.fixture
+def database(connection: Connection) -> Iterator[str]:
+    """The name of an empty database, dropped at the end."""
+    name = f"db{next(_numbers)}"
+    connection.admin.create_database(name)
+    yield name
+    connection.admin.drop_database(name, ignore_if_not_exists=True, cascade=True)
+
+
+@pytest.fixture(scope="session")
+def spark(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The shared session: two cores, three attempts for each task, catalog `forebay`."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    conf = {
+        "spark.ui.enabled": False,
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.default.parallelism": 2,
+        "spark.sql.warehouse.dir": str(warehouse),
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.log.level": "OFF",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import forebay.spark
+
+        session = forebay.spark.session(
+            "tests", "local[2,3]", conf, catalog="forebay", bootstrap_servers=server.bootstrap_servers
+        )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def sql(spark: Any, database: str) -> Callable[[str], list[tuple[Any, ...]]]:
+    """Run a statement; `{db}` in it is the test's database. Returns the rows as tuples."""
+
+    def run(statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in spark.sql(statement.replace("{db}", f"forebay.{database}")).collect()]
+
+    return run

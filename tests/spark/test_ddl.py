@@ -1,0 +1,131 @@
+"""CREATE TABLE and ALTER TABLE, before they reach a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.metadata import types
+from forebay.metadata.table import Column, TableInfo, TablePath
+from forebay.spark.ddl import (
+    AddColumn,
+    Change,
+    NewTable,
+    OtherChange,
+    RemoveProperty,
+    SetProperty,
+    Transform,
+    alteration,
+    new_descriptor,
+    table_properties,
+)
+
+COLUMNS = [Column("id", types.bigint()), Column("dt", types.string()), Column("v", types.int_(), "a number")]
+DT = Transform("identity", (("dt",),))
+
+
+def test_properties_describe_the_table_as_in_fluss_s_own_connector() -> None:
+    properties = {
+        "primary.key": "id, dt",
+        "bucket.key": "id",
+        "bucket.num": "4",
+        "comment": "what it is",
+        "table.log.format": "ARROW",
+        "client.scanner.kv.batch-strategy": "server-scan",
+        "team": "blue",
+        "owner": "root",
+        "provider": "forebay",
+        "option.team": "blue",
+    }
+    made = new_descriptor(NewTable(COLUMNS, [DT], properties))
+    assert made.schema.primary_key == ("id", "dt")
+    assert not made.schema.column("id").data_type.nullable
+    assert (made.bucket_keys, made.bucket_count, made.partition_keys) == (("id",), 4, ("dt",))
+    assert made.comment == "what it is"
+    assert dict(made.properties) == {"table.log.format": "ARROW"}
+    assert dict(made.custom_properties) == {"client.scanner.kv.batch-strategy": "server-scan", "team": "blue"}
+    assert made.schema.column("v").comment == "a number"
+
+
+def test_clauses_say_the_same_as_properties() -> None:
+    by_clause = NewTable(COLUMNS, [Transform("bucket", (("id",),), 4)], {}, primary_key=("id",))
+    by_property = NewTable(COLUMNS, [], {"primary.key": "id", "bucket.key": "id", "bucket.num": "4"})
+    assert new_descriptor(by_clause) == new_descriptor(by_property)
+
+
+def test_an_auto_increment_column_is_named_by_fluss_s_property() -> None:
+    made = new_descriptor(NewTable(COLUMNS, [], {"primary.key": "dt", "auto-increment.fields": "id"}))
+    assert made.schema.auto_increment_column == "id"
+
+
+@pytest.mark.parametrize(
+    ("new", "kind", "message"),
+    [
+        (NewTable(COLUMNS, [], {"primary_key": "id"}), InvalidRequest, "did you mean 'primary.key'"),
+        (NewTable(COLUMNS, [], {"bucket-num": "1"}), InvalidRequest, "did you mean 'bucket.num'"),
+        (NewTable(COLUMNS, [], {"bucket.number": "1"}), InvalidRequest, "did you mean 'bucket.num'"),
+        (NewTable(COLUMNS, [], {"primary.key": "nope"}), InvalidRequest, "primary key column 'nope' is not a column"),
+        (NewTable(COLUMNS, [], {"bucket.key": "nope"}), InvalidRequest, "bucket key 'nope' is not a column"),
+        (NewTable(COLUMNS, [], {"bucket.num": "x"}), InvalidRequest, "'bucket.num' is 'x', which is not an integer"),
+        (NewTable(COLUMNS, [], {"bucket.num": "0"}), InvalidRequest, "must be at least 1"),
+        (NewTable(COLUMNS, [], {"provider": "parquet"}), InvalidRequest, "cannot be USING parquet"),
+        (NewTable(COLUMNS, [], {"location": "/x"}), InvalidRequest, "'location' = '/x' cannot be"),
+        (NewTable(COLUMNS, [], {"auto-increment.fields": "id,v"}), InvalidRequest, "a table can have one"),
+        (NewTable(COLUMNS, [], {"primary.key": "id"}, ("dt",)), InvalidRequest, "primary key is stated twice"),
+        (NewTable(COLUMNS, [Transform("years", (("dt",),))]), UnsupportedOperation, r"PARTITIONED BY years\(dt\)"),
+        (NewTable(COLUMNS, [Transform("identity", (("a", "b"),))]), InvalidRequest, "field a.b inside a column"),
+        (
+            NewTable(COLUMNS, [Transform("bucket", (("id",),), 4)], {"bucket.num": "5"}),
+            InvalidRequest,
+            "asks for 4 buckets, but 'bucket.num' is 5",
+        ),
+    ],
+)
+def test_what_contradicts_itself_or_is_misspelt_is_refused_by_name(
+    new: NewTable, kind: type[ForebayError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        new_descriptor(new)
+
+
+def info(**properties: str) -> TableInfo:
+    new = new_descriptor(NewTable(COLUMNS, [], {"primary.key": "id", "bucket.num": "2", **properties}))
+    return TableInfo(TablePath("db", "t"), 1, 1, new)
+
+
+def test_shown_properties_make_the_same_table_again() -> None:
+    table = info(**{"bucket.key": "id", "comment": "hi", "table.log.format": "ARROW", "team": "blue"})
+    again = new_descriptor(NewTable(COLUMNS, [], table_properties(table)))
+    assert again == table.descriptor
+
+
+def test_alter_table_sets_resets_and_adds_columns() -> None:
+    column = Column("w", types.string(), "new")
+    changes: list[Change] = [SetProperty("a", "1"), RemoveProperty("b"), AddColumn(("w",), column)]
+    asked = alteration(info(), changes)
+    assert (asked.to_set, asked.to_reset, asked.columns) == ({"a": "1"}, ("b",), (column,))
+
+
+def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> AddColumn:
+    return AddColumn(path, Column(path[-1], t or types.int_()), position)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (SetProperty("bucket.num", "9"), "'bucket.num' is fixed when a table is created"),
+        (RemoveProperty("primary.key"), "'primary.key' is fixed"),
+        (SetProperty("primary_key", "id"), "did you mean 'primary.key'"),
+        (add(("v", "x")), "ADD COLUMN v.x: fields cannot be added inside a column"),
+        (add(("w",), position="FIRST"), "new columns come last, not FIRST"),
+        (add(("w",), types.int_().not_null()), "a new column must be nullable"),
+        (OtherChange("RenameColumn", "column 'v': "), "db.t: column 'v': columns cannot be renamed"),
+        (OtherChange("DeleteColumn", "column 'v': "), "columns cannot be dropped"),
+        (OtherChange("Whatever", ""), "Whatever is not known"),
+    ],
+)
+def test_changes_that_tables_do_not_know_are_refused_by_name(change: Change, message: str) -> None:
+    with pytest.raises(ForebayError, match=message):
+        alteration(info(), [change])

@@ -1,0 +1,124 @@
+"""Types, both ways."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark_types
+from pyspark.sql.types import StructField, StructType
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata import types
+from forebay.metadata.table import Column
+from forebay.metadata.types import DataType
+from forebay.spark.schemas import (
+    from_spark_schema,
+    from_spark_type,
+    spark_arrow_schema,
+    to_spark_schema,
+    to_spark_type,
+    uses_time,
+)
+
+SAME_BOTH_WAYS = [
+    (types.boolean(), spark_types.BooleanType()),
+    (types.tinyint(), spark_types.ByteType()),
+    (types.smallint(), spark_types.ShortType()),
+    (types.int_(), spark_types.IntegerType()),
+    (types.bigint(), spark_types.LongType()),
+    (types.float_(), spark_types.FloatType()),
+    (types.double(), spark_types.DoubleType()),
+    (types.string(), spark_types.StringType()),
+    (types.bytes_(), spark_types.BinaryType()),
+    (types.decimal(38, 10), spark_types.DecimalType(38, 10)),
+    (types.date(), spark_types.DateType()),
+    (types.time(3), spark_types.TimeType(3)),
+    (types.timestamp(6), spark_types.TimestampNTZType()),
+    (types.timestamp_ltz(6), spark_types.TimestampType()),
+    (types.array(types.int_().not_null()), spark_types.ArrayType(spark_types.IntegerType(), False)),
+    (types.array(types.string()), spark_types.ArrayType(spark_types.StringType(), True)),
+    (
+        types.map_(types.string(), types.bigint().not_null()),
+        spark_types.MapType(spark_types.StringType(), spark_types.LongType(), False),
+    ),
+    (
+        types.row(types.field("a", types.int_(), "what a is"), types.field("b", types.array(types.date()).not_null())),
+        StructType(
+            [
+                StructField("a", spark_types.IntegerType(), True, {"comment": "what a is"}),
+                StructField("b", spark_types.ArrayType(spark_types.DateType()), False),
+            ]
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fluss", "spark"), SAME_BOTH_WAYS, ids=lambda t: str(t)[:40])
+def test_types_map_to_their_namesakes_and_back(fluss: DataType, spark: spark_types.DataType) -> None:
+    assert to_spark_type(fluss) == spark
+    assert from_spark_type(spark, "c") == fluss
+
+
+@pytest.mark.parametrize(
+    ("fluss", "spark"),
+    [
+        (types.char(5), spark_types.StringType()),
+        (types.binary(16), spark_types.BinaryType()),
+        (types.timestamp(9), spark_types.TimestampNTZType()),
+        (types.timestamp(0), spark_types.TimestampNTZType()),
+        (types.timestamp_ltz(3), spark_types.TimestampType()),
+        (types.time(9), spark_types.TimeType(6)),
+    ],
+    ids=str,
+)
+def test_types_that_spark_lacks_show_as_wider_ones(fluss: DataType, spark: spark_types.DataType) -> None:
+    assert to_spark_type(fluss) == spark
+
+
+@pytest.mark.parametrize(
+    ("spark", "fluss"),
+    [(spark_types.VarcharType(10), types.string()), (spark_types.CharType(3), types.char(3))],
+    ids=str,
+)
+def test_char_and_varchar_may_be_created(spark: spark_types.DataType, fluss: DataType) -> None:
+    assert from_spark_type(spark, "c") == fluss
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [
+        spark_types.DayTimeIntervalType(),
+        spark_types.VariantType(),
+        spark_types.NullType(),
+        spark_types.StringType("UTF8_LCASE"),
+        spark_types.ArrayType(spark_types.CalendarIntervalType()),
+    ],
+    ids=str,
+)
+def test_a_type_that_tables_cannot_have_is_refused_with_the_column_s_name(spark: spark_types.DataType) -> None:
+    with pytest.raises(InvalidRequest, match=r"column 'price(\.element)?' has type"):
+        from_spark_schema(StructType([StructField("price", spark)]))
+
+
+def test_comments_and_not_null_travel_both_ways() -> None:
+    columns = [
+        Column("id", types.bigint().not_null(), "the key"),
+        Column("name", types.string()),
+    ]
+    schema = to_spark_schema(columns)
+    assert schema["id"].metadata == {"comment": "the key"}
+    assert not schema["id"].nullable
+    assert from_spark_schema(schema) == columns
+
+
+def test_the_arrow_schema_is_spark_s_own_without_comments() -> None:
+    schema = to_spark_schema([Column("at", types.timestamp_ltz(3).not_null(), "when"), Column("n", types.time(3))])
+    assert spark_arrow_schema(schema).equals(
+        pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False), pa.field("n", pa.time64("ns"))]),
+        check_metadata=True,
+    )
+
+
+def test_time_is_found_inside_nested_types() -> None:
+    assert uses_time([Column("a", types.int_()), Column("b", types.array(types.row(types.field("t", types.time()))))]) == "b"
+    assert uses_time([Column("a", types.timestamp())]) is None

@@ -1,0 +1,265 @@
+"""Databases, tables and partitions through Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forebay.client.connection import Connection
+from forebay.metadata import types
+from tests.spark.tables import make_table
+
+pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+PK_TABLE = """CREATE TABLE {db}.t (id BIGINT NOT NULL COMMENT 'the key', name STRING, amount DECIMAL(10, 2))
+              COMMENT 'what it is' TBLPROPERTIES ('primary.key'='id', 'bucket.num'='2', 'team'='blue')"""
+
+
+def described(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """The rows of a DESCRIBE that have a name."""
+    return {row[0]: row[1] for row in rows if row[0]}
+
+
+def test_databases_are_made_shown_described_changed_and_dropped(sql: Sql, connection: Connection, database: str) -> None:
+    name = f"forebay.{database}_x"
+    sql(f"CREATE DATABASE {name} COMMENT 'first' WITH DBPROPERTIES (team = 'blue')")
+    sql(f"CREATE DATABASE IF NOT EXISTS {name}")
+    assert (f"{database}_x",) in sql("SHOW DATABASES IN forebay")
+    found = described(sql(f"DESCRIBE DATABASE EXTENDED {name}"))
+    assert found["Comment"] == "first"
+    assert "team" in found["Properties"]
+    sql(f"ALTER DATABASE {name} SET DBPROPERTIES (team = 'red')")
+    assert connection.admin.database_info(f"{database}_x").custom_properties == {"team": "red"}
+    sql(f"COMMENT ON DATABASE {name} IS 'second'")
+    assert connection.admin.database_info(f"{database}_x").comment == "second"
+    sql(f"CREATE TABLE {name}.t (id INT)")
+    sql(f"DROP DATABASE {name} CASCADE")
+    assert not connection.admin.database_exists(f"{database}_x")
+    sql(f"DROP DATABASE IF EXISTS {name}")
+
+
+def test_a_table_is_what_its_clauses_and_properties_say(sql: Sql, connection: Connection, database: str) -> None:
+    sql(PK_TABLE)
+    info = connection.admin.table_info(f"{database}.t")
+    assert info.schema.primary_key == ("id",)
+    assert info.bucket_count == 2
+    assert info.schema.column("id").comment == "the key"
+    assert info.schema.column("amount").data_type == types.decimal(10, 2)
+    assert info.descriptor.comment == "what it is"
+    assert info.descriptor.custom_properties == {"team": "blue"}
+    assert sql("SHOW TABLES IN {db}") == [(database, "t", False)]
+    found = sql("DESCRIBE {db}.t")
+    assert found == [("id", "bigint", "the key"), ("name", "string", None), ("amount", "decimal(10,2)", None)]
+    extended = described(sql("DESCRIBE EXTENDED {db}.t"))
+    assert extended["Comment"] == "what it is"
+    assert extended["Provider"] == "forebay"
+    assert dict(sql("SHOW TBLPROPERTIES {db}.t"))["primary.key"] == "id"
+
+
+def test_primary_key_and_clustered_by_clauses_are_understood(sql: Sql, connection: Connection, database: str) -> None:
+    sql("CREATE TABLE {db}.t (id INT NOT NULL, v INT, PRIMARY KEY (id) NOT ENFORCED) CLUSTERED BY (id) INTO 3 BUCKETS")
+    info = connection.admin.table_info(f"{database}.t")
+    assert (info.schema.primary_key, info.descriptor.bucket_keys, info.bucket_count) == (("id",), ("id",), 3)
+
+
+def test_show_create_table_makes_the_same_table_again(sql: Sql, connection: Connection, database: str) -> None:
+    sql(
+        "CREATE TABLE {db}.t (id BIGINT NOT NULL, dt STRING NOT NULL, a ARRAY<INT> COMMENT 'list') PARTITIONED BY (dt) "
+        "COMMENT 'it' TBLPROPERTIES ('primary.key'='id,dt', 'bucket.num'='2', 'table.log.format'='ARROW')"
+    )
+    [(statement,)] = sql("SHOW CREATE TABLE {db}.t")
+    first = connection.admin.table_info(f"{database}.t")
+    sql("DROP TABLE {db}.t")
+    sql(statement)
+    assert connection.admin.table_info(f"{database}.t").descriptor == first.descriptor
+
+
+def test_tables_made_by_other_clients_are_visible_at_once(sql: Sql, connection: Connection, database: str) -> None:
+    make_table(connection, f"{database}.theirs", ["id"])
+    assert sql("SHOW TABLES IN {db}") == [(database, "theirs", False)]
+    assert sql("SELECT count(*) FROM {db}.theirs") == [(0,)]
+    connection.admin.drop_table(f"{database}.theirs")
+    assert sql("SHOW TABLES IN {db}") == []
+
+
+def test_properties_are_set_and_unset_and_columns_added(sql: Sql, connection: Connection, database: str) -> None:
+    sql(PK_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1.5)")
+    sql("ALTER TABLE {db}.t SET TBLPROPERTIES ('team'='red', 'other'='1')")
+    sql("ALTER TABLE {db}.t UNSET TBLPROPERTIES ('other')")
+    assert connection.admin.table_info(f"{database}.t").descriptor.custom_properties == {"team": "red"}
+    sql("ALTER TABLE {db}.t ADD COLUMNS (extra STRING COMMENT 'more', n INT)")
+    assert sql("DESCRIBE {db}.t")[3:] == [("extra", "string", "more"), ("n", "int", None)]
+    sql("INSERT INTO {db}.t VALUES (2, 'b', 2.5, 'x', 7)")
+    assert sorted((row[0], *row[3:]) for row in sql("SELECT * FROM {db}.t")) == [(1, None, None), (2, "x", 7)]
+
+
+def test_partitions_are_shown_added_and_dropped(sql: Sql, connection: Connection, database: str) -> None:
+    sql("CREATE TABLE {db}.p (id INT, dt DATE, n INT) PARTITIONED BY (dt, n) TBLPROPERTIES ('bucket.num'='2')")
+    sql("ALTER TABLE {db}.p ADD PARTITION (dt='2024-01-01', n=1) PARTITION (dt='2024-01-01', n=2)")
+    sql("ALTER TABLE {db}.p ADD IF NOT EXISTS PARTITION (dt='2024-01-01', n=1)")
+    sql("ALTER TABLE {db}.p ADD PARTITION (dt='2024-01-02', n=1)")
+    first = [("dt=2024-01-01/n=1",), ("dt=2024-01-01/n=2",)]
+    assert sql("SHOW PARTITIONS {db}.p PARTITION (dt='2024-01-01')") == first
+    sql("ALTER TABLE {db}.p DROP PARTITION (dt='2024-01-01', n=2)")
+    sql("ALTER TABLE {db}.p DROP IF EXISTS PARTITION (dt='2030-01-01', n=2)")
+    assert sql("SHOW PARTITIONS {db}.p") == [("dt=2024-01-01/n=1",), ("dt=2024-01-02/n=1",)]
+    assert [p.name for p in connection.admin.list_partitions(f"{database}.p")] == ["2024-01-01$1", "2024-01-02$1"]
+
+
+def test_all_or_none_of_several_partitions_are_added(sql: Sql, connection: Connection, database: str) -> None:
+    sql("CREATE TABLE {db}.p (id INT, dt STRING) PARTITIONED BY (dt)")
+    with pytest.raises(Exception, match=r"__internal|not allowed"):
+        sql("ALTER TABLE {db}.p ADD PARTITION (dt='a') PARTITION (dt='b') PARTITION (dt='__internal')")
+    assert connection.admin.list_partitions(f"{database}.p") == []
+
+
+PARTITION_VALUES = {
+    "STRING": ("'a'", "'b'"),
+    "BOOLEAN": ("true", "false"),
+    "TINYINT": ("1Y", "2Y"),
+    "SMALLINT": ("-1S", "2S"),
+    "INT": ("1", "-2"),
+    "BIGINT": ("10000000000", "2"),
+    "FLOAT": ("float('0.5')", "float('1.5')"),
+    "DOUBLE": ("0.25D", "-1.5D"),
+    "BINARY": ("X'00ff'", "X'0a'"),
+    "DATE": ("DATE'2024-01-01'", "DATE'2024-12-31'"),
+    "TIMESTAMP": ("TIMESTAMP'2024-01-01 10:00:00.5'", "TIMESTAMP'2024-01-01 10:00:01'"),
+    "TIMESTAMP_NTZ": ("TIMESTAMP_NTZ'2024-01-01 10:00:00.123456'", "TIMESTAMP_NTZ'2024-01-01 10:00:01'"),
+}
+
+
+@pytest.mark.parametrize("t", PARTITION_VALUES)
+def test_partitions_of_every_key_type_are_written_shown_pruned_and_dropped(sql: Sql, spark: Any, t: str) -> None:
+    sql(f"CREATE TABLE {{db}}.p (id INT, k {t} NOT NULL) PARTITIONED BY (k) TBLPROPERTIES ('bucket.num'='1')")
+    one, two = PARTITION_VALUES[t]
+    sql(f"INSERT INTO {{db}}.p VALUES (1, {one}), (2, {two})")
+    assert sql(f"SELECT id FROM {{db}}.p WHERE k = {two}") == [(2,)]
+    assert sql("SELECT count(*), count(DISTINCT k) FROM {db}.p") == [(2, 2)]
+    assert len(sql("SHOW PARTITIONS {db}.p")) == 2
+    [(shown,)] = sql(f"SELECT k = {one} FROM {{db}}.`p$partitions` WHERE partition_id = 1")
+    assert shown
+    sql(f"ALTER TABLE {{db}}.p DROP PARTITION (k = {one})")
+    assert sql("SELECT id FROM {db}.p") == [(2,)]
+
+
+def test_filters_on_partition_keys_leave_no_filter_behind(sql: Sql, spark: Any, database: str) -> None:
+    sql("CREATE TABLE {db}.p (id INT, k INT NOT NULL) PARTITIONED BY (k)")
+    sql("INSERT INTO {db}.p VALUES (1, 1), (2, 2), (3, 3)")
+    frame = spark.sql(f"SELECT id FROM forebay.{database}.p WHERE k IN (1, 3) AND k < 3")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Filter" not in plan
+    assert "partitions where k IN (1, 3), partitions where k < 3" in plan
+    assert frame.collect()[0].id == 1
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+def refused(sql: Sql, statement: str) -> str:
+    """The message of the error that `statement` ends with."""
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as caught:
+        sql(statement)
+    message = str(caught.value)
+    assert "\tat org.apache" not in message, message  # no stack of the JVM
+    return message
+
+
+@pytest.mark.parametrize(
+    ("statement", "parts"),
+    [
+        ("SELECT * FROM {db}.nope", ["TABLE_OR_VIEW_NOT_FOUND", "nope"]),
+        ("SELECT * FROM forebay.nowhere.t", ["TABLE_OR_VIEW_NOT_FOUND", "nowhere"]),
+        ("SELECT * FROM {db}.`t$nope`", ["t$nope", "$changelog, $partitions and $buckets"]),
+        ("SELECT * FROM {db}.`t$partitions`", ["is not partitioned"]),
+        ("SELECT nope FROM {db}.t", ["UNRESOLVED_COLUMN", "nope"]),
+        ("SELECT * FROM {db}.t VERSION AS OF 1", ["cannot be read as of another time"]),
+        ("SELECT * FROM {db}.t TIMESTAMP AS OF '2024-01-01'", ["cannot be read as of another time"]),
+        ("SELECT * FROM {db}.t WITH ('scan.nope'='1')", ["no read option 'scan.nope'"]),
+        ("INSERT INTO {db}.t WITH (nope='1') VALUES (1, 'a', 1)", ["no write option 'nope'"]),
+        ("CREATE TABLE {db}.t (id INT)", ["TABLE_OR_VIEW_ALREADY_EXISTS"]),
+        ("CREATE TABLE forebay.nowhere.t (id INT)", ["SCHEMA_NOT_FOUND", "nowhere"]),
+        ("CREATE TABLE {db}.x (id INTERVAL DAY)", ["column 'id' has type interval day"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('table.nope'='1')", ["table.nope"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('table.log.ttl'='soon')", ["table.log.ttl"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('primary_key'='id')", ["did you mean 'primary.key'"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('primary.key'='no')", ["primary key column 'no' is not a column"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('bucket.num'='0')", ["'bucket.num' is 0"]),
+        ("CREATE TABLE {db}.x (id INT) USING parquet", ["cannot be USING parquet"]),
+        ("CREATE TABLE {db}.x (id INT) LOCATION '/x'", ["'location'"]),
+        ("CREATE TABLE {db}.x (id INT, ts TIMESTAMP) PARTITIONED BY (days(ts))", ["PARTITIONED BY days(ts)"]),
+        ("CREATE TABLE {db}.x (id INT DEFAULT 5)", ["does not support column default value"]),
+        ("CREATE TABLE {db}.x (id INT, CHECK (id > 0))", ["PRIMARY KEY"]),
+        ("ALTER TABLE {db}.t SET TBLPROPERTIES ('bucket.num'='5')", ["'bucket.num' is fixed when a table is created"]),
+        ("ALTER TABLE {db}.t SET TBLPROPERTIES ('table.log.format'='ARROW')", ["table.log.format", "cannot be altered"]),
+        ("ALTER TABLE {db}.t RENAME COLUMN name TO x", ["column 'name': columns cannot be renamed"]),
+        ("ALTER TABLE {db}.t DROP COLUMN name", ["column 'name': columns cannot be dropped"]),
+        ("ALTER TABLE {db}.t ALTER COLUMN id TYPE STRING", ["id"]),
+        ("ALTER TABLE {db}.t ALTER COLUMN name COMMENT 'x'", ["column 'name': the comment of a column cannot be changed"]),
+        ("ALTER TABLE {db}.t ADD COLUMN x INT FIRST", ["new columns come last, not FIRST"]),
+        ("ALTER TABLE {db}.t ADD COLUMN x INT NOT NULL", ["a new column must be nullable"]),
+        ("ALTER TABLE {db}.t RENAME TO {db}.u", ["cannot be renamed"]),
+        ("SHOW PARTITIONS {db}.t", ["t"]),
+        ("ALTER TABLE {db}.p ADD PARTITION (dt='a')", ["dt"]),
+        ("ALTER TABLE {db}.p DROP PARTITION (dt='zzz')", ["dt", "zzz"]),
+        ("DROP TABLE {db}.nope", ["TABLE_OR_VIEW_NOT_FOUND", "nope"]),
+        ("DROP DATABASE {db}", ["SCHEMA_NOT_EMPTY"]),
+        ("CREATE DATABASE {db}", ["SCHEMA_ALREADY_EXISTS"]),
+        ("DROP DATABASE forebay.nowhere", ["SCHEMA_NOT_FOUND", "nowhere"]),
+        ("CREATE DATABASE forebay.a.b", ["a.b"]),
+        ("TRUNCATE TABLE {db}.l", ["TRUNCATE TABLE", "a log table cannot lose rows"]),
+        ("DELETE FROM {db}.l WHERE id = 1", ["DELETE FROM", "a log table cannot lose rows"]),
+        ("DELETE FROM {db}.t WHERE upper(name) = 'A'", ["cannot find the rows where UPPER(name) = 'A'"]),
+        ("UPDATE {db}.t SET name = 'x'", ["does not support UPDATE TABLE"]),
+        (
+            "MERGE INTO {db}.t USING {db}.l ON t.id = l.id WHEN MATCHED THEN DELETE",
+            ["does not support MERGE INTO TABLE"],
+        ),
+        ("INSERT OVERWRITE {db}.t SELECT * FROM {db}.t", ["does not support truncate"]),
+        ("INSERT INTO {db}.`t$changelog` SELECT * FROM {db}.`t$changelog`", ["changelog"]),
+        ("INSERT INTO {db}.t VALUES (1, 'a')", ["INSERT_COLUMN_ARITY_MISMATCH"]),
+        ("INSERT INTO {db}.t SELECT 1L, 'a', array(1)", ["amount"]),
+        ("INSERT INTO {db}.t (id, nope) VALUES (1, 'a')", ["nope"]),
+        ("CALL forebay.sys.nope()", ["nope"]),
+        ("CALL forebay.sys.drop_partition(table => '{db}.p')", ["partitions"]),
+    ],
+)
+def test_bad_statements_fail_with_a_message_that_names_what_is_wrong(
+    sql: Sql, database: str, statement: str, parts: list[str]
+) -> None:
+    sql(PK_TABLE)
+    sql("CREATE TABLE {db}.l (id BIGINT)")
+    sql("CREATE TABLE {db}.p (id INT, dt STRING) PARTITIONED BY (dt)")
+    sql("ALTER TABLE {db}.p ADD PARTITION (dt='a')")
+    message = refused(sql, statement)
+    for part in parts:
+        assert part in message
+
+
+# ---- procedures -----------------------------------------------------------------------------------------------------
+
+
+def test_procedures_are_listed_and_return_rows(sql: Sql) -> None:
+    shown = {row[3] for row in sql("SHOW PROCEDURES IN forebay.sys")}
+    assert {"get_cluster_configs", "drop_partition"} <= shown
+    everything = sql("CALL forebay.sys.get_cluster_configs()")
+    assert len(everything) > 3
+    one = sql("CALL forebay.sys.get_cluster_configs(config_keys => array('kv.scanner.ttl', 'no.such.key'))")
+    assert one == [row for row in everything if row[0] == "kv.scanner.ttl"]
+
+
+def test_drop_partition_drops_what_a_partial_spec_means(sql: Sql, database: str) -> None:
+    sql("CREATE TABLE {db}.p (id INT, dt STRING, r STRING) PARTITIONED BY (dt, r)")
+    for dt, region in (("a", "x"), ("a", "y"), ("b", "x")):
+        sql(f"ALTER TABLE {{db}}.p ADD PARTITION (dt='{dt}', r='{region}')")
+    dropped = sql(f"CALL forebay.sys.drop_partition('{database}.p', array('dt=a'))")
+    assert sorted(dropped) == [("a$x",), ("a$y",)]
+    assert sql("SHOW PARTITIONS {db}.p") == [("dt=b/r=x",)]
+    assert sql(f"CALL forebay.sys.drop_partition('{database}.p', array('dt=zzz'))") == []
