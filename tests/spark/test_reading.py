@@ -75,9 +75,7 @@ def test_counting_needs_no_columns(table: Table, connection: Connection) -> None
     assert all(batch.num_columns == 0 for batch in batches)
 
 
-def test_filters_are_applied_to_rows_also_on_columns_that_are_not_wanted(
-    table: Table, connection: Connection
-) -> None:
+def test_filters_are_applied_to_rows_also_on_columns_that_are_not_wanted(table: Table, connection: Connection) -> None:
     predicate = (col("id") >= 990) & (col("amount") < 497.0)
     assert ids_of(run(scan_of(table), connection, Wanted(("id",), (), predicate))) == [990, 991, 992, 993]
     by_name = run(scan_of(table), connection, Wanted(("name",), (), col("id") == 7))

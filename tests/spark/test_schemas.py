@@ -120,5 +120,8 @@ def test_the_arrow_schema_is_spark_s_own_without_comments() -> None:
 
 
 def test_time_is_found_inside_nested_types() -> None:
-    assert uses_time([Column("a", types.int_()), Column("b", types.array(types.row(types.field("t", types.time()))))]) == "b"
+    assert (
+        uses_time([Column("a", types.int_()), Column("b", types.array(types.row(types.field("t", types.time()))))])
+        == "b"
+    )
     assert uses_time([Column("a", types.timestamp())]) is None

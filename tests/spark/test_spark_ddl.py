@@ -24,7 +24,9 @@ def described(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
     return {row[0]: row[1] for row in rows if row[0]}
 
 
-def test_databases_are_made_shown_described_changed_and_dropped(sql: Sql, connection: Connection, database: str) -> None:
+def test_databases_are_made_shown_described_changed_and_dropped(
+    sql: Sql, connection: Connection, database: str
+) -> None:
     name = f"forebay.{database}_x"
     sql(f"CREATE DATABASE {name} COMMENT 'first' WITH DBPROPERTIES (team = 'blue')")
     sql(f"CREATE DATABASE IF NOT EXISTS {name}")
@@ -190,7 +192,10 @@ def refused(sql: Sql, statement: str) -> str:
         ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('table.nope'='1')", ["table.nope"]),
         ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('table.log.ttl'='soon')", ["table.log.ttl"]),
         ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('primary_key'='id')", ["did you mean 'primary.key'"]),
-        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('primary.key'='no')", ["primary key column 'no' is not a column"]),
+        (
+            "CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('primary.key'='no')",
+            ["primary key column 'no' is not a column"],
+        ),
         ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('bucket.num'='0')", ["'bucket.num' is 0"]),
         ("CREATE TABLE {db}.x (id INT) USING parquet", ["cannot be USING parquet"]),
         ("CREATE TABLE {db}.x (id INT) LOCATION '/x'", ["'location'"]),
@@ -198,11 +203,17 @@ def refused(sql: Sql, statement: str) -> str:
         ("CREATE TABLE {db}.x (id INT DEFAULT 5)", ["does not support column default value"]),
         ("CREATE TABLE {db}.x (id INT, CHECK (id > 0))", ["PRIMARY KEY"]),
         ("ALTER TABLE {db}.t SET TBLPROPERTIES ('bucket.num'='5')", ["'bucket.num' is fixed when a table is created"]),
-        ("ALTER TABLE {db}.t SET TBLPROPERTIES ('table.log.format'='ARROW')", ["table.log.format", "cannot be altered"]),
+        (
+            "ALTER TABLE {db}.t SET TBLPROPERTIES ('table.log.format'='ARROW')",
+            ["table.log.format", "cannot be altered"],
+        ),
         ("ALTER TABLE {db}.t RENAME COLUMN name TO x", ["column 'name': columns cannot be renamed"]),
         ("ALTER TABLE {db}.t DROP COLUMN name", ["column 'name': columns cannot be dropped"]),
         ("ALTER TABLE {db}.t ALTER COLUMN id TYPE STRING", ["id"]),
-        ("ALTER TABLE {db}.t ALTER COLUMN name COMMENT 'x'", ["column 'name': the comment of a column cannot be changed"]),
+        (
+            "ALTER TABLE {db}.t ALTER COLUMN name COMMENT 'x'",
+            ["column 'name': the comment of a column cannot be changed"],
+        ),
         ("ALTER TABLE {db}.t ADD COLUMN x INT FIRST", ["new columns come last, not FIRST"]),
         ("ALTER TABLE {db}.t ADD COLUMN x INT NOT NULL", ["a new column must be nullable"]),
         ("ALTER TABLE {db}.t RENAME TO {db}.u", ["cannot be renamed"]),

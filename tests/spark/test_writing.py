@@ -98,9 +98,7 @@ def test_numbered_columns_are_left_to_the_server(connection: Connection, databas
         run(write_to(table), given)
 
 
-def test_writer_errors_must_surface(
-    connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_errors_must_surface(connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fluss's own Spark connector loses the error of a failed batch, and the query succeeds with rows missing."""
     table = make_table(connection, f"{database}.t", buckets=1)
 

@@ -96,8 +96,9 @@ def _parse(t: DataType, text: str) -> Any:
             return dt.time(hour, minute, second, int(millis or 0) * 1000)
         case TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
             seconds, _, fraction = text.partition("_")
-            parts = [int(part) for part in seconds.split("-")]
-            moment = dt.datetime(*parts, microsecond=int(fraction.ljust(6, "0")[:6]) if fraction else 0)  # type: ignore[arg-type]
+            year, month, day, hour, minute, second = (int(part) for part in seconds.split("-"))
+            micros = int(fraction.ljust(6, "0")[:6]) if fraction else 0
+            moment = dt.datetime(year, month, day, hour, minute, second, micros)
             return moment.replace(tzinfo=dt.UTC) if t.root is TypeRoot.TIMESTAMP_LTZ else moment
         case _:
             return int(text)
