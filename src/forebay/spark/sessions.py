@@ -56,8 +56,18 @@ def attach(
     context = CatalogContext.of(spark, catalog, settings)
     context.connection.cluster.bootstrap()
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
+    _run_workers_as_driver(spark)
     context.jvm.install_catalog(spark._jsparkSession, catalog, ForebayCatalog(context))
     return spark
+
+
+def _run_workers_as_driver(spark: SparkSession) -> None:
+    """On one machine, run workers with the driver's Python: Spark takes `python3` of the PATH if nobody told it
+    otherwise, which does not know Forebay where the virtual environment is not activated."""
+    context = spark.sparkContext
+    told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not told and context.master.startswith("local"):
+        context.pythonExec = sys.executable
 
 
 def session(
