@@ -41,7 +41,7 @@ COLUMNS = [
     Column("arr", types.array(types.int_())),
 ]
 
-I, S = Reference(("i",)), Reference(("s",))
+ID_, S = Reference(("i",)), Reference(("s",))
 
 
 def integer(value: object) -> Literal:
@@ -52,24 +52,24 @@ def text(value: str) -> Literal:
     return Literal("'" + value.replace("'", "''") + "'", '"string"')
 
 
-A, B = Call("=", (I, integer(1))), Call("=", (S, text("x")))
+A, B = Call("=", (ID_, integer(1))), Call("=", (S, text("x")))
 
 
 @pytest.mark.parametrize(
     ("expression", "predicate"),
     [
-        (Call("=", (I, integer(5))), col("i") == 5),
-        (Call("<>", (I, integer(5))), col("i") != 5),
-        (Call("<", (integer(5), I)), col("i") > 5),
-        (Call(">=", (integer(5), I)), col("i") <= 5),
-        (Call("<=>", (I, integer(5))), col("i") == 5),
-        (Call("<=>", (I, integer("null"))), col("i").is_null()),
-        (Call("NOT", (Call("<=>", (I, integer(5))),)), col("i").is_null() | (col("i") != 5)),
-        (Call("IN", (I, Literals("1, 2, null", '"integer"'))), col("i").is_in([1, 2])),
-        (Call("NOT", (Call("IN", (I, Literals("1, 2", '"integer"'))),)), col("i").not_in([1, 2])),
+        (Call("=", (ID_, integer(5))), col("i") == 5),
+        (Call("<>", (ID_, integer(5))), col("i") != 5),
+        (Call("<", (integer(5), ID_)), col("i") > 5),
+        (Call(">=", (integer(5), ID_)), col("i") <= 5),
+        (Call("<=>", (ID_, integer(5))), col("i") == 5),
+        (Call("<=>", (ID_, integer("null"))), col("i").is_null()),
+        (Call("NOT", (Call("<=>", (ID_, integer(5))),)), col("i").is_null() | (col("i") != 5)),
+        (Call("IN", (ID_, Literals("1, 2, null", '"integer"'))), col("i").is_in([1, 2])),
+        (Call("NOT", (Call("IN", (ID_, Literals("1, 2", '"integer"'))),)), col("i").not_in([1, 2])),
         (Call("IN", (S, Literals("'a', 'it''s, [x]', ''", '"string"'))), col("s").is_in(["a", "it's, [x]", ""])),
         (Call("IS_NULL", (Reference(("arr",)),)), col("arr").is_null()),
-        (Call("NOT", (Call("IS_NULL", (I,)),)), col("i").is_not_null()),
+        (Call("NOT", (Call("IS_NULL", (ID_,)),)), col("i").is_not_null()),
         (Call("STARTS_WITH", (S, text("a%"))), col("s").starts_with("a%")),
         (Call("ENDS_WITH", (S, text("z"))), col("s").ends_with("z")),
         (Call("CONTAINS", (S, text("'"))), col("s").contains("'")),
@@ -89,7 +89,7 @@ A, B = Call("=", (I, integer(1))), Call("=", (S, text("x")))
         (Call("=", (Reference(("bin",)), Literal("0x00FF", '"binary"'))), col("bin") == b"\x00\xff"),
         (Call("=", (Reference(("f",)), Literal("0.1", '"float"'))), col("f") == 0.10000000149011612),
         (Call("=", (Reference(("t",)), Literal("3600000000000", '"time(6)"'))), col("t") == dt.time(1)),
-        (Call(">", (I, Literal("3.5", '"double"'))), col("i") > 3),
+        (Call(">", (ID_, Literal("3.5", '"double"'))), col("i") > 3),
     ],
     ids=str,
 )
@@ -102,7 +102,7 @@ def test_a_filter_becomes_the_predicate_that_means_the_same(expression: Expressi
     [
         Call("=", (Reference(("st", "a")), integer(1))),
         Call("=", (Reference(("nowhere",)), integer(1))),
-        Call("=", (I, S)),
+        Call("=", (ID_, S)),
         Call("=", (Call("UPPER", (S,)), text("x"))),
         Call("ALWAYS_FALSE"),
         Call("NOT", (Call("STARTS_WITH", (S, text("a"))),)),
@@ -115,9 +115,9 @@ def test_a_filter_becomes_the_predicate_that_means_the_same(expression: Expressi
         Call("=", (Reference(("l",)), Literal("x", '"long"'))),
         Call("=", (Reference(("b",)), Literal("5", '"boolean"'))),
         Call("IN", (S, Literals("'a' 'b'", '"string"'))),
-        Call("IN", (I, Literals("1; 2", '"integer"'))),
+        Call("IN", (ID_, Literals("1; 2", '"integer"'))),
         Call("=", (Reference(("arr",)), Literal("x", '{"type":"array"}'))),
-        I,
+        ID_,
     ],
     ids=str,
 )
@@ -126,7 +126,7 @@ def test_what_cannot_be_said_exactly_stays_with_spark(expression: Expression) ->
 
 
 def test_a_value_that_the_column_cannot_have_matches_nothing() -> None:
-    predicate = to_predicate(Call("=", (I, Literal("3.5", '"double"'))), COLUMNS)
+    predicate = to_predicate(Call("=", (ID_, Literal("3.5", '"double"'))), COLUMNS)
     assert predicate == Leaf(LeafFunction.IN, "i", ())
 
 

@@ -343,6 +343,10 @@ def test_bad_options_of_the_data_source_are_refused_by_name(
     server: EmbeddedServer, table: Table, change: dict[str, str | None], kind: type[ForebayError], message: str
 ) -> None:
     options = {k: v for k, v in {**options_of(server, table), **change}.items() if v is not None}
-    with pytest.raises(kind, match=message):
+
+    def plan_to_read() -> None:
         source = ForebayDataSource(options)
         source.reader(source.schema())
+
+    with pytest.raises(kind, match=message):
+        plan_to_read()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
@@ -23,7 +24,7 @@ from forebay.spark.procedures import PROCEDURES, SYSTEM_NAMESPACE, ProcedureProx
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.scan_planning import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import from_spark_schema, from_spark_type, uses_time
-from forebay.spark.tables import table_proxy
+from forebay.spark.tables import NewTable, table_proxy
 from forebay.spark.virtual_tables import virtual_table
 
 _TIME_CONF = "spark.sql.timeType.enabled"
@@ -32,7 +33,10 @@ _TIME_CONF = "spark.sql.timeType.enabled"
 class ForebayCatalog(Namespaces):
     """The tables of a cluster, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.TableCatalog", CONNECTOR + "catalog.ProcedureCatalog")
+    interfaces: ClassVar[tuple[str, ...]] = (
+        CONNECTOR + "catalog.StagingTableCatalog",
+        CONNECTOR + "catalog.ProcedureCatalog",
+    )
 
     def __init__(self, context: CatalogContext) -> None:
         super().__init__(context)
@@ -158,18 +162,30 @@ class ForebayCatalog(Namespaces):
 
     def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         """`what` is a TableInfo, or schema, transforms and properties (Spark before 4.1)."""
-        path = self._path(identifier)
+        return self._table(self._created(identifier, self._asked(what)))
+
+    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
+        """`asked` has the columns and partition keys of `source`, and what the statement says beside them."""
+        new = self._asked((asked,))
+        theirs = {str(key): str(value) for key, value in source.properties().items()}
+        if theirs.get(ddl.PROVIDER) in ddl.PROVIDERS:
+            new = replace(new, properties={**theirs, **new.properties}, primary_key=())
+        return self._table(self._created(identifier, new))
+
+    def _asked(self, what: tuple[Any, ...]) -> ddl.NewTable:
         if len(what) == 1:
-            new = self._new_table(what[0].schema(), what[0].partitions(), what[0].properties(), what[0].constraints())
-        else:
-            new = self._new_table(*what)
+            return self._new_table(what[0].schema(), what[0].partitions(), what[0].properties(), what[0].constraints())
+        return self._new_table(*what)
+
+    def _created(self, identifier: JavaObject, new: ddl.NewTable) -> TableInfo:
+        path = self._path(identifier)
         try:
             self._context.admin.create_table_as(path, ddl.new_descriptor(new))
         except AlreadyExists as e:
             raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
         except NotFound as e:
             raise self._translated_database_error(e, identifier.namespace()) from e
-        return self._table(self._context.admin.table_info(path))
+        return self._context.admin.table_info(path)
 
     def _new_table(
         self, schema: JavaObject, transforms: JavaObject, properties: JavaObject, constraints: JavaObject = ()
@@ -258,6 +274,27 @@ class ForebayCatalog(Namespaces):
             f"table {self._context.full_name(self._path(old))} cannot be renamed: tables keep their names",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
+
+    # ---- StagingTableCatalog: CREATE TABLE AS SELECT, and REPLACE TABLE ----------------------------------------------
+
+    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        info = self._created(identifier, self._asked(what))
+        self._check_time(info)
+        return NewTable(self._context, info)
+
+    def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        """Refused. A catalog without staging is told to drop the table first, and its rows are lost if more fails."""
+        path = self._path(identifier)
+        if not self._context.admin.table_exists(path):
+            raise self.jvm.thrown("NoSuchTableException", identifier)
+        raise UnsupportedOperation(
+            f"table {self._context.full_name(path)} cannot be replaced in one step: DROP TABLE it first, or write into "
+            "it, which upserts where it has a primary key"
+        )
+
+    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        exists = self._context.admin.table_exists(self._path(identifier))
+        return self.stageReplace(identifier, *what) if exists else self.stageCreate(identifier, *what)
 
     # ---- procedures -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from forebay.spark.filter_text import parse_filter
 from forebay.spark.options import GivenOptions, positive_integer, read_options, split_names
 from forebay.spark.reading import SplitsPartition
 from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, Wanted
+from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.worker_errors import short_errors
 from forebay.spark.writing import WriteFunction, write_function
 
@@ -164,7 +165,9 @@ class Target:
         columns = self.columns
         if columns is None and len(schema.names) < len(self.info.schema.names):
             columns = tuple(schema.names)
-        return ForebayWriter(write_function(self.info, self.settings, columns))
+        function = write_function(self.info, self.settings, columns)
+        function.check(spark_arrow_schema(schema))
+        return ForebayWriter(function)
 
 
 class ForebayReader(DataSourceReader):

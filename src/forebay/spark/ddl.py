@@ -95,7 +95,10 @@ def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties that concern the table. Raises for those that ask for what cannot be."""
     provider = properties.get(PROVIDER)
     if provider is not None and provider.lower() not in PROVIDERS:
-        raise _invalid(f"a table in this catalog cannot be USING {provider}; leave USING out, or write USING forebay")
+        raise _invalid(
+            f"a table in this catalog cannot be USING {provider}; leave USING out, or write USING forebay (DataFrames: "
+            "df.write.format('forebay').saveAsTable, or df.writeTo)"
+        )
     for name, why in _REFUSED.items():
         if name in properties:
             raise _invalid(f"table property '{name}' = '{properties[name]}' cannot be: {why}")
@@ -111,12 +114,17 @@ def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 def check_name(name: str) -> None:
     """Raise `InvalidRequest` for a property that looks like a misspelt one of the table's own."""
-    if name in _SPECIAL or name.startswith((TABLE_PREFIX, "client.")):
+    if is_property(name) or name.startswith("client."):
         return
     plain = name.lower().replace("_", ".").replace("-", ".")
     near = difflib.get_close_matches(plain, _SPECIAL[:3], 1, 0.8)
     if near:
         raise _invalid(f"there is no table property '{name}'; did you mean '{near[0]}'?")
+
+
+def is_property(name: str) -> bool:
+    """Whether a name is that of one of the table's own properties."""
+    return name in _SPECIAL or name.startswith(TABLE_PREFIX)
 
 
 def divided(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

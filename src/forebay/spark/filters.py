@@ -76,6 +76,9 @@ class Call:
 
 Expression = Reference | Literal | Literals | Value | Call
 
+ALWAYS_TRUE, ALWAYS_FALSE = Call("ALWAYS_TRUE"), Call("ALWAYS_FALSE")
+"""What is left of a filter that does not depend on rows."""
+
 _COMPARISONS = {
     "=": _F.EQUAL,
     "<>": _F.NOT_EQUAL,

@@ -80,6 +80,11 @@ def _translated(method: F) -> F:
     return call  # type: ignore[return-value]
 
 
+@_translated
+def _call_default(proxy: JavaProxy, name: str, *args: Any) -> Any:
+    return proxy.jvm.call_default(proxy, name, *args)
+
+
 class JavaProxy:
     """Base of all proxies. Subclasses list their interfaces in `interfaces`; public methods are the JVM's to call."""
 
@@ -106,7 +111,7 @@ class JavaProxy:
         """The default implementation of a Java method that the Python class does not have."""
         if name.startswith("_") or "jvm" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return functools.partial(self.jvm.call_default, self, name)
+        return functools.partial(_call_default, self, name)
 
     def _identity(self) -> str:
         """What makes two proxies the same to Spark; by default every proxy is its own."""

@@ -39,13 +39,17 @@ Planner = Callable[[Wanted, StructType], ScanPlan]
 
 @dataclass(frozen=True)
 class Readable:
-    """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner."""
+    """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner.
+
+    `strategy` says how the rows of a primary-key table are found.
+    """
 
     name: str
     schema: StructType
     columns: tuple[Column, ...]
     plan: Planner
     partition_keys: tuple[str, ...] = ()
+    strategy: str | None = None
 
 
 class ScanBuilder(JavaProxy):
@@ -146,6 +150,8 @@ class ScanProxy(JavaProxy):
             parts.append(f"rows where {to_text(wanted.row_filter)}")
         if wanted.limit is not None:
             parts.append(f"limit {wanted.limit}")
+        if self._readable.strategy is not None:
+            parts.append(f"by {self._readable.strategy.replace('_', '-')}")
         return ", ".join(parts)
 
     def toBatch(self) -> JavaProxy:

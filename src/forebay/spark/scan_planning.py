@@ -71,10 +71,14 @@ class TableScan:
         fields = to_spark_schema(self.info.schema.columns).fields
         return StructType([*CHANGELOG_FIELDS, *fields] if self.is_changelog else fields)
 
+    @property
+    def strategy(self) -> str | None:
+        """How the rows of a primary-key table are found; None for logs."""
+        return None if self.is_changelog or not self.info.has_primary_key else self.options.strategy
+
     def read_function(self, wanted: Wanted, schema: StructType) -> ReadFunction:
         """How each task is read; `schema` is Spark's of the wanted columns."""
         include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
-        by_log = self.is_changelog or not self.info.has_primary_key
         return ReadFunction(
             self.options.settings,
             self.info,
@@ -82,7 +86,7 @@ class TableScan:
             spark_arrow_schema(schema),
             wanted.row_filter,
             wanted.limit,
-            SERVER_SCAN if by_log else self.options.strategy,
+            self.strategy or SERVER_SCAN,
             tuple(include),
         )
 
@@ -90,7 +94,7 @@ class TableScan:
         """The splits of each task."""
         info = self.info
         buckets = wanted_buckets(connection, info, wanted.partition_filters)
-        if info.has_primary_key and not self.is_changelog:
+        if self.strategy is not None:
             return planning.plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
         offsets = log_ranges(connection, info, buckets)
         limit = wanted.limit

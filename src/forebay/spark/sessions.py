@@ -27,6 +27,7 @@ _CHECKPOINTS_BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing
 _START_SETTINGS = {
     # Unix sockets between the JVM and Python halve what starting a task costs.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "forebay.spark.daemon",
     _ARROW_BYTES: _ARROW_BYTES_VALUE,
 }
 
@@ -66,7 +67,7 @@ def _run_workers_as_driver(spark: SparkSession) -> None:
     otherwise, which does not know Forebay where the virtual environment is not activated."""
     context = spark.sparkContext
     told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if not told and context.master.startswith("local"):
+    if not told and (context.master or "").startswith("local"):
         context.pythonExec = sys.executable
 
 

@@ -7,14 +7,15 @@ A proxy shows the table as it was when the statement was analysed; Spark loads i
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, ClassVar
 
-from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo
 from forebay.spark import ddl, deletes
 from forebay.spark.context import CatalogContext
-from forebay.spark.filters import to_predicate
+from forebay.spark.filters import ALWAYS_FALSE, ALWAYS_TRUE, to_predicate
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.options import read_options
 from forebay.spark.partition_proxies import Partitions
@@ -22,7 +23,7 @@ from forebay.spark.proxy import JavaProxy
 from forebay.spark.scan_builder import Readable, ScanBuilder
 from forebay.spark.scan_planning import TableScan
 from forebay.spark.schemas import to_spark_schema
-from forebay.spark.write_builder import WriteBuilder
+from forebay.spark.write_builder import NewTableWriteBuilder, WriteBuilder
 
 _CATALOG = CONNECTOR + "catalog."
 
@@ -35,6 +36,7 @@ def readable(context: CatalogContext, name: str, scan: TableScan) -> Readable:
         scan.info.schema.columns,
         lambda wanted, schema: scan.plan(context.connection, context.cores, wanted, schema),
         scan.info.descriptor.partition_keys,
+        scan.strategy,
     )
 
 
@@ -127,7 +129,9 @@ class StoredTable(TableProxy):
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
         self._require_primary_key("DELETE FROM")
-        deletes.delete_where(self._context.connection, self._info, self._delete_filters(predicates))
+        filters = self._delete_filters(predicates)
+        if filters is not None:
+            deletes.delete_where(self._context.connection, self._info, filters)
 
     def truncateTable(self, *options: Any) -> bool:
         self._require_primary_key("TRUNCATE TABLE")
@@ -142,10 +146,16 @@ class StoredTable(TableProxy):
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
 
-    def _delete_filters(self, predicates: JavaObject) -> list[Predicate]:
+    def _delete_filters(self, predicates: JavaObject) -> list[Predicate] | None:
+        """What rows must match to be deleted; None if no row can."""
         found = []
         for java in predicates:
-            predicate = to_predicate(self.jvm.expression(java), self._info.schema.columns)
+            expression = self.jvm.expression(java)
+            if expression == ALWAYS_TRUE:
+                continue
+            if expression == ALWAYS_FALSE:
+                return None
+            predicate = to_predicate(expression, self._info.schema.columns)
             if predicate is None:
                 raise InvalidRequest(
                     f"DELETE FROM {self._name}: cannot find the rows where {java.toString()}; compare columns with "
@@ -157,6 +167,37 @@ class StoredTable(TableProxy):
 
 class PartitionedTable(Partitions, StoredTable):
     """A table of the cluster that has partitions."""
+
+
+class NewTable(StoredTable):
+    """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "StagedTable",)
+    # CREATE OR REPLACE TABLE AS SELECT "overwrites" also where there was no table before.
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "TRUNCATE")
+
+    def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
+        properties = self._table_properties()
+        options = self.jvm.options(info.options())
+        left = {name: value for name, value in options.items() if properties.get(name) != value}
+        for name in left:
+            if ddl.is_property(name):
+                raise InvalidRequest(
+                    f"there is no write option '{name}': it is a property of the new table {self._name}, which "
+                    "df.writeTo(table).tableProperty(name, value).create() sets"
+                )
+        return NewTableWriteBuilder(self._context, self._info, left, info.schema())
+
+    def commitStagedChanges(self) -> None:
+        """Nothing to do: the table and its rows are there."""
+
+    def abortStagedChanges(self) -> None:
+        admin, path = self._context.admin, self._info.path
+        # Somebody else may have dropped it meanwhile and made another one.
+        with contextlib.suppress(NotFound):
+            if admin.table_info(path).table_id == self._info.table_id:
+                admin.drop_table(path)
 
 
 def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:

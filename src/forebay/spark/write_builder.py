@@ -39,6 +39,15 @@ class WriteBuilder(JavaProxy):
         return WriteProxy(self._context, self._info, self._function, self._schema)
 
 
+class NewTableWriteBuilder(WriteBuilder):
+    """Makes the write that fills a new table. Emptying it first, as Spark may ask, takes nothing."""
+
+    interfaces = (_WRITE + "SupportsTruncate",)
+
+    def truncate(self) -> JavaProxy:
+        return self
+
+
 class WriteProxy(JavaProxy):
     """A write, and its batch."""
 

@@ -50,8 +50,7 @@ class WriteFunction:
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         """Write and wait for the acknowledgements. Raises `ForebayError` if any row was not written."""
         info = self.info
-        names = self.written_columns()
-        target = user_schema([info.schema.column(name) for name in names])
+        names, target = self.written_columns(), self._target()
         table = shared_connection(self.settings).table(info)
         rows = 0
         with table.writer(columns=None if len(names) == len(info.schema.names) else names) as writer:
@@ -62,6 +61,13 @@ class WriteFunction:
                     write(cast_batch(batch, target, truncate=True))
                     rows += batch.num_rows
         return WrittenMessage(rows)
+
+    def check(self, given: pa.Schema) -> None:
+        """Raise `InvalidRequest` for columns whose type can never become the table's."""
+        cast_batch(pa.RecordBatch.from_pylist([], schema=given), self._target(), truncate=True)
+
+    def _target(self) -> pa.Schema:
+        return user_schema([self.info.schema.column(name) for name in self.written_columns()])
 
     def written_columns(self) -> list[str]:
         """The columns that go to the server: all, or those asked for; never the one that it numbers."""

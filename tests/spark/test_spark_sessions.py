@@ -1,0 +1,165 @@
+"""Sessions: threads, catalogs, derived sessions, a server that restarts, workers that nobody needs any more."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay
+import forebay.spark
+from forebay.base.errors import InvalidRequest, Unavailable
+from forebay.client.connection import Connection
+from forebay.server.embedded import EmbeddedServer
+from forebay.spark import daemon
+from tests.spark.tables import make_table, rows
+
+pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+
+def test_threads_share_a_session(sql: Sql, connection: Connection, database: str) -> None:
+    make_table(connection, f"{database}.t", ["id"]).upsert(rows(0, 100))
+
+    def work(number: int) -> list[Any]:
+        answers: list[Any] = []
+        for turn in range(3):
+            answers += sql(f"SELECT count(*) FROM {{db}}.t WHERE id BETWEEN 0 AND {number * 10 + turn}")
+            sql(f"INSERT INTO {{db}}.t VALUES ({1000 + number * 10 + turn}, 'x', 1)")
+            sql(f"CREATE TABLE {{db}}.t{number}_{turn} (id INT)")
+        return answers
+
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(work, range(4)))
+    assert answers == [[(number * 10 + turn + 1,) for turn in range(3)] for number in range(4)]
+    assert sql("SELECT count(*) FROM {db}.t") == [(112,)]
+    assert len(sql("SHOW TABLES IN {db}")) == 13
+
+
+def test_catalogs_of_several_servers_live_in_one_session(
+    sql: Sql, spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    make_table(connection, f"{database}.t", ["id"]).upsert(rows(0, 10))
+    with forebay.embedded(tmp_path / "data") as other:
+        forebay.spark.attach(spark, "other", other.bootstrap_servers, **{"client.retry-timeout": "1s"})
+        sql("CREATE DATABASE other.db")
+        sql("CREATE TABLE other.db.t AS SELECT id, 'theirs' AS owner FROM {db}.t WHERE id < 3")
+        joined = sql("SELECT a.id, a.name, b.owner FROM {db}.t a JOIN other.db.t b ON a.id = b.id ORDER BY a.id")
+        assert joined == [(i, f"n{i}", "theirs") for i in range(3)]
+        sql("INSERT INTO {db}.t SELECT id + 100, owner, 0 FROM other.db.t")
+        assert sql("SELECT count(*) FROM {db}.t") == [(13,)]
+    with pytest.raises(Exception, match=r"cannot connect to 127.0.0.1|no bootstrap server answers"):
+        sql("SHOW DATABASES IN other")
+    assert sql("SELECT count(*) FROM {db}.t") == [(13,)]
+
+
+def test_derived_sessions_are_attached_by_themselves(
+    spark: Any, server: EmbeddedServer, connection: Connection, database: str
+) -> None:
+    make_table(connection, f"{database}.t").append(rows(0, 5))
+    derived = spark.newSession()
+    query = f"SELECT count(*) FROM forebay.{database}.t"
+    with pytest.raises(Exception, match="forebay"):
+        derived.sql(query)
+    forebay.spark.attach(derived, bootstrap_servers=server.bootstrap_servers)
+    assert derived.sql(query).collect()[0][0] == 5
+
+
+def test_each_batch_of_a_stream_is_written_by_foreach_batch(
+    spark: Any, server: EmbeddedServer, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    make_table(connection, f"{database}.t", ["id"])
+    spark.range(30).selectExpr("id", "concat('n', id) AS name", "id / 2 AS amount").write.parquet(str(tmp_path / "in"))
+
+    def write(frame: Any, batch: int) -> None:
+        forebay.spark.attach(frame.sparkSession, bootstrap_servers=server.bootstrap_servers)
+        frame.writeTo(f"forebay.{database}.t").append()
+
+    files = spark.readStream.schema("id LONG, name STRING, amount DOUBLE").parquet(str(tmp_path / "in"))
+    options = {"checkpointLocation": str(tmp_path / "checkpoint")}
+    query = files.writeStream.foreachBatch(write).options(**options).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert spark.table(f"forebay.{database}.t").count() == 30
+
+
+def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "data").start()
+    port = server.bootstrap_servers.rpartition(":")[2]
+    with forebay.connect(server.bootstrap_servers) as connection:
+        connection.admin.create_database("db")
+        make_table(connection, "db.l").append(rows(0, 50))
+        make_table(connection, "db.k", ["id"]).upsert(rows(0, 50))
+        forebay.spark.attach(spark, "restarted", server.bootstrap_servers)
+        frames = [spark.table(f"restarted.db.{name}").select("id") for name in ("l", "k")]
+        for frame in frames:
+            assert frame.rdd.getNumPartitions() == 1  # planned, and kept by the frame
+        server.stop()
+        server = EmbeddedServer(tmp_path / "data", coordinator_port=int(port)).start()
+        try:
+            connection.table("db.l").append(rows(50, 60))
+            assert sorted(row.id for row in frames[0].rdd.collect()) == list(range(50))
+            assert sorted(row.id for row in frames[1].rdd.collect()) == list(range(50))
+            assert spark.table("restarted.db.l").count() == 60
+        finally:
+            server.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"catalog": "bad-name", "bootstrap_servers": "127.0.0.1:1"}, InvalidRequest, "'bad-name' cannot be the name"),
+        ({"bootstrap_servers": None}, InvalidRequest, "no bootstrap server was given"),
+        ({"bootstrap_servers": "127.0.0.1:1"}, Unavailable, "no bootstrap server answers"),
+        ({"bootstrap_servers": "127.0.0.1:1", "nope": 1}, InvalidRequest, "there is no client option 'nope'"),
+    ],
+)
+def test_what_attach_cannot_use_it_refuses_and_changes_nothing(
+    sql: Sql, spark: Any, arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        forebay.spark.attach(spark, **arguments)
+    assert sql("SHOW TABLES IN {db}") == []
+
+
+# ---- the daemon of Python workers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("error", "code"), [(None, 0), (BrokenPipeError(), 1), (ConnectionResetError(), 1)])
+def test_a_worker_that_nobody_listens_to_any_more_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int
+) -> None:
+    def start(sock: socket.socket, authenticated: bool) -> int:
+        if error is not None:
+            raise error
+        return 0
+
+    monkeypatch.setattr(daemon, "_start_worker", start)
+    with socket.socket() as sock:
+        assert daemon.quiet_worker(sock, True) == code
+
+
+def test_a_session_of_its_own_leaves_no_traceback_behind(server: EmbeddedServer, connection: Connection) -> None:
+    """A query that stops early, the end of the session, and a second session: nothing of it shows on the terminal."""
+    name = f"quiet{os.getpid()}"
+    connection.admin.create_database(name)
+    make_table(connection, f"{name}.t").append(rows(0, 1000))
+    program = f"""
+import forebay.spark as fb
+for turn in range(2):
+    conf = {{"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.driver.memory": "512m"}}
+    spark = fb.session("quiet", "local[1]", conf, bootstrap_servers="{server.bootstrap_servers}")
+    print(len(spark.table("forebay.{name}.t").take(3)), spark.sql("SELECT count(*) FROM forebay.{name}.t").first()[0])
+    spark.stop()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert run.stdout.split() == ["3", "1000", "3", "1000"]
+    assert "Traceback" not in run.stderr
+    connection.admin.drop_database(name, cascade=True)

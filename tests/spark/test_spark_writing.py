@@ -1,0 +1,242 @@
+"""Writing through Spark: INSERT, DELETE, TRUNCATE, CREATE TABLE AS, DataFrame writers, and tasks that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import StorageFailure
+from forebay.client.connection import Connection
+from forebay.server.replica import BucketReplica
+from tests.spark.tables import make_table, rows
+
+pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+KEY_TABLE = """CREATE TABLE {db}.t (id BIGINT NOT NULL, name STRING, amount DOUBLE)
+               TBLPROPERTIES ('primary.key'='id', 'bucket.num'='2')"""
+ALL = "SELECT * FROM {db}.t ORDER BY id"
+
+
+# ---- INSERT ---------------------------------------------------------------------------------------------------------
+
+
+def test_insert_appends_to_a_log_and_upserts_by_key(sql: Sql) -> None:
+    sql("CREATE TABLE {db}.l (id BIGINT, name STRING)")
+    sql("INSERT INTO {db}.l VALUES (1, 'a'), (2, 'b')")
+    sql("INSERT INTO {db}.l SELECT id + 1, name FROM {db}.l")
+    assert sorted(sql("SELECT * FROM {db}.l")) == [(1, "a"), (2, "a"), (2, "b"), (3, "b")]
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2)")
+    sql("INSERT INTO {db}.t BY NAME SELECT 2.5 AS amount, 'new' AS name, 2L AS id")
+    assert sql(ALL) == [(1, "a", 1.0), (2, "new", 2.5)]
+
+
+def test_columns_that_are_left_out_become_null_unless_the_write_is_a_partial_one(sql: Sql, spark: Any) -> None:
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
+    sql("INSERT INTO {db}.t (id, name) VALUES (1, 'whole')")
+    sql("INSERT INTO {db}.t WITH (columns='id,name') (id, name) VALUES (2, 'part')")
+    assert sql(ALL) == [(1, "whole", None), (2, "part", 2.0), (3, "c", 3.0)]
+
+
+def test_a_dataframe_writes_some_columns_too(sql: Sql, spark: Any, database: str) -> None:
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1)")
+    part = spark.sql("SELECT 1L AS id, 9D AS amount")
+    part.writeTo(f"forebay.{database}.t").option("columns", "id, amount").append()
+    assert sql(ALL) == [(1, "a", 9.0)]
+    with pytest.raises(Exception, match=r"needs its whole primary key; id is missing"):
+        part.writeTo(f"forebay.{database}.t").option("columns", "amount").append()
+
+
+def test_partitions_come_into_being_with_their_rows(sql: Sql) -> None:
+    sql("CREATE TABLE {db}.p (id INT, dt STRING) PARTITIONED BY (dt)")
+    sql("INSERT INTO {db}.p SELECT cast(id AS INT), concat('d', id % 3) FROM range(9)")
+    sql("INSERT INTO {db}.p PARTITION (dt = 'd9') SELECT 90")
+    assert sql("SHOW PARTITIONS {db}.p") == [("dt=d0",), ("dt=d1",), ("dt=d2",), ("dt=d9",)]
+    assert sql("SELECT id FROM {db}.p WHERE dt = 'd9'") == [(90,)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "part"),
+    [
+        ("INSERT INTO {db}.t VALUES (NULL, 'a', 1)", "NULL value appeared in non-nullable field"),
+        ("INSERT INTO {db}.t VALUES ('x', 'a', 1)", "Cannot safely cast `id`"),
+        ("INSERT INTO {db}.t SELECT 1L, 'a', DATE'2024-01-01'", "Cannot safely cast `amount`"),
+        ("INSERT INTO {db}.t (name) VALUES ('a')", "id"),
+        ("INSERT INTO {db}.t REPLACE WHERE id = 1 VALUES (1, 'a', 1)", "does not support overwrite by filter"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused_and_nothing_is_written(sql: Sql, statement: str, part: str) -> None:
+    sql(KEY_TABLE)
+    with pytest.raises(Exception, match=part):
+        sql(statement)
+    assert sql("SELECT count(*) FROM {db}.`t$changelog`") == [(0,)]
+
+
+# ---- DELETE and TRUNCATE --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ("id = 3", {0, 1, 2, 4, 5}),
+        ("id IN (1, 2, 99)", {0, 3, 4, 5}),
+        ("id > 1 AND name < 'n4'", {0, 1, 4, 5}),
+        ("amount IS NULL OR id = 0", {1, 2, 3, 4, 5}),
+        ("id = NULL", {0, 1, 2, 3, 4, 5}),
+        ("false", {0, 1, 2, 3, 4, 5}),
+        ("true", set()),
+    ],
+)
+def test_delete_takes_the_rows_that_match_and_no_others(
+    sql: Sql, connection: Connection, database: str, condition: str, left: set[int]
+) -> None:
+    make_table(connection, f"{database}.t", ["id"]).upsert(rows(0, 6))
+    sql(f"DELETE FROM {{db}}.t WHERE {condition}")
+    assert {row[0] for row in sql("SELECT id FROM {db}.t")} == left
+
+
+def test_delete_without_a_filter_and_truncate_empty_a_table(sql: Sql, connection: Connection, database: str) -> None:
+    table = make_table(connection, f"{database}.t", ["id"])
+    for statement in ("DELETE FROM {db}.t", "TRUNCATE TABLE {db}.t"):
+        table.upsert(rows(0, 500))
+        assert sql("SELECT count(*) FROM {db}.t") == [(500,)]
+        sql(statement)
+        assert sql("SELECT count(*) FROM {db}.t") == [(0,)]
+    assert sql("SELECT count(*) FROM {db}.`t$changelog` WHERE _change_type = 'delete'") == [(1000,)]
+
+
+def test_a_table_whose_rows_must_stay_refuses_deletes(sql: Sql) -> None:
+    sql("CREATE TABLE {db}.t (id INT NOT NULL) TBLPROPERTIES ('primary.key'='id', 'table.delete.behavior'='disable')")
+    sql("INSERT INTO {db}.t VALUES (1)")
+    with pytest.raises(Exception, match=r"'table\.delete\.behavior' is disable"):
+        sql("DELETE FROM {db}.t WHERE id = 1")
+    assert sql("SELECT * FROM {db}.t") == [(1,)]
+
+
+# ---- CREATE TABLE AS, REPLACE TABLE ---------------------------------------------------------------------------------
+
+
+def test_a_table_is_made_from_a_query_or_a_file(
+    sql: Sql, spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    spark.range(20).selectExpr("id", "id % 2 AS p").write.parquet(str(tmp_path / "rows"))
+    sql(
+        "CREATE TABLE {db}.t PARTITIONED BY (p) TBLPROPERTIES ('primary.key'='id,p', 'bucket.num'='2') "
+        f"AS SELECT * FROM parquet.`{tmp_path / 'rows'}`"
+    )
+    assert sql("SELECT p, count(*), sum(id) FROM {db}.t GROUP BY p ORDER BY p") == [(0, 10, 90), (1, 10, 100)]
+    info = connection.admin.table_info(f"{database}.t")
+    assert (info.schema.primary_key, info.bucket_count, info.schema.column("id").data_type.nullable) == (
+        ("id", "p"),
+        2,
+        False,
+    )
+    sql("CREATE TABLE IF NOT EXISTS {db}.t AS SELECT 1 AS x")
+    sql("CREATE TABLE {db}.o OPTIONS ('team'='blue') AS SELECT 1 AS x")
+    assert sql("SELECT * FROM {db}.o") == [(1,)]
+
+
+def test_a_table_whose_first_rows_fail_is_gone_again(sql: Sql) -> None:
+    with pytest.raises(Exception, match=r"NULL value appeared|must not be null"):
+        sql("CREATE TABLE {db}.t TBLPROPERTIES ('primary.key'='id') AS SELECT nullif(id, 3) AS id FROM range(9)")
+    assert sql("SHOW TABLES IN {db}") == []
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda frame, name: frame.sparkSession.sql(f"CREATE OR REPLACE TABLE {name} AS SELECT 1 AS x"),
+        lambda frame, name: frame.sparkSession.sql(f"REPLACE TABLE {name} (x INT)"),
+        lambda frame, name: frame.writeTo(name).createOrReplace(),
+        lambda frame, name: frame.writeTo(name).replace(),
+        lambda frame, name: frame.write.format("forebay").mode("overwrite").saveAsTable(name),
+        lambda frame, name: frame.write.mode("overwrite").insertInto(name),
+        lambda frame, name: frame.writeTo(name).overwritePartitions(),
+        lambda frame, name: frame.sparkSession.sql(f"INSERT OVERWRITE {name} SELECT * FROM {name}"),
+    ],
+    ids=["sql as", "sql", "createOrReplace", "replace", "saveAsTable", "insertInto", "overwritePartitions", "insert"],
+)
+def test_no_way_to_replace_a_table_loses_its_rows(
+    sql: Sql, spark: Any, database: str, replace: Callable[[Any, str], Any]
+) -> None:
+    """Spark drops a table before it replaces it, where the catalog does not know better."""
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1)")
+    with pytest.raises(Exception, match=r"cannot be replaced in one step: DROP TABLE it first|does not support"):
+        replace(spark.sql("SELECT 2L AS id, 'b' AS name, 2D AS amount"), f"forebay.{database}.t")
+    assert sql(ALL) == [(1, "a", 1.0)]
+
+
+def test_create_or_replace_makes_a_table_where_there_is_none(sql: Sql, spark: Any, database: str) -> None:
+    sql("CREATE OR REPLACE TABLE {db}.t AS SELECT 1L AS id")
+    spark.range(3).writeTo(f"forebay.{database}.u").using("forebay").createOrReplace()
+    spark.range(4).write.format("forebay").mode("overwrite").saveAsTable(f"forebay.{database}.v")
+    counted = "SELECT (SELECT count(*) FROM {db}.t), (SELECT count(*) FROM {db}.u), (SELECT count(*) FROM {db}.v)"
+    assert sql(counted) == [(1, 3, 4)]
+
+
+def test_tables_are_made_and_filled_by_dataframes(sql: Sql, spark: Any, connection: Connection, database: str) -> None:
+    name = f"forebay.{database}.t"
+    frame = spark.range(10).selectExpr("id", "concat('d', id % 2) AS dt")
+    maker = frame.writeTo(name).partitionedBy("dt").tableProperty("primary.key", "id,dt")
+    maker.tableProperty("bucket.num", "3").create()
+    info = connection.admin.table_info(f"{database}.t")
+    assert (info.schema.primary_key, info.bucket_count, info.descriptor.partition_keys) == (("id", "dt"), 3, ("dt",))
+    frame.write.format("forebay").mode("append").saveAsTable(name)
+    frame.write.insertInto(name)
+    assert spark.table(name).count() == 10
+    with pytest.raises(Exception, match=r"cannot be USING parquet.*df.write.format"):
+        frame.write.saveAsTable(f"forebay.{database}.u")
+    with pytest.raises(Exception, match=r"there is no write option 'primary.key'.*tableProperty"):
+        frame.write.format("forebay").option("primary.key", "id").saveAsTable(f"forebay.{database}.u")
+    assert sql("SHOW TABLES IN {db}") == [(database, "t", False)]
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("key", "seen"), [("", {10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}), ("id", {10})])
+def test_a_task_that_is_run_again_writes_again_which_only_logs_show(
+    sql: Sql, spark: Any, database: str, tmp_path: Path, key: str, seen: set[int]
+) -> None:
+    """Spark runs a failed task again. Logs may then have rows twice (at least once); upserts come out the same."""
+    properties = f"TBLPROPERTIES ('primary.key'='{key}')" if key else ""
+    sql(f"CREATE TABLE {{db}}.t (id BIGINT NOT NULL) {properties}")
+    marker = str(tmp_path / "failed")
+
+    def fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+
+        yield from batches
+        if not os.path.exists(marker):
+            with open(marker, "w"):
+                raise RuntimeError("the first attempt fails at its end")
+
+    spark.range(0, 10, 1, 1).mapInArrow(fails_once, "id long").writeTo(f"forebay.{database}.t").append()
+    assert Path(marker).exists()
+    found = sorted(row[0] for row in sql("SELECT id FROM {db}.t"))
+    assert sorted(set(found)) == list(range(10))
+    assert len(found) in seen
+
+
+def test_a_write_that_the_server_refuses_fails_the_query(
+    sql: Sql, connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(connection, f"{database}.t", buckets=1)
+
+    def refuse(self: BucketReplica, requests: Any) -> Any:
+        raise StorageFailure("the disk is on fire")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BucketReplica, "_append_group", refuse)
+        with pytest.raises(Exception, match=r"writing to table .*the disk is on fire"):
+            sql("INSERT INTO {db}.t WITH ('client.writer.retries'='0') VALUES (1, 'a', 1)")
+    assert sql("SELECT count(*) FROM {db}.t") == [(0,)]
