@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,8 +50,8 @@ def embedded(
 
     It is the server that `forebay server` runs, on 127.0.0.1 and `port` (0: one that is free); `settings` are those of
     `forebay server -D key=value`, `options` those of `forebay.connect`. A directory serves one process at a time:
-    raises `Conflict` if another one has it. Close the connection to stop the server; at the latest it stops with
-    the process, which is as good as a kill: nothing acknowledged is lost.
+    raises `Conflict` if another one has it. Close the connection to stop the server; at the latest it is closed
+    when the process ends.
     """
     server = EmbeddedServer(data_dir, coordinator_port=port, settings=settings).start()
     try:
@@ -57,4 +60,16 @@ def embedded(
     except BaseException:
         server.stop()
         raise
+    # Registered after the server's threads have begun: so it runs before they are refused work.
+    getattr(threading, "_register_atexit", atexit.register)(_close_at_exit, weakref.ref(connection))
     return connection
+
+
+_EXIT_SECONDS = 10.0
+
+
+def _close_at_exit(reference: weakref.ref[EmbeddedConnection]) -> None:
+    """At the end of the process: send what writers hold, and stop the server."""
+    connection = reference()
+    if connection is not None and not connection.closed:
+        connection.close(_EXIT_SECONDS)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.kv.engine import EngineState
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.testing.kv_engine_contract import KvEngineContract
@@ -60,3 +61,50 @@ class TestRocksDbEngine(KvEngineContract):
         from forebay.kv.rocksdb_engine import RocksDbEngine
 
         return RocksDbEngine(directory)
+
+    def test_compaction_while_scanning_takes_nothing_away(self, tmp_path: Path) -> None:
+        engine = self.open_engine(tmp_path / "db")
+        engine.apply({b"%03d" % i: b"old %03d" % i for i in range(500)}, EngineState(500, 500))
+        snapshot = engine.snapshot()
+        values = snapshot.values()
+        first = [next(values) for _ in range(10)]
+        for round_ in range(5):
+            engine.apply(
+                {b"%03d" % i: b"new %d %03d" % (round_, i) for i in range(500)}, EngineState(1000 + round_, 500)
+            )
+            engine.sync()
+        engine.apply({b"%03d" % i: None for i in range(250)}, EngineState(2000, 250))
+        engine.sync()
+        engine._database.compact_range(None, None)
+        assert first + list(values) == [b"old %03d" % i for i in range(500)]
+        snapshot.close()
+        engine.close()
+
+    def test_a_damaged_block_is_an_error_and_not_the_end_of_the_rows(self, tmp_path: Path) -> None:
+        directory = tmp_path / "db"
+        engine = self.open_engine(directory)
+        values = {b"%06d" % i: b"%06d" % i + hashlib.sha256(b"%d" % i).digest() for i in range(3000)}
+        engine.apply(values, EngineState(3000, 3000))
+        engine.sync()
+        engine.close()
+        (file,) = directory.glob("*.sst")
+        whole = file.read_bytes()
+        for place in (0.01, 0.5, 0.9):
+            damaged = bytearray(whole)
+            damaged[int(len(whole) * place)] ^= 4
+            file.write_bytes(damaged)
+            for read in (
+                lambda engine: list(engine.snapshot().values()),
+                lambda engine: engine.first(5000),
+                lambda engine: engine.prefix(b"00"),
+            ):
+                with pytest.raises((StorageFailure, CorruptData), match=str(directory)):
+                    _read_and_close(self.open_engine, directory, read)
+
+
+def _read_and_close(open_engine, directory, read):  # type: ignore[no-untyped-def]
+    engine = open_engine(directory)
+    try:
+        read(engine)
+    finally:
+        engine.close()

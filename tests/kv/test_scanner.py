@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.base.ids import SeededIds
 from forebay.codec.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState
@@ -299,3 +299,20 @@ def test_a_single_row_larger_than_the_page_is_delivered():
     session = bench.open()
     page = bench.manager.page(session.scanner_id, 0, 2**31 - 1)
     assert (rows_of(page), page.has_more) == ([bytes(5000)], True)
+
+
+def test_iterator_error_mid_scan_is_an_error_and_ends_the_scan():
+    class Damaged(FakeSnapshot):
+        def values(self) -> Iterator[bytes]:
+            yield from self.rows[:2]
+            raise StorageFailure("a block cannot be read")
+
+    bench = Bench()
+    snapshot = Damaged([b"a", b"b", b"c"])
+    session, _ = bench.manager.open(BUCKET, lambda: snapshot, None)
+    assert session is not None
+    with pytest.raises(StorageFailure, match="a block cannot be read"):
+        bench.manager.page(session.scanner_id, 0, 1 << 20)
+    assert (bench.manager.session_count, snapshot.closes) == (0, 1)
+    with pytest.raises(NotFound):
+        bench.manager.page(session.scanner_id, 1, 1 << 20)

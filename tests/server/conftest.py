@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.bench import Bench, running
+from tests.server.running import Bench, running
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.codec.kv_batch import HEADER_BYTES
 from forebay.metadata import types
-from tests.server.bench import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
+from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 LOG_COLUMNS = {"a": types.int_(), "s": types.string()}
 

@@ -14,8 +14,8 @@ from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema
 from forebay.protocol.predicates import predicate_to_pb
-from tests.server.bench import KV_COLUMNS, Bench, kv_records, log_records
 from tests.server.raw_client import ApiKey, RawClient, pb
+from tests.server.running import KV_COLUMNS, Bench, kv_records, log_records
 
 COLUMNS = {"a": types.int_(), "s": types.string()}
 SCHEMA = Schema.of([Column(name, t) for name, t in COLUMNS.items()])

@@ -11,14 +11,23 @@ import time
 
 import pytest
 
-from forebay.base.errors import AlreadyExists, Conflict, ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import (
+    AlreadyExists,
+    Conflict,
+    ErrorCode,
+    ForebayError,
+    InvalidRequest,
+    StorageFailure,
+    UnsupportedOperation,
+)
+from forebay.kv.checkpoint import KvFolder
 from forebay.metadata.table import TableBucket
 from forebay.server.config import parse_definition, read_settings_file, server_config
 from forebay.server.embedded import EmbeddedServer
 from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable
-from tests.server.bench import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.raw_client import ApiKey, RawClient, pb
+from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
 LOG_COLUMNS = {"a": KV_COLUMNS["id"].as_nullable(), "s": KV_COLUMNS["name"]}
 
@@ -175,6 +184,26 @@ def test_rocksdb_serves_tables_that_ask_for_it(tmp_path):
         assert len(found(bench, created, *range(60))) == 50
     with running(tmp_path / "data", kv_engine="rocksdb") as bench:
         assert len(found(bench, created, *range(60))) == 50
+
+
+def test_a_snapshot_timer_goes_on_after_an_error(tmp_path, monkeypatch):
+    failures = iter([StorageFailure("disk full"), RuntimeError("a bug")])
+    with running(tmp_path / "data", kv_snapshot_interval="20 ms", kv_checkpoint_records="1") as bench:
+        write = KvFolder.write_checkpoint
+
+        def fail_twice(folder, engine):
+            for failure in failures:
+                raise failure
+            return write(folder, engine)
+
+        monkeypatch.setattr(KvFolder, "write_checkpoint", fail_twice)
+        created = bench.create("kv", KV_COLUMNS, ["id"])
+        bench.put(created, kv_records([{"id": 1}, {"id": 2}]))
+        folder = tmp_path / "data" / "fluss" / f"kv-{created}" / "kv-0"
+        deadline = time.monotonic() + 60
+        while not list(folder.glob("checkpoint-*[0-9]")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [path.name for path in folder.glob("checkpoint-*[0-9]")] == ["checkpoint-00000000000000000002"]
 
 
 # ---- a process of its own -------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import pytest
 
 from forebay.base.errors import ErrorCode
 from tests.kv.tables import FakeTable
-from tests.server.bench import KV_COLUMNS, Bench, kv_key, kv_records, running
 from tests.server.raw_client import ApiKey, RawClient, pb
+from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, running
 
 TABLE = FakeTable()
 

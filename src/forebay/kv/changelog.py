@@ -31,12 +31,23 @@ from forebay.codec.log_batch import (
 )
 from forebay.codec.log_batch_header import LogBatchHeader
 from forebay.codec.rows import row_codec
-from forebay.codec.value_batch import ValueDecoder, stored_schema_id, stored_value
+from forebay.codec.value_batch import STORED_PREFIX_BYTES, ValueDecoder, stored_schema_id, stored_value
 from forebay.metadata.table import LogFormat, Schema, TableInfo
 from forebay.metadata.table_options import ArrowCompression, arrow_compression
 
 SchemaById = Callable[[int], Schema]
 Writes = dict[bytes, bytes | None]
+
+
+class _StoredPrefixes(dict[int, bytes]):
+    """What stands before a row in its stored value, by the row's length: few lengths serve many rows."""
+
+    def __init__(self, schema_id: int) -> None:
+        self._schema_id = schema_id
+
+    def __missing__(self, row_bytes: int) -> bytes:
+        prefix = self[row_bytes] = stored_value(self._schema_id, bytes(row_bytes))[:STORED_PREFIX_BYTES]
+        return prefix
 
 
 class ChangelogCodec:
@@ -143,8 +154,10 @@ class ChangelogCodec:
         selected = batch.take(pa.array(effective))
         keys = self._keys.encode(selected).to_pylist()
         encoded = row_codec(columns, self._row_format).encode(selected).to_pylist()
-        writes: Writes = {}
-        for kind, key, row in zip(kinds[effective].tolist(), keys, encoded):
-            writes[key] = None if kind == ChangeType.DELETE else stored_value(header.schema_id, row)
+        prefixes = _StoredPrefixes(header.schema_id)
+        values: list[bytes | None] = [prefixes[len(row)] + row for row in encoded]
+        for position in np.flatnonzero(kinds[effective] == ChangeType.DELETE).tolist():
+            values[position] = None
+        writes: Writes = dict(zip(keys, values))
         added = int(np.count_nonzero(kinds == ChangeType.INSERT)) - int(np.count_nonzero(kinds == ChangeType.DELETE))
         return writes, added

@@ -1,29 +1,36 @@
 """Durable copies of the key-value state, and which files of it may be trusted after a restart.
 
-An engine does not sync its files. They are trusted after an orderly close, and after the process alone died: while
-the machine has not restarted (same boot id), the page cache kept what was written. After anything else they are
-thrown away: the state is restored from the newest checkpoint, or from nothing, and the changelog from there on. The
-log therefore keeps everything from the newest checkpoint's offset on (`retained_offset`).
+An engine does not sync its files. They are trusted after an orderly close while they have the checksums that they had
+then, and after the process alone died: while the machine has not restarted (same boot id), the page cache kept what
+was written. Otherwise, and when the engine finds them damaged, they are thrown away: the state is restored from the
+newest checkpoint whose checksums are right, or from nothing, and the changelog from there on. The log therefore keeps
+everything from the newest checkpoint's offset on (`retained_offset`).
 
-Layout of a `kv-<bucket>` folder: `db/` the engine's files; `trust` the boot id under which they are in use, or "clean";
-`checkpoint-<20-digit offset>/` durable copies, of which the newest is kept. A copy is written under a temporary name
-and renamed when it is complete.
+Layout of a `kv-<bucket>` folder: `db/` the engine's files; `trust` the boot id under which they are in use, or "clean"
+and the listing of their checksums (`kv.file_checksums`); `checkpoint-<20-digit offset>/` durable copies, of which the
+newest is kept, each with its listing in `checksums`. A copy is written under a temporary name and renamed when it is
+complete.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
-from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.engine import EngineFactory, KvEngine
+from forebay.kv.file_checksums import first_difference, list_files
+
+_LOGGER = logging.getLogger(__name__)
 
 _ENGINE_FOLDER = "db"
 _TRUST_FILE = "trust"
-_CLEAN = "clean"
+_CLEAN = "clean\n"
 _UNKNOWN_BOOT = "unknown"
 _CHECKPOINT_PREFIX = "checkpoint-"
+_CHECKSUMS_FILE = "checksums"
 _TEMPORARY_SUFFIX = ".tmp"
 
 
@@ -43,17 +50,21 @@ class KvFolder:
         if not self._is_trusted(boot_id):
             self._fs.remove_tree(str(self._engine_path))
         if not self._engine_path.exists():
-            newest = self._newest_checkpoint()
-            if newest is not None:
-                _copy_tree(newest, self._engine_path)
+            self._restore()
         self._fs.write_atomic(str(self._trust_path), (boot_id or _UNKNOWN_BOOT).encode())
-        return factory(self._engine_path)
+        try:
+            return factory(self._engine_path)
+        except CorruptData as e:
+            _LOGGER.warning("%s; restoring it from a checkpoint and the changelog", e.message)
+            self._fs.remove_tree(str(self._engine_path))
+            self._restore()
+            return factory(self._engine_path)
 
     def close_engine(self, engine: KvEngine) -> None:
         """Close the engine so that its files will be trusted whatever happens to the machine."""
         engine.sync()
         engine.close()
-        self._fs.write_atomic(str(self._trust_path), _CLEAN.encode())
+        self._fs.write_atomic(str(self._trust_path), (_CLEAN + list_files(self._engine_path)).encode())
 
     def discard_engine(self) -> None:
         """Throw the engine's files away (it must be closed); `open_engine` will begin at the newest checkpoint."""
@@ -61,10 +72,35 @@ class KvFolder:
 
     def _is_trusted(self, boot_id: str | None) -> bool:
         try:
-            mark = self._fs.read_bytes(str(self._trust_path)).decode()
+            mark = self._fs.read_bytes(str(self._trust_path)).decode("utf-8", "replace")
         except FileMissing:
             return False
-        return mark == _CLEAN or (mark == boot_id and mark != _UNKNOWN_BOOT)
+        if not mark.startswith(_CLEAN):
+            return mark == boot_id and mark != _UNKNOWN_BOOT
+        if not self._engine_path.exists():
+            return False
+        damage = first_difference(self._engine_path, mark.removeprefix(_CLEAN))
+        if damage is not None:
+            _LOGGER.warning(
+                "the key-value state was changed since the server closed it: %s; restoring it from a checkpoint and "
+                "the changelog",
+                damage,
+            )
+        return damage is None
+
+    def _restore(self) -> None:
+        """Put the files of the newest undamaged checkpoint, if there is one, in the place of the engine's own."""
+        while (newest := self._newest_checkpoint()) is not None:
+            try:
+                listing = self._fs.read_bytes(str(newest / _CHECKSUMS_FILE)).decode("utf-8", "replace")
+                damage = first_difference(newest, listing)
+            except FileMissing as e:
+                damage = e.message
+            if damage is None:
+                _copy_tree(newest, self._engine_path)
+                return
+            _LOGGER.warning("a checkpoint of the key-value state is damaged, and is not used: %s", damage)
+            self._fs.remove_tree(str(newest))
 
     def write_checkpoint(self, engine: KvEngine) -> int:
         """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive)."""
@@ -74,6 +110,7 @@ class KvFolder:
             return offset
         temporary = final.with_name(final.name + _TEMPORARY_SUFFIX)
         engine.checkpoint(temporary)
+        self._fs.write_atomic(str(temporary / _CHECKSUMS_FILE), list_files(temporary).encode())
         self._fs.rename(str(temporary), str(final))
         self._fs.sync_directory(str(self._path))
         for old in self._checkpoints()[:-1]:
@@ -107,6 +144,6 @@ class KvFolder:
 
 def _copy_tree(source: Path, target: Path) -> None:
     try:
-        shutil.copytree(source, target)
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns(_CHECKSUMS_FILE))
     except OSError as e:
         raise StorageFailure(f"cannot restore {target} from {source}: {e}", ErrorCode.KV_STORAGE_EXCEPTION) from e

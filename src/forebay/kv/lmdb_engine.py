@@ -14,19 +14,21 @@ in a table beside it: order is exact but for keys that share 478 leading bytes, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from forebay.base.checks import check
-from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.kv.engine import EngineState
 
 MAP_BYTES_START = 4 << 30
@@ -38,6 +40,8 @@ READERS_MAX = 1024
 FREE_BYTES_RESERVED = 64 << 20
 """Writing stops with an error while the disk has less free space than this."""
 
+_DATA_FILE = "data.mdb"
+_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _LONG_KEY_BYTES = 478
 _STATE_KEY = b"state"
 
@@ -77,11 +81,12 @@ class LmdbEngine:
         self._writing = threading.Lock()
         self._closed = False
         self.close_snapshots: Callable[[], None] = _keep_snapshots
+        held = _file_bytes(directory)
         try:
             # py-lmdb's stubs say `bytes | memoryview` throughout; without `buffers=True` it is bytes.
             self._environment: Any = lmdb.open(
                 str(directory),
-                map_size=max(map_bytes, _file_bytes(directory)),
+                map_size=max(map_bytes, held),
                 sync=False,
                 metasync=False,
                 writemap=True,
@@ -93,10 +98,19 @@ class LmdbEngine:
             self._rows = self._environment.open_db(b"rows")
             self._long_keys = self._environment.open_db(b"long_keys")
             self._meta = self._environment.open_db(b"meta")
+            with self._environment.begin() as transaction:
+                self._state = self.read_state(transaction)
+        except (*_DAMAGE, ValueError) as e:
+            raise _damage(directory, str(e)) from e
         except lmdb.Error as e:
             raise _failure(f"cannot open the key-value state in {directory}", e) from e
-        with self._environment.begin() as transaction:
-            self._state = self.read_state(transaction)
+        if 0 < held < (used := self._used_bytes()):
+            self._environment.close()
+            raise _damage(directory, f"it has {held} bytes and had {used} or more")
+
+    def _used_bytes(self) -> int:
+        """Bytes of the data file that hold pages; what follows is room to grow."""
+        return int((self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"])
 
     @property
     def state(self) -> EngineState:
@@ -177,13 +191,17 @@ class LmdbEngine:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
-        keys = sorted(writes)
-        longest = max(map(len, keys), default=0)
+        # Pairs are sorted, not keys: looking every key's value up in key order would miss the cache at each row.
+        pairs: list[tuple[bytes, Any]] = sorted(writes.items(), key=itemgetter(0))
+        longest = max(map(len, writes), default=0)
         long_keys = (
-            [] if longest <= _LONG_KEY_BYTES else [(_stored_key(k), k) for k in keys if len(k) > _LONG_KEY_BYTES]
+            [] if longest <= _LONG_KEY_BYTES else [(_stored_key(k), k) for k, _ in pairs if len(k) > _LONG_KEY_BYTES]
         )
-        puts = [(key, value) for key in keys if (value := writes[key]) is not None]
-        deletes = [key for key in keys if writes[key] is None] if len(puts) < len(keys) else []
+        puts = pairs
+        deletes: list[bytes] = []
+        if None in writes.values():
+            puts = [(key, value) for key, value in pairs if value is not None]
+            deletes = [key for key, value in pairs if value is None]
         if long_keys:
             puts = [(_stored_key(key), value) for key, value in puts]
             deletes = [_stored_key(key) for key in deletes]
@@ -198,7 +216,7 @@ class LmdbEngine:
         state: EngineState,
     ) -> None:
         self._require_open()
-        self._require_free_space(2 * sum(map(len, (value for _, value in puts))))
+        self._require_free_space(2 * sum(map(len, map(itemgetter(1), puts))))
         self._growing(lambda: self._apply(puts, deletes, long_keys, state))
         self._state = state
 
@@ -259,7 +277,7 @@ class LmdbEngine:
         try:
             with self._reading():  # keeps the environment open; the copy has a transaction of its own
                 self._environment.copy(str(directory), compact=True)
-            for target in (directory / "data.mdb", directory):
+            for target in (directory / _DATA_FILE, directory):
                 descriptor = os.open(target, os.O_RDONLY)
                 try:
                     os.fsync(descriptor)
@@ -276,14 +294,21 @@ class LmdbEngine:
             raise _failure(f"cannot sync the key-value state in {self._directory}", e) from e
 
     def close(self) -> None:
-        """Close the environment once nobody uses it: LMDB would crash a thread that still does."""
+        """Close the environment once nobody uses it: LMDB would crash a thread that still does.
+
+        Gives back what the data file has reserved beyond its pages, so that copying or checking it takes no longer
+        than it must.
+        """
         self.close_snapshots()
         with self._writing, self._reads:
             if self._closed:
                 return
             self._closed = True
             self._reads.wait_for(lambda: self._short_reads == 0 and self._snapshots == 0)
+            used = self._used_bytes()
             self._environment.close()
+            with contextlib.suppress(FileNotFoundError):  # the folder of a dropped table may be gone already
+                os.truncate(self._directory / _DATA_FILE, used)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -306,9 +331,15 @@ def _stored_key(key: bytes) -> bytes:
 
 def _file_bytes(directory: Path) -> int:
     try:
-        return (directory / "data.mdb").stat().st_size
+        return (directory / _DATA_FILE).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _damage(directory: Path, reason: str) -> CorruptData:
+    return CorruptData(
+        f"the key-value state in {directory / _DATA_FILE} is damaged: {reason}", ErrorCode.KV_STORAGE_EXCEPTION
+    )
 
 
 def _failure(what: str, error: Exception) -> StorageFailure:

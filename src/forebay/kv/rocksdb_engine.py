@@ -8,13 +8,21 @@ stalls the server (reference performance.md, section 3), which is why LMDB is th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from forebay.base.errors import ErrorCode, StorageFailure, UnsupportedOperation
+from forebay.base.checks import check
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, UnsupportedOperation
 from forebay.kv.engine import EngineState
+
+_DAMAGE = ("Corruption", "No such file", "is not the state")
+"""Words in RocksDB's errors, and in ours, that no passing trouble can cause."""
+
+_REMEDY = "stop the server, remove the folder and start again, and it will be made anew from the changelog"
+_UNREADABLE = f"a block in the middle cannot be read; {_REMEDY}"
 
 _STATE_KEY = b""
 _FIRST_ROW_KEY = b"\x00"  # the smallest key that is not empty
@@ -32,17 +40,62 @@ def _rocksdict() -> Any:
 
 
 class RocksDbSnapshot:
-    """A RocksDB snapshot: the rows and the state of one instant."""
+    """The rows and the state of one instant: that at which its two iterators were made, between two writes.
 
-    def __init__(self, snapshot: Any) -> None:
-        self._snapshot = snapshot
-        self.state = _state_of(_first_value(snapshot.items()))
+    rocksdict's own snapshots are not used: what is read through them includes later writes (0.3.29).
+    """
+
+    def __init__(self, database: Any, directory: Path) -> None:
+        """While nobody writes. Raises `CorruptData` when RocksDB finds its files damaged, as `values` does."""
+        self._values: Iterator[bytes] | None = iter(database.values())
+        self._end = RocksDbEnd(database, directory)
+        # Every write writes the state, whose key is the smallest.
+        self.state = _state_of(next(self._values, None))
+        if self.state.applied_offset == 0:
+            self._end.require_nothing_from(_STATE_KEY)
 
     def values(self) -> Iterator[bytes]:
-        return iter(self._snapshot.values(from_key=_FIRST_ROW_KEY))
+        check(self._values is not None, "a closed KV snapshot was read")
+        last = None
+        for last in self._values or ():
+            yield last
+        self._end.require(last)
 
     def close(self) -> None:
-        self._snapshot = None
+        self._values = None
+
+
+class RocksDbEnd:
+    """Tells whether an iterator that came to an end has seen all rows.
+
+    An iterator of rocksdict that meets a damaged block ends as if there were no more rows. So whoever comes to an end
+    asks a second iterator, made at the same time, which tells.
+    """
+
+    def __init__(self, database: Any, directory: Path) -> None:
+        self._cursor = database.iter()
+        self._directory = directory
+
+    def require(self, last: bytes | None) -> None:
+        """Raise `CorruptData` unless `last` (None: no row) is the stored value of the last key."""
+        self._cursor.seek_to_last()
+        self._require_sound()
+        # Rows hold their keys, so no two values are equal.
+        if self._cursor.valid() and self._cursor.key() != _STATE_KEY and self._cursor.value() != last:
+            raise _damaged(self._directory, _UNREADABLE)
+
+    def require_nothing_from(self, key: bytes) -> None:
+        """Raise `CorruptData` if there are keys from `key` on, or damage where they would be."""
+        self._cursor.seek(key)
+        self._require_sound()
+        if self._cursor.valid():
+            raise _damaged(self._directory, _UNREADABLE)
+
+    def _require_sound(self) -> None:
+        try:
+            self._cursor.status()
+        except Exception as e:
+            raise _damaged(self._directory, f"{e}; {_REMEDY}") from e
 
 
 class RocksDbEngine:
@@ -53,6 +106,7 @@ class RocksDbEngine:
     def __init__(self, directory: Path) -> None:
         self._rocksdict = _rocksdict()
         self._directory = directory
+        self._writing = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
         options = self._rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
@@ -67,6 +121,8 @@ class RocksDbEngine:
             self._database = self._rocksdict.Rdict(str(directory), options)
             self._state = _state_of(self._database.get(_STATE_KEY))
         except Exception as e:
+            if any(word in str(e) for word in _DAMAGE):
+                raise _damaged(directory, str(e)) from e
             raise self._failure("open", e) from e
 
     @property
@@ -89,24 +145,33 @@ class RocksDbEngine:
                 batch.put(key, value)
         batch.put(_STATE_KEY, state.to_bytes())
         try:
-            self._database.write(batch, self._write_options)
+            with self._writing:
+                self._database.write(batch, self._write_options)
         except Exception as e:
             raise self._failure("write", e) from e
         self._state = state
 
     def prefix(self, prefix: bytes) -> list[bytes]:
-        values = []
-        for key, value in self._database.items(from_key=prefix or _FIRST_ROW_KEY):
+        values: list[bytes] = []
+        with self._writing:
+            items = iter(self._database.items(from_key=prefix or _FIRST_ROW_KEY))
+            end = RocksDbEnd(self._database, self._directory)
+        for key, value in items:
             if not key.startswith(prefix):
-                break
+                return values
             values.append(value)
+        if values:
+            end.require(values[-1])
+        else:
+            end.require_nothing_from(prefix or _FIRST_ROW_KEY)
         return values
 
     def first(self, limit: int) -> list[bytes]:
-        return list(islice(self._database.values(from_key=_FIRST_ROW_KEY), limit))
+        return list(islice(self.snapshot().values(), limit))
 
     def snapshot(self) -> RocksDbSnapshot:
-        return RocksDbSnapshot(self._database.snapshot())
+        with self._writing:
+            return RocksDbSnapshot(self._database, self._directory)
 
     def checkpoint(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -130,11 +195,8 @@ class RocksDbEngine:
         )
 
 
-def _first_value(items: Iterator[tuple[bytes, bytes]]) -> bytes | None:
-    """The state's bytes, which lie under the smallest key."""
-    for key, value in items:
-        return value if key == _STATE_KEY else None
-    return None
+def _damaged(directory: Path, reason: str) -> CorruptData:
+    return CorruptData(f"the key-value state in {directory} is damaged: {reason}", ErrorCode.KV_STORAGE_EXCEPTION)
 
 
 def _state_of(data: bytes | None) -> EngineState:

@@ -114,6 +114,12 @@ class DataDirectory:
                 fs.remove(names.join(path, entry.name))
         return cls(fs, path, lock)
 
+    @property
+    def was_used(self) -> bool:
+        """Whether a server has used the directory for more than a few seconds, or closed it: checkpoints are there."""
+        checkpoints = {names.RECOVERY_POINTS_FILE, names.HIGH_WATERMARKS_FILE}
+        return any(entry.name in checkpoints for entry in self._fs.list_directory(self.path))
+
     def take_clean_shutdown(self) -> bool:
         """Whether the last server that used the directory shut down orderly. The next call says no.
 

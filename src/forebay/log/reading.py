@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
@@ -40,6 +41,7 @@ class LogReads:
         self.config = config
         self._segments = tuple(segments)
         self._log_end_offset = segments[-1].view.next_offset
+        self._found_end = self._log_end_offset
         self._append_lock = threading.RLock()
         self._version = 0
         self._unusable: str | None = None
@@ -105,10 +107,15 @@ class LogReads:
         The first batch may begin before `from_offset`; `EARLIEST_OFFSET` stands for the start of the log. At most
         `max_bytes`, unless `min_one_batch` and the first batch is larger. Ends with the segment, so go on at
         `next_offset` until that stands still. Raises `InvalidRequest` with LOG_OFFSET_OUT_OF_RANGE_EXCEPTION outside
-        the log, `CorruptData` where a batch does not follow the one before, and `StorageFailure`. Checksums are left to
-        the reader, as in Fluss.
+        the log, `CorruptData` where a batch does not follow the one before, and `StorageFailure`. Of batches that were
+        there when the log was opened the checksums are verified: they may have been damaged since they were written,
+        some clients never look, and a projection gives a batch a checksum anew.
         """
-        return self._consistently(lambda: self._read(from_offset, max(max_bytes, 0), upper_offset, min_one_batch))
+        piece = self._consistently(lambda: self._read(from_offset, max(max_bytes, 0), upper_offset, min_one_batch))
+        if piece.base_offset < self._found_end:
+            for _ in _verified(piece):
+                pass
+        return piece
 
     def _read(self, from_offset: int, max_bytes: int, upper_offset: int | None, min_one_batch: bool) -> LogSlice:
         end = self._log_end_offset
@@ -156,15 +163,10 @@ class LogReads:
         """
         end = self._log_end_offset if to_offset is None else to_offset
         while True:
-            piece = self.read(from_offset, self.config.scan_bytes, end)
+            piece = self._consistently(partial(self._read, from_offset, self.config.scan_bytes, end, True))
             if piece.next_offset == from_offset:
                 return
-            for position, header in iter_headers(piece.data):
-                try:
-                    verify_crc(piece.data, position, header)
-                except CorruptData as error:
-                    reason = error.message.partition(": ")[2]
-                    raise corrupt_batch(piece.path, piece.position + position, header.base_offset, reason) from error
+            for position, header in _verified(piece):
                 yield header, piece.data[position : position + header.size_bytes]
             from_offset = piece.next_offset
 
@@ -185,6 +187,17 @@ class LogReads:
                 continue
             if version == self._version:
                 return result
+
+
+def _verified(piece: LogSlice) -> Iterator[tuple[int, LogBatchHeader]]:
+    """Yield (position in the slice, header) of each batch; raise `CorruptData` at one whose checksum is wrong."""
+    for position, header in iter_headers(piece.data):
+        try:
+            verify_crc(piece.data, position, header)
+        except CorruptData as error:
+            reason = error.message.partition(": ")[2]
+            raise corrupt_batch(piece.path, piece.position + position, header.base_offset, reason) from error
+        yield position, header
 
 
 def _segment_of(segments: tuple[LogSegment, ...], offset: int) -> LogSegment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -45,6 +45,7 @@ class ServerContext:
     """Threads for reads that may touch the disk."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) as the clients of each listener see them."""
+    _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
 
     async def in_coordinator(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a change of metadata, one at a time with all others."""
@@ -55,12 +56,57 @@ class ServerContext:
         return await asyncio.get_running_loop().run_in_executor(self.io, function, *arguments)
 
     async def replica(self, bucket: TableBucket) -> BucketReplica:
-        """The open replica of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET)."""
-        opened = self.replicas.opened(bucket)
-        if opened is not None:
-            return opened
-        self.replicas.table_of(bucket)
-        return await self.in_io(self.replicas.open, bucket)
+        """The open replica of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET).
+
+        Calls that wait for a bucket to open get it in the order in which they came, and nobody overtakes them: writes
+        of one connection must reach the bucket in their order.
+        """
+        queue = self._opening.get(bucket)
+        if queue is None:
+            opened = self.replicas.opened(bucket)
+            if opened is not None:
+                return opened
+            self.replicas.table_of(bucket)
+            queue = self._opening[bucket] = _Opening()
+        queue.waiting += 1
+        try:
+            async with queue.turn:
+                return await self.in_io(self.replicas.open, bucket)
+        finally:
+            queue.waiting -= 1
+            if not queue.waiting:
+                del self._opening[bucket]
+
+
+class _Opening:
+    """Those who wait for one bucket to open."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.waiting = 0
+
+
+class AnswerRoom:
+    """Room in memory for the answer to one call, if it may be large, among the answers of its connection.
+
+    It is entered before the answer is made, and left when the client has taken it, or when there is none yet.
+    """
+
+    def __init__(self, room: asyncio.Semaphore) -> None:
+        self._room = room
+        self.is_held = False
+
+    async def enter(self) -> None:
+        """Wait until the client has taken enough of its earlier answers."""
+        if not self.is_held:
+            await self._room.acquire()
+            self.is_held = True
+
+    def leave(self) -> None:
+        """Give the room back; nothing happens where none is held."""
+        if self.is_held:
+            self.is_held = False
+            self._room.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +119,7 @@ class Call:
     role: ServerRole
     listener: str
     principal: str | None
+    room: AnswerRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +130,7 @@ class Answer:
     payloads: Sequence[Buffer] = ()
 
 
-Handler = Callable[[ServerContext, Call], "Answer | Message | Awaitable[Answer | Message]"]
+Handler = Callable[[ServerContext, Call], "Answer | Message | Coroutine[Any, Any, Answer | Message]"]
 
 HANDLERS: dict[ApiKey, Handler] = {}
 """Every API that this server implements; filled by the modules of forebay.server.handlers."""

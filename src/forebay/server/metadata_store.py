@@ -3,6 +3,9 @@
 SQLite commits are atomic and synced (`synchronous=FULL`), so what a client was told about survives a power cut. This
 module only stores and loads; rules and caching are the catalog's (server.catalog). All methods may be called from any
 thread; a lock serialises them.
+
+SQLite notices damage to the structure of its file (`PRAGMA integrity_check`, at opening), but not to a value. So every
+row ends with a checksum of its values, which is compared when the row is read.
 """
 
 from __future__ import annotations
@@ -15,28 +18,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import CorruptData, StorageFailure
+from forebay.codec.crc import crc32c
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInfo, TablePath
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, next INTEGER NOT NULL, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS databases (
-    name TEXT PRIMARY KEY, document TEXT NOT NULL, created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL);
+    name TEXT PRIMARY KEY, document TEXT NOT NULL, created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS tables (
     table_id INTEGER PRIMARY KEY, database TEXT NOT NULL, name TEXT NOT NULL, schema_id INTEGER NOT NULL,
-    document TEXT NOT NULL, created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, UNIQUE (database, name));
+    document TEXT NOT NULL, created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL,
+    crc INTEGER NOT NULL, UNIQUE (database, name));
 CREATE TABLE IF NOT EXISTS schemas (
-    table_id INTEGER NOT NULL, schema_id INTEGER NOT NULL, document TEXT NOT NULL, PRIMARY KEY (table_id, schema_id));
+    table_id INTEGER NOT NULL, schema_id INTEGER NOT NULL, document TEXT NOT NULL,
+    crc INTEGER NOT NULL, PRIMARY KEY (table_id, schema_id));
 CREATE TABLE IF NOT EXISTS partitions (
     partition_id INTEGER PRIMARY KEY, table_id INTEGER NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL,
-    UNIQUE (table_id, name));
-CREATE TABLE IF NOT EXISTS doomed_folders (path TEXT PRIMARY KEY);
+    crc INTEGER NOT NULL, UNIQUE (table_id, name));
+CREATE TABLE IF NOT EXISTS doomed_folders (path TEXT PRIMARY KEY, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS producer_offsets (
-    producer_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL, offsets BLOB NOT NULL);
+    producer_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL, offsets BLOB NOT NULL, crc INTEGER NOT NULL);
 """
 
 
@@ -52,23 +59,53 @@ class StoredTable:
 class MetadataStore:
     """The metadata file of one data directory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_new: bool = True) -> None:
+        """Open the file, or make one where there is none, unless data that needs it is there (`is_new` False).
+
+        Raises `CorruptData` and `StorageFailure`.
+        """
         self._path = path
         self._lock = threading.RLock()
+        if not is_new and (not path.exists() or path.stat().st_size == 0):
+            raise self._damaged("it is missing or empty, and a server has used the folder before")
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
+            self._check_structure()
             self._connection.executescript(_TABLES)
             self._check_version()
         except sqlite3.Error as e:
             raise StorageFailure(f"cannot open the metadata file {path}: {e}") from e
 
+    def _check_structure(self) -> None:
+        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise self._damaged(found)
+
+    def _damaged(self, reason: str) -> CorruptData:
+        return CorruptData(
+            f"the metadata file {self._path} is damaged: {reason}. Restore it from a copy; without it nobody knows "
+            "which tables the other files belong to"
+        )
+
+    def _rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """The rows of `query`, which selects whole rows, without their checksums. Raises `CorruptData`."""
+        with self._lock:
+            try:
+                rows = self._connection.execute(query, parameters).fetchall()
+            except sqlite3.Error as e:
+                raise self._damaged(str(e)) from e
+        for row in rows:
+            if row[-1] != _checksum(row[:-1]):
+                raise self._damaged(f"a row does not have its checksum: {row[:-1]!r:.200}")
+        return [row[:-1] for row in rows]
+
     def _check_version(self) -> None:
         with self.transaction() as sql:
             sql.execute("INSERT OR IGNORE INTO settings VALUES ('format-version', ?)", (str(FORMAT_VERSION),))
             found = sql.execute("SELECT value FROM settings WHERE key = 'format-version'").fetchone()[0]
-        if int(found) != FORMAT_VERSION:
+        if found != str(FORMAT_VERSION):
             raise StorageFailure(
                 f"{self._path} has metadata of format {found}, this version of Forebay knows format {FORMAT_VERSION}; "
                 "use the version that wrote it"
@@ -98,26 +135,26 @@ class MetadataStore:
     def take(self, counter: str, count: int = 1) -> int:
         """Take `count` numbers of a counter that begins at 1; return the first. Durable when this returns."""
         with self.transaction() as sql:
-            return _take(sql, counter, count)
+            return self._take(sql, counter, count)
+
+    def _take(self, sql: sqlite3.Connection, counter: str, count: int) -> int:
+        rows = self._rows("SELECT * FROM counters WHERE name = ?", counter)
+        first: int = rows[0][1] if rows else 1
+        _put(sql, "counters", counter, first + count)
+        return first
 
     # ---- databases --------------------------------------------------------------------------------------------------
 
     def databases(self) -> list[DatabaseInfo]:
-        with self._lock:
-            rows = self._connection.execute("SELECT name, document, created_ms, modified_ms FROM databases").fetchall()
         return [
             json_serde.database_from_json(name, json_serde.loads(document, "database"), created, modified)
-            for name, document, created, modified in rows
+            for name, document, created, modified in self._rows("SELECT * FROM databases")
         ]
 
     def put_database(self, info: DatabaseInfo) -> None:
         document = json_serde.dumps(json_serde.database_to_json(info)).decode()
         with self.transaction() as sql:
-            sql.execute(
-                "INSERT INTO databases VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE "
-                "SET document = excluded.document, modified_ms = excluded.modified_ms",
-                (info.name, document, info.created_ms, info.modified_ms),
-            )
+            _put(sql, "databases", info.name, document, info.created_ms, info.modified_ms)
 
     def delete_database(self, name: str) -> None:
         with self.transaction() as sql:
@@ -127,15 +164,13 @@ class MetadataStore:
 
     def tables(self) -> list[StoredTable]:
         with self._lock:
-            rows = self._connection.execute("SELECT * FROM tables ORDER BY table_id").fetchall()
-            schemas = self._connection.execute("SELECT table_id, schema_id, document FROM schemas").fetchall()
-            partitions = self._connection.execute(
-                "SELECT table_id, partition_id, spec FROM partitions ORDER BY partition_id"
-            ).fetchall()
+            rows = self._rows("SELECT * FROM tables ORDER BY table_id")
+            schemas = self._rows("SELECT * FROM schemas")
+            partitions = self._rows("SELECT * FROM partitions ORDER BY partition_id")
         stored = {row[0]: StoredTable(_table_info(row), {}, []) for row in rows}
         for table_id, schema_id, document in schemas:
             stored[table_id].schemas[schema_id] = json_serde.schema_from_json(json_serde.loads(document, "schema"))
-        for table_id, partition_id, spec in partitions:
+        for partition_id, table_id, _, spec in partitions:
             pairs = json_serde.loads(spec, "partition spec")
             stored[table_id].partitions.append(PartitionInfo(partition_id, tuple(pairs.items())))
         return list(stored.values())
@@ -143,7 +178,7 @@ class MetadataStore:
     def create_table(self, info: TableInfo) -> TableInfo:
         """Store a new table; return it with its table id (never used before) and schema id 1."""
         with self.transaction() as sql:
-            table_id = _take(sql, "table", 1)
+            table_id = self._take(sql, "table", 1)
             created = TableInfo(info.path, table_id, 1, info.descriptor, info.created_ms, info.modified_ms)
             self._put_table(sql, created)
         return created
@@ -156,43 +191,36 @@ class MetadataStore:
     def _put_table(self, sql: sqlite3.Connection, info: TableInfo) -> None:
         document = json_serde.dumps(json_serde.descriptor_to_json(info.descriptor)).decode()
         schema = json_serde.dumps(json_serde.schema_to_json(info.schema)).decode()
-        sql.execute(
-            "INSERT INTO tables VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (table_id) DO UPDATE SET "
-            "schema_id = excluded.schema_id, document = excluded.document, modified_ms = excluded.modified_ms",
-            (info.table_id, info.path.database, info.path.table, info.schema_id, document, info.created_ms,
-             info.modified_ms),
-        )  # fmt: skip
-        sql.execute("INSERT OR REPLACE INTO schemas VALUES (?, ?, ?)", (info.table_id, info.schema_id, schema))
+        _put(sql, "tables", info.table_id, info.path.database, info.path.table, info.schema_id, document,
+             info.created_ms, info.modified_ms)  # fmt: skip
+        _put(sql, "schemas", info.table_id, info.schema_id, schema)
 
     def delete_table(self, table_id: int, folder: str) -> None:
         """Forget a table; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
             for table in ("tables", "schemas", "partitions"):
                 sql.execute(f"DELETE FROM {table} WHERE table_id = ?", (table_id,))
-            sql.execute("INSERT OR IGNORE INTO doomed_folders VALUES (?)", (folder,))
+            _put(sql, "doomed_folders", folder)
 
     # ---- partitions -------------------------------------------------------------------------------------------------
 
     def create_partition(self, table_id: int, spec: tuple[tuple[str, str], ...]) -> PartitionInfo:
         with self.transaction() as sql:
-            info = PartitionInfo(_take(sql, "partition", 1), spec)
+            info = PartitionInfo(self._take(sql, "partition", 1), spec)
             document = json_serde.dumps(dict(spec)).decode()
-            sql.execute(
-                "INSERT INTO partitions VALUES (?, ?, ?, ?)", (info.partition_id, table_id, info.name, document)
-            )
+            _put(sql, "partitions", info.partition_id, table_id, info.name, document)
         return info
 
     def delete_partition(self, partition_id: int, folder: str) -> None:
         with self.transaction() as sql:
             sql.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
-            sql.execute("INSERT OR IGNORE INTO doomed_folders VALUES (?)", (folder,))
+            _put(sql, "doomed_folders", folder)
 
     # ---- folders to remove ------------------------------------------------------------------------------------------
 
     def doomed_folders(self) -> list[str]:
         """Folders of dropped tables and partitions that are still to be removed."""
-        with self._lock:
-            return [row[0] for row in self._connection.execute("SELECT path FROM doomed_folders")]
+        return [row[0] for row in self._rows("SELECT * FROM doomed_folders")]
 
     def folder_removed(self, path: str) -> None:
         with self.transaction() as sql:
@@ -204,30 +232,36 @@ class MetadataStore:
         """Store offsets under a producer id unless unexpired ones are there; return whether these were stored."""
         with self.transaction() as sql:
             sql.execute("DELETE FROM producer_offsets WHERE expires_ms <= ?", (now_ms,))
-            cursor = sql.execute(
-                "INSERT OR IGNORE INTO producer_offsets VALUES (?, ?, ?)", (producer_id, expires_ms, offsets)
-            )
+            row = (producer_id, expires_ms, offsets)
+            cursor = sql.execute("INSERT OR IGNORE INTO producer_offsets VALUES (?, ?, ?, ?)", (*row, _checksum(row)))
             return cursor.rowcount == 1
 
     def producer_offsets(self, producer_id: str, now_ms: int) -> tuple[int, bytes] | None:
         """(expiry in ms, offsets) of a producer id, or None."""
-        with self._lock:
-            row: Any = self._connection.execute(
-                "SELECT expires_ms, offsets FROM producer_offsets WHERE producer_id = ? AND expires_ms > ?",
-                (producer_id, now_ms),
-            ).fetchone()
-        return None if row is None else (row[0], row[1])
+        query = "SELECT * FROM producer_offsets WHERE producer_id = ? AND expires_ms > ?"
+        rows = self._rows(query, producer_id, now_ms)
+        return (rows[0][1], rows[0][2]) if rows else None
 
     def delete_producer_offsets(self, producer_id: str) -> None:
         with self.transaction() as sql:
             sql.execute("DELETE FROM producer_offsets WHERE producer_id = ?", (producer_id,))
 
 
-def _take(sql: sqlite3.Connection, counter: str, count: int) -> int:
-    sql.execute("INSERT OR IGNORE INTO counters VALUES (?, 1)", (counter,))
-    first: int = sql.execute("SELECT next FROM counters WHERE name = ?", (counter,)).fetchone()[0]
-    sql.execute("UPDATE counters SET next = next + ? WHERE name = ?", (count, counter))
-    return first
+def _checksum(row: tuple[Any, ...]) -> int:
+    return crc32c(repr(row).encode("utf-8", "surrogatepass"))
+
+
+def _put(sql: sqlite3.Connection, table: str, *row: Any) -> None:
+    """Insert a row, or put it in the place of the one with the same primary key (and no other)."""
+    columns = sql.execute(f"PRAGMA table_info({table})").fetchall()
+    names = [name for _, name, *_ in columns]
+    keys = [name for _, name, _, _, _, place_in_key in columns if place_in_key]
+    marks = ", ".join("?" * len(names))
+    updates = ", ".join(f"{name} = excluded.{name}" for name in names)
+    sql.execute(
+        f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}",
+        (*row, _checksum(row)),
+    )
 
 
 def _table_info(row: tuple[Any, ...]) -> TableInfo:

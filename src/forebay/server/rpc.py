@@ -4,14 +4,16 @@ One `RpcProtocol` per connection joins the sans-I/O `ServerConnection` to asynci
 which they came; answers leave when they are ready (clients match them by id). A request that fails, however badly,
 answers with an error bound to it and hurts nobody else; a stream that is no Fluss protocol is closed.
 
-Back-pressure: a connection with too many unanswered requests, or whose peer does not read, is not read from.
+Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
+is not read from. Of the answers that may be large only two are made at a time, and the next one when the peer has taken
+one of them (`AnswerRoom`): a client that asks for much and takes nothing costs memory for two answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from forebay.base.errors import ErrorCode, ForebayError
@@ -27,9 +29,18 @@ from forebay.protocol.connection import (
 from forebay.protocol.convert import error_to_wire
 from forebay.protocol.messages import Message
 from forebay.protocol.sasl import Authenticator
-from forebay.server.context import HANDLERS, Answer, Call, ServerContext
+from forebay.server.context import HANDLERS, Answer, AnswerRoom, Call, ServerContext
 
 _LOGGER = logging.getLogger(__name__)
+
+_LARGE_ANSWERS = frozenset({ApiKey.LIMIT_SCAN, ApiKey.LOOKUP, ApiKey.PREFIX_LOOKUP, ApiKey.SCAN_KV})
+"""APIs whose calls wait for room. FetchLog waits for it by itself, because it may wait long for news before."""
+
+_LARGE_ANSWERS_MAX = 2
+"""Large answers of one connection that are being made, or that the peer has not taken yet."""
+
+_OPEN_BYTES_MAX = 64 << 20
+"""Bytes of unanswered requests above which a connection is not read from."""
 
 
 class RpcProtocol(asyncio.BufferedProtocol):
@@ -58,6 +69,11 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._open_requests_max: int = context.config.value("netty.server.max-queued-requests")
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._open_bytes = 0
+        self._unsent_before = 0
         self._reading = True
         self._peer_reads = True
         self.last_active = context.clock.monotonic()
@@ -89,11 +105,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
+        self._drained.clear()
         self._peer_reads = False
         self._balance()
 
     def resume_writing(self) -> None:
+        self._drained.set()
         self._peer_reads = True
+        self.last_active = self._context.clock.monotonic()
         self._balance()
 
     def stop_reading(self) -> None:
@@ -102,14 +121,27 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._balance()
 
     def close(self) -> None:
-        """Close the connection, whatever is still under way."""
+        """Close the connection, whatever is still under way. A peer that does not read loses what waits for it."""
         if self._transport is not None:
-            self._transport.close()
+            if self._drained.is_set():
+                self._transport.close()
+            else:
+                self._transport.abort()
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is waiting for its answer."""
         return self._connection.open_requests == 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the peer has taken nothing of what waits for it since this was asked the last time."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        stalled = not self._drained.is_set() and unsent >= self._unsent_before > 0
+        if not stalled and unsent:
+            self.last_active = self._context.clock.monotonic()
+        self._unsent_before = unsent
+        return stalled
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -131,19 +163,21 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._balance()
 
     def _serve(self, request: RequestReceived) -> None:
+        room = AnswerRoom(self._room)
         try:
-            outcome = self._start(request)
+            outcome = self._start(request, room)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
             self._send_error(request.request_id, e)
             return
         if isinstance(outcome, Answer | Message):
             self._send(request.request_id, outcome)
             return
-        task = asyncio.get_running_loop().create_task(self._finish(request.request_id, outcome))
+        self._open_bytes += len(request.body)
+        task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _start(self, request: RequestReceived) -> Any:
+    def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
         key = request.api.key
         if key is ApiKey.API_VERSIONS:
             return api_versions_response(self._offered, self._role)
@@ -158,6 +192,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._role,
             self._listener,
             None if principal is None else principal.name,
+            room,
         )
         return HANDLERS[key](self._context, call)
 
@@ -168,11 +203,22 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._connection.authenticated()
         return response
 
-    async def _finish(self, request_id: int, outcome: Awaitable[Answer | Message]) -> None:
+    async def _finish(
+        self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom
+    ) -> None:
+        size = len(request.body)
         try:
-            self._send(request_id, await outcome)
+            if request.api.key in _LARGE_ANSWERS:
+                await room.enter()
+            self._send(request.request_id, await outcome)
+            if room.is_held:
+                await self._drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
-            self._send_error(request_id, e)
+            self._send_error(request.request_id, e)
+        finally:
+            outcome.close()  # if it was cancelled before it began
+            room.leave()
+            self._open_bytes -= size
         self._balance()
 
     # ---- answers ----------------------------------------------------------------------------------------------------
@@ -197,10 +243,12 @@ class RpcProtocol(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         waiting = self._connection.open_requests
-        if self._reading and (not self._peer_reads or waiting >= self._open_requests_max):
+        is_full = waiting >= self._open_requests_max or self._open_bytes >= _OPEN_BYTES_MAX
+        has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
+        if self._reading and (not self._peer_reads or is_full):
             self._reading = False
             self._transport.pause_reading()
-        elif not self._reading and self._peer_reads and waiting <= self._open_requests_max // 2:
+        elif not self._reading and self._peer_reads and has_room:
             self._reading = True
             self._transport.resume_reading()
 

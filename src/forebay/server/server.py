@@ -130,7 +130,7 @@ class ForebayServer:
         writers = self._executor("forebay-write", config.value("server.worker-threads"))
         io = self._executor("forebay-io", config.value("server.io-pool.size"))
         data_dir.mkdir(parents=True, exist_ok=True)
-        store = MetadataStore(data_dir / METADATA_FILE)
+        store = MetadataStore(data_dir / METADATA_FILE, is_new=not directory.was_used)
         catalog = Catalog(store, injected.clock, config.catalog_limits)
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         notifier = ProgressNotifier(asyncio.get_running_loop())
@@ -233,7 +233,7 @@ class ForebayServer:
             await asyncio.sleep(min(idle_max, 30.0))
             horizon = self.context.clock.monotonic() - idle_max
             for connection in list(self._connections):
-                if connection.is_idle and connection.last_active < horizon:
+                if (connection.is_stalled or connection.is_idle) and connection.last_active < horizon:
                     connection.close()
 
     # ---- stopping ---------------------------------------------------------------------------------------------------

@@ -73,10 +73,12 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
     try:
         while True:
             progress.clear()
+            await call.room.enter()
             await _read_all(context, fetches, request.max_bytes)
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
                 break
+            call.room.leave()
             try:
                 await asyncio.wait_for(progress.wait(), left)
             except TimeoutError:

@@ -1,0 +1,96 @@
+"""`python -m benchmarks`: choose sections, run them, print and write the report."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.report import Section, document, section_text
+from benchmarks.running import Run
+
+SECTIONS = {
+    "append": "appending to a log table: ours, pyfluss, the disk alone",
+    "upsert": "upserts with changelog: ours, pyfluss, and where the server's time goes",
+    "engines": "LMDB and RocksDB side by side, with a large state",
+    "scan": "full scans of a primary-key table, and their memory",
+    "lookup": "lookups by key: latency and rate, ours and pyfluss",
+    "spark": "Spark reading and writing our tables, against Parquet files",
+    "recovery": "opening after kill -9, and replaying a changelog",
+}
+
+_EPILOG = (
+    "sections:\n"
+    + "\n".join(f"  {name:<9} {what}" for name, what in SECTIONS.items())
+    + """
+
+examples:
+  python -m benchmarks                                everything, into docs/benchmarks.md (about 15 minutes)
+  python -m benchmarks append upsert --out -          two sections, printed only
+  python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure Forebay, its peers and the limits of this machine in one run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all)")
+    made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
+    made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
+    made.add_argument(
+        "--out", help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none)"
+    )
+    made.add_argument("--dir", help="where to put servers' files meanwhile (default: the system's temporary folder)")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; misses are printed, and are no failure."""
+    made = parser()
+    options = made.parse_args(argv)
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        made.error(f"there is no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if options.repeat < 1 or (options.rows is not None and options.rows < 1):
+        made.error("--rows and --repeat must be at least 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that servers and files are cleaned up
+    names = list(dict.fromkeys(options.sections)) or list(SECTIONS)
+    out = options.out or ("-" if options.sections else "docs/benchmarks.md")
+    sections = []
+    with tempfile.TemporaryDirectory(prefix="forebay-benchmarks-", dir=options.dir) as folder:
+        facts = machine.facts(Path(folder))
+        run = Run(options.rows, options.repeat, Path(folder), _say)
+        for name in names:
+            sections.append(run_section(name, run))
+            print(section_text(sections[-1]), flush=True)
+    if out != "-":
+        Path(out).write_text(document(sections, facts))
+        _say(f"wrote {out}")
+    return 0
+
+
+def run_section(name: str, run: Run) -> Section:
+    """One section's figures."""
+    run.say(f"{name}: {SECTIONS[name]}")
+    began = time.perf_counter()
+    section: Section = importlib.import_module(f"benchmarks.{name}").run(run)
+    run.say(f"{name} took {time.perf_counter() - began:.0f} s")
+    return section
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

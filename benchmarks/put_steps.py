@@ -1,0 +1,167 @@
+"""Where the time of a put goes: the real `KvTablet` in this process, with a stopwatch around each of its steps.
+
+The stopwatch counts CPU time of the whole process (all threads, kernel included), which is this one thread's: nothing
+else runs here. Only the sync is told in wall time as well, because there the process waits for the disk. Bytes are
+those that our client sends; the server puts them in groups, here each is a group of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from forebay.client.encode import KvEncoder, seal
+from forebay.codec.cast import to_record_batches
+from forebay.codec.kv_batch import parse_kv_batch
+from forebay.fs.local import LocalFileSystem
+from forebay.kv import tablet as tablet_module
+from forebay.kv.changelog import ChangelogCodec
+from forebay.kv.engine import EngineFactory, KvEngine
+from forebay.kv.tablet import KvTablet, PutRequest
+from forebay.log.tablet import LogTablet
+from forebay.metadata.table import Schema, TableInfo
+
+PARSE, FETCH, MERGE, CHANGELOG, APPEND, SYNC, APPLY = STEPS = (
+    "parse the KV batch",
+    "fetch old values",
+    "merge",
+    "encode the changelog",
+    "append to the log",
+    "sync the log",
+    "apply to the engine",
+)
+
+
+class FixedTable:
+    """A `TableView` of a table that does not change."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self.info = info
+
+    def schema_by_id(self, schema_id: int) -> Schema:
+        return self.info.schema
+
+
+@dataclass
+class LocalBucket:
+    """A bucket of a primary-key table in this process: log, engine, tablet."""
+
+    info: TableInfo
+    folder: Path
+    factory: EngineFactory
+    log: LogTablet = field(init=False)
+    engine: KvEngine = field(init=False)
+    tablet: KvTablet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = LogTablet.open(LocalFileSystem(), str(self.folder / "log"))
+        self.open_engine("db")
+
+    def open_engine(self, name: str) -> None:
+        """Begin with the engine files in folder `name`, which may be empty; the tablet is not caught up yet."""
+        self.engine = self.factory(self.folder / name)
+        self.tablet = KvTablet(FixedTable(self.info), self.log, self.engine, _no_ids)
+
+    def put(self, records: bytes) -> None:
+        result = self.tablet.put_group([PutRequest(records)])[0]
+        if result.error is not None:
+            raise result.error
+
+    def close(self) -> None:
+        self.engine.close()
+        self.log.close()
+
+
+def _no_ids(count: int) -> int:
+    raise AssertionError("a table without an auto-increment column asked for ids")
+
+
+def encoded(info: TableInfo, batches: Sequence[pa.RecordBatch], batch_bytes: int = 2 << 20) -> list[tuple[bytes, int]]:
+    """The KV batches that our client sends for these rows, and the rows in each."""
+    encoder = KvEncoder(info, batch_bytes)
+    made = []
+    for given in batches:
+        for batch in to_record_batches(given, info.schema):
+            for piece in encoder.pieces([encoder.upserts(batch)]):
+                seal(piece.data, True, -1, -1)
+                made.append((bytes(piece.data), piece.rows))
+    return made
+
+
+class Stopwatch:
+    """CPU and wall seconds of each step."""
+
+    def __init__(self) -> None:
+        self.cpu: dict[str, float] = defaultdict(float)
+        self.wall: dict[str, float] = defaultdict(float)
+
+    def timed(self, step: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            cpu, wall = time.process_time(), time.perf_counter()
+            try:
+                return work(*arguments, **named)
+            finally:
+                self.cpu[step] += time.process_time() - cpu
+                self.wall[step] += time.perf_counter() - wall
+
+        return call
+
+
+class _TimedPlan:
+    """A merge plan with a stopwatch (the real one is compiled and cannot be patched)."""
+
+    def __init__(self, plan: Any, watch: Stopwatch) -> None:
+        self.reads_old_values = plan.reads_old_values
+        self.merge = watch.timed(MERGE, plan.merge)
+
+
+@contextmanager
+def watched(bucket: LocalBucket) -> Iterator[Stopwatch]:
+    """A stopwatch on the steps of `bucket`'s puts."""
+    watch = Stopwatch()
+    make_plan = tablet_module.merge_plan
+    build = ChangelogCodec.build
+    with (
+        mock.patch.object(tablet_module, "parse_kv_batch", watch.timed(PARSE, parse_kv_batch)),
+        mock.patch.object(tablet_module, "merge_plan", lambda *a: _TimedPlan(make_plan(*a), watch)),
+        mock.patch.object(ChangelogCodec, "build", watch.timed(CHANGELOG, build)),
+        mock.patch.object(bucket.engine, "multi_get", watch.timed(FETCH, bucket.engine.multi_get)),
+        mock.patch.object(bucket.engine, "apply", watch.timed(APPLY, bucket.engine.apply)),
+        mock.patch.object(bucket.log, "append_as_leader", watch.timed(APPEND, bucket.log.append_as_leader)),
+        mock.patch.object(bucket.log, "sync", watch.timed(SYNC, bucket.log.sync)),
+    ):
+        bucket.tablet._plans.clear()
+        try:
+            yield watch
+        finally:
+            bucket.tablet._plans.clear()
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Nanoseconds of CPU a row for each step, for the whole put, and the wall time of the sync."""
+
+    steps: dict[str, float]
+    total: float
+    sync_wall: float
+
+
+def measure(bucket: LocalBucket, records: Sequence[tuple[bytes, int]]) -> StepTimes:
+    """Put the records; see the module's docstring."""
+    rows = sum(count for _, count in records)
+    with watched(bucket) as watch:
+        before = time.process_time()
+        for data, _ in records:
+            bucket.put(data)
+        total = time.process_time() - before
+    scale = 1e9 / rows
+    steps = {step: watch.cpu[step] * scale for step in STEPS}
+    return StepTimes(steps, total * scale, watch.wall[SYNC] * scale)

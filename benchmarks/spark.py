@@ -1,0 +1,169 @@
+"""Spark on our tables against Spark on Parquet files of the same rows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from benchmarks import data
+from benchmarks.report import Figure, FigureTable, Section
+from benchmarks.running import BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
+
+LOG_ROWS, KV_ROWS, INSERT_ROWS = 5_000_000, 2_000_000, 1_000_000
+LOG_RATIO_MIN, KV_RATIO_MIN = 0.7, 0.5
+CORES = 2
+
+_LOG, _KV = "fluss.log_rows", "fluss.kv_rows"
+_FILE_ROWS = 1_000_000
+"""Rows of one Parquet file."""
+
+_SERVER = "the server's share of the catalog's scan, CPU time"
+_WHY = (
+    "the server, the Python workers and the JVM share the two cores that Spark's own reader has for itself; the "
+    "table's last row is the server's part, what the workers and the JVM spend is not measured apart"
+)
+
+
+def run(options: Run) -> Section:
+    sizes = {_LOG: options.rows_or(LOG_ROWS), _KV: options.rows_or(KV_ROWS)}
+    inserted = options.rows_or(INSERT_ROWS)
+    with bench(options, "spark") as server, scratch(options, "spark-files") as folder:
+        for name, rows in sizes.items():
+            _load(server, folder, name, rows)
+        session = _session(server, folder)
+        try:
+            scans = {name: _scans(options, server, session, folder, name) for name in sizes}
+            writes = _writes(options, server, session, folder, inserted)
+        finally:
+            session.stop()
+    tables = [
+        _scan_table("Scan of a log table", sizes[_LOG], scans[_LOG], LOG_RATIO_MIN),
+        _scan_table("Scan of a primary-key table", sizes[_KV], scans[_KV], KV_RATIO_MIN),
+        _write_table(inserted, writes),
+    ]
+    return Section("spark", "Spark", tables)
+
+
+def _load(server: Bench, folder: Path, name: str, rows: int) -> None:
+    """The same rows into our table and into Parquet files (Spark's default compression, snappy)."""
+    table = server.create(name.partition(".")[2], primary_key=name == _KV)
+    files = folder / name
+    files.mkdir()
+    for number, start in enumerate(range(0, rows, _FILE_ROWS)):
+        part = data.table(min(_FILE_ROWS, rows - start), first=start, seed=1 + start)
+        pq.write_table(part, files / f"{number}.parquet", compression="snappy")
+        (table.upsert if table.has_primary_key else table.append)(part)
+
+
+def _session(server: Bench, folder: Path) -> Any:
+    from forebay.spark import session
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    conf = {
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.driver.memory": "2g",
+        "spark.log.level": "OFF",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    return session("benchmarks", f"local[{CORES}]", conf, catalog="forebay", bootstrap_servers=server.bootstrap)
+
+
+def _scans(options: Run, server: Bench, session: Any, folder: Path, name: str) -> dict[str, float]:
+    def read_all(make: Callable[[], Any]) -> Callable[[], float]:
+        return lambda: seconds_of(lambda: make().write.format("noop").mode("overwrite").save())
+
+    contenders = {
+        "spark.read.parquet": read_all(lambda: session.read.parquet(str(folder / name))),
+        f"catalog: SELECT * FROM forebay.{name}": read_all(lambda: session.table(f"forebay.{name}")),
+        'spark.read.format("forebay")': read_all(
+            lambda: session.read.format("forebay").option("bootstrap.servers", server.bootstrap).load(name)
+        ),
+        "parquet, 2 of 8 columns": read_all(lambda: session.read.parquet(str(folder / name)).select("id", "price")),
+        "catalog, 2 of 8 columns": read_all(lambda: session.table(f"forebay.{name}").select("id", "price")),
+    }
+    if session.table(f"forebay.{name}").count() != session.read.parquet(str(folder / name)).count():
+        raise AssertionError(f"{name} and its Parquet files differ in their number of rows")
+    in_turns(contenders, 1, lambda _: None)  # warm up
+    seconds = in_turns(contenders, options.repeat, options.say)
+    query = contenders[f"catalog: SELECT * FROM forebay.{name}"]
+    return seconds | {_SERVER: statistics.median(server.cpu_seconds_of(query) for _ in range(options.repeat))}
+
+
+def _writes(options: Run, server: Bench, session: Any, folder: Path, rows: int) -> dict[str, float]:
+    """INSERT of rows that Spark reads from Parquet, into new tables and into new Parquet files."""
+    source = folder / "source"
+    source.mkdir()
+    for number in range(CORES):
+        share = rows * (number + 1) // CORES - rows * number // CORES
+        part = data.table(share, first=rows * number // CORES, seed=5 + number)
+        pq.write_table(part, source / f"{number}.parquet", compression="snappy")
+    session.read.parquet(str(source)).createOrReplaceTempView("source")
+    turn = 0
+
+    def into_table(primary_key: bool) -> float:
+        nonlocal turn
+        turn += 1
+        table = server.create(f"inserted_{turn}", primary_key=primary_key)
+        seconds = seconds_of(lambda: session.sql(f"INSERT INTO forebay.{table.path} SELECT * FROM source"))
+        found = session.table(f"forebay.{table.path}").count()
+        if found != rows:
+            raise AssertionError(f"INSERT of {rows} rows wrote {found}")
+        server.connection.admin.drop_table(table.path)
+        return seconds
+
+    def into_parquet() -> float:
+        target = folder / "target"
+        seconds = seconds_of(lambda: session.table("source").write.mode("overwrite").parquet(str(target)))
+        shutil.rmtree(target)
+        return seconds
+
+    contenders = {
+        "df.write.parquet": into_parquet,
+        "INSERT INTO a log table": lambda: into_table(False),
+        "INSERT INTO a primary-key table": lambda: into_table(True),
+    }
+    in_turns(contenders, 1, lambda _: None)
+    return in_turns(contenders, options.repeat, options.say)
+
+
+def _scan_table(title: str, rows: int, seconds: dict[str, float], ratio_min: float) -> FigureTable:
+    table = FigureTable(
+        title,
+        f"{rows:,} rows in {BUCKETS} buckets, all columns, into Spark's noop sink, local[{CORES}]; each query ran once "
+        "before. Ratios are against Spark's own reader on Parquet files (snappy) of the same rows and columns.",
+    )
+    bases = {False: seconds["spark.read.parquet"], True: seconds["parquet, 2 of 8 columns"]}
+    server = seconds.pop(_SERVER)
+    for name, taken in seconds.items():
+        narrow = "2 of 8" in name
+        has_target = not narrow and "parquet" not in name
+        table.add(
+            Figure(
+                name,
+                rows / taken,
+                ratio=bases[narrow] / taken,
+                ratio_min=ratio_min if has_target else None,
+                reason=_WHY,
+            )
+        )
+    table.add(Figure(_SERVER, 1e9 * server / rows, "ns/row"))
+    return table
+
+
+def _write_table(rows: int, seconds: dict[str, float]) -> FigureTable:
+    table = FigureTable(
+        "INSERT",
+        f"{rows:,} rows that Spark reads from Parquet files, local[{CORES}]; tables have {BUCKETS} buckets and every "
+        "row is acknowledged as durable (acks=all); Parquet files are not synced. Ratios are against writing Parquet.",
+    )
+    for name, taken in seconds.items():
+        table.add(Figure(name, rows / taken, ratio=seconds["df.write.parquet"] / taken))
+    return table

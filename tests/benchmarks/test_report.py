@@ -1,0 +1,71 @@
+"""Figures, their verdicts, and how they are written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import data, machine
+from benchmarks.report import MISS, OK, Figure, FigureTable, Section, document, number, section_text
+
+
+@pytest.mark.parametrize(
+    ("figure", "verdict"),
+    [
+        (Figure("x", 10), ""),
+        (Figure("x", 10, value_min=10), OK),
+        (Figure("x", 9.9, value_min=10), MISS),
+        (Figure("x", 10, value_max=10), OK),
+        (Figure("x", 10.1, value_max=10), MISS),
+        (Figure("x", 10, ratio=3.0, ratio_min=3), OK),
+        (Figure("x", 10, ratio=2.99, ratio_min=3), MISS),
+        (Figure("x", 10, ratio=None, ratio_min=3), MISS),
+        (Figure("x", 10, ratio=5.0, ratio_min=3, value_min=11), MISS),
+    ],
+)
+def test_a_figure_meets_its_target_only_if_every_part_of_it_is_met(figure: Figure, verdict: str) -> None:
+    assert figure.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234567.8, "1,234,568"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123"), (0, "0.00")]
+)
+def test_numbers_show_the_digits_that_matter(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_reasons_are_told_of_misses_only() -> None:
+    table = FigureTable("t", "why")
+    table.add(Figure("good", 5, value_min=1, reason="never told"))
+    table.add(Figure("bad", 5, value_min=9, reason="the disk is slow"))
+    section = Section("s", "S", [table])
+    for text in (section_text(section), document([section], [])):
+        assert "the disk is slow" in text
+        assert "never told" not in text
+
+
+def test_a_run_without_misses_says_so() -> None:
+    assert document([Section("s", "S")], []).endswith("Nothing in this run.\n")
+
+
+def test_the_machine_is_described_without_names_of_hosts_and_paths(tmp_path: Path) -> None:
+    facts = dict(machine.facts(tmp_path))
+    assert {"date", "processor", "memory", "kernel", "file system", "packages"} <= set(facts)
+    assert not re.search(r"/(root|home|tmp|work)\b", " ".join(facts.values()))
+
+
+def test_rows_are_the_same_in_every_run_and_about_70_bytes_long() -> None:
+    rows = data.table(10_000)
+    assert rows.equals(data.table(10_000))
+    assert 60 <= rows.nbytes / rows.num_rows <= 80
+    assert rows.schema == data.SCHEMA
+    assert len(rows.column_names) == 8
+
+
+@pytest.mark.parametrize("rows", [100, 101])
+def test_half_of_the_upserted_rows_are_new(rows: int) -> None:
+    ids = [i for batch in data.half_updates(rows, 1000) for i in batch.column(0).to_pylist()]
+    assert len(ids) == len(set(ids)) == rows
+    assert sum(i >= 1000 for i in ids) == rows // 2

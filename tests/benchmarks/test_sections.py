@@ -1,0 +1,108 @@
+"""Each section on a few rows: it runs, and reports what the document needs. Speed is not judged here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import SECTIONS, main, run_section
+from benchmarks.peer import available
+from benchmarks.report import MISS, OK, Section, document, section_text
+from benchmarks.running import Run
+
+ROWS = 2000
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Run:
+    return Run(ROWS, 1, tmp_path, lambda _: None)
+
+
+def whats(section: Section) -> list[str]:
+    return [figure.what for figure in section.figures]
+
+
+def check(section: Section, name: str) -> None:
+    """What holds for every section: positive rates, explained tables, and a document with every figure in it."""
+    assert section.name == name
+    assert all(table.title and table.explanation and table.figures for table in section.tables)
+    assert all(figure.value > 0 for figure in section.figures if "/s" in figure.unit)
+    assert all(figure.verdict in ("", OK, MISS) for figure in section.figures)
+    text, written = section_text(section), document([section], [("date", "today")])
+    for figure in section.figures:
+        assert figure.what.strip() in text
+        assert f"| {' | '.join(figure.cells())} |" in written
+    for figure in section.misses:
+        assert figure.reason, f"{figure.what} can miss its target without a reason"
+
+
+@pytest.mark.foreign
+def test_append_compares_both_clients_with_the_disk(small: Run) -> None:
+    section = run_section("append", small)
+    check(section, "append")
+    assert sum(what.startswith("forebay") for what in whats(section)) == 2
+    assert sum(what.startswith("pyfluss") for what in whats(section)) == (2 if available() else 0)
+
+
+@pytest.mark.foreign
+def test_upsert_reports_client_server_and_every_step(small: Run) -> None:
+    section = run_section("upsert", small)
+    check(section, "upsert")
+    assert [table.title.split()[0] for table in section.tables] == ["Upserts", "Upserts", "The"]
+    assert {"fetch old values", "merge", "encode the changelog", "sync the log", "apply to the engine"} <= set(
+        whats(section)
+    )
+    assert any(figure.value_min for figure in section.figures)
+
+
+def test_engines_are_compared_figure_by_figure(small: Run) -> None:
+    section = run_section("engines", small)
+    check(section, "engines")
+    engines = [what.rpartition(", ")[2] for what in whats(section)]
+    assert engines == ["LMDB", "RocksDB"] * (len(engines) // 2)
+
+
+def test_scan_reports_rates_and_memory_at_three_sizes(small: Run) -> None:
+    section = run_section("scan", small)
+    check(section, "scan")
+    memory = [figure.what for figure in section.tables[1].figures]
+    assert memory == [f"{side}, {rows} rows" for side in ("client", "server") for rows in ("500", "1,000", "2,000")]
+
+
+@pytest.mark.foreign
+def test_lookup_reports_rate_and_latencies_of_each_client(small: Run) -> None:
+    section = run_section("lookup", small)
+    check(section, "lookup")
+    assert [figure.unit for figure in section.figures] == ["rows/s", "ms", "ms"] * (4 if available() else 2)
+
+
+def test_recovery_reports_openings_by_size_and_both_replays(small: Run) -> None:
+    section = run_section("recovery", small)
+    check(section, "recovery")
+    assert len(section.tables[0].figures) == 5
+    assert whats(section)[-2:] == ["LMDB", "RocksDB"]
+
+
+@pytest.mark.spark
+def test_spark_reports_scans_and_inserts_against_parquet(small: Run) -> None:
+    # A process of its own: the session of the other Spark tests must not be stopped.
+    out = small.directory / "spark.md"
+    command = [sys.executable, "-m", "benchmarks", "spark", "--rows", str(ROWS), "--repeat", "1", "--out", str(out)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    written = out.read_text()
+    assert written.count("spark.read.parquet") >= 2
+    for what in ("INSERT INTO a log table", "INSERT INTO a primary-key table", 'format("forebay")', "df.write.parquet"):
+        assert what in written
+
+
+def test_an_unknown_section_is_refused_with_the_names_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["apend"])
+    assert refused.value.code == 2
+    told = capsys.readouterr().err
+    assert "apend" in told
+    assert all(name in told for name in SECTIONS)

@@ -1,0 +1,130 @@
+"""Which files of the key-value state are trusted after a restart: the engine's own, a checkpoint's, or none."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import StorageFailure
+from forebay.fs.local import LocalFileSystem
+from forebay.kv.checkpoint import KvFolder
+from forebay.kv.engine import EngineState, KvEngine
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.rocksdb_engine import RocksDbEngine
+
+BOOT = "boot 1"
+
+
+@pytest.fixture(params=["lmdb", "rocksdb"])
+def factory(request: pytest.FixtureRequest) -> Callable[[Path], KvEngine]:
+    if request.param == "rocksdb":
+        pytest.importorskip("rocksdict")
+        return RocksDbEngine
+    return lambda path: LmdbEngine(path, 1 << 22)
+
+
+def rows(count: int) -> dict[bytes, bytes | None]:
+    return {b"%05d" % i: b"value %d" % i for i in range(count)}
+
+
+class Bucket:
+    """A folder whose engine wrote 100 rows, a checkpoint, 100 more, and was closed orderly."""
+
+    def __init__(self, path: Path, factory: Callable[[Path], KvEngine]) -> None:
+        self.path = path
+        self.factory = factory
+        self.folder = KvFolder(LocalFileSystem(), path)
+        engine = self.folder.open_engine(factory, BOOT)
+        engine.apply(rows(100), EngineState(100, 100))
+        self.folder.write_checkpoint(engine)
+        engine.apply(rows(200), EngineState(200, 200))
+        self.folder.close_engine(engine)
+
+    def offset_found(self, boot: str | None = BOOT) -> int:
+        """Up to where the engine's rows go when it is opened again; they are checked."""
+        engine = KvFolder(LocalFileSystem(), self.path).open_engine(self.factory, boot)
+        try:
+            offset = engine.state.applied_offset
+            assert len(engine.first(1000)) == engine.state.row_count == offset
+            return offset
+        finally:
+            engine.close()
+
+    def file_with_rows(self, folder: str) -> Path:
+        """LMDB's data or RocksDB's rows."""
+        return next(path for path in sorted(self.path.glob(f"{folder}/*")) if path.name.endswith(("data.mdb", ".sst")))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, factory: Callable[[Path], KvEngine]) -> Bucket:
+    return Bucket(tmp_path / "kv-0", factory)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()  # RocksDB's checkpoints share their files with the engine
+    path.write_bytes(data)
+
+
+def test_files_of_an_orderly_close_are_used_also_after_the_machine_restarted(bucket: Bucket) -> None:
+    assert bucket.offset_found("boot 2") == 200
+
+
+def test_files_in_use_at_a_restart_of_the_machine_are_replaced_by_the_checkpoint(bucket: Bucket) -> None:
+    assert bucket.offset_found(BOOT) == 200  # opened again, and not closed by the folder
+    assert bucket.offset_found("boot 2") == 100
+
+
+def test_a_file_changed_after_an_orderly_close_is_not_trusted(bucket: Bucket, caplog) -> None:
+    changed = bucket.file_with_rows("db")
+    flip(changed)
+    assert bucket.offset_found() == 100
+    assert f"{changed} has" in caplog.text
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:20], lambda data: b"clean\n", lambda data: data + b"x"])
+def test_a_damaged_trust_file_trusts_nothing(bucket: Bucket, spoil: Callable[[bytes], bytes]) -> None:
+    trust = bucket.path / "trust"
+    trust.write_bytes(spoil(trust.read_bytes()))
+    assert bucket.offset_found() == 100
+
+
+def test_a_damaged_checkpoint_is_not_used_and_everything_is_replayed(bucket: Bucket, caplog) -> None:
+    flip(bucket.file_with_rows("checkpoint-*"))
+    shutil.rmtree(bucket.path / "db")
+    assert bucket.offset_found() == 0
+    assert "a checkpoint of the key-value state is damaged, and is not used" in caplog.text
+    assert not list(bucket.path.glob("checkpoint-*"))
+
+
+def test_a_checkpoint_without_its_checksums_is_not_used(bucket: Bucket) -> None:
+    next(bucket.path.glob("checkpoint-*/checksums")).unlink()
+    shutil.rmtree(bucket.path / "db")
+    assert bucket.offset_found() == 0
+
+
+def test_an_older_checkpoint_is_taken_when_the_newest_is_damaged(bucket: Bucket) -> None:
+    (newest,) = bucket.path.glob("checkpoint-*")
+    shutil.copytree(newest, newest.with_name("checkpoint-00000000000000000199"))
+    flip(bucket.file_with_rows("checkpoint-00000000000000000199"))
+    shutil.rmtree(bucket.path / "db")
+    assert bucket.offset_found() == 100
+
+
+def test_a_checkpoint_that_fails_leaves_the_one_before(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = bucket.folder.open_engine(bucket.factory, BOOT)
+
+    def fail(directory: Path) -> None:
+        directory.mkdir()
+        raise StorageFailure("disk full")
+
+    monkeypatch.setattr(engine, "checkpoint", fail)
+    with pytest.raises(StorageFailure):
+        bucket.folder.write_checkpoint(engine)
+    engine.close()
+    assert bucket.offset_found("boot 2") == 100
+    assert bucket.folder.retained_offset == 100

@@ -1,0 +1,314 @@
+"""Damage to the files of a stopped or killed server: it starts, repairs or refuses; it never serves wrong rows.
+
+A data directory with everything in it is made once. Each trial copies it, damages one file (one bit flipped, the end
+cut off, or bytes added), starts a server on the copy and asks for everything: tables, rows by key and by full scan,
+changelogs and logs, whole, projected and filtered. After an orderly stop every answer must be the right one, or an
+error that names the file. After `kill -9` a log may also end earlier, at a batch that was written after the last
+recovery point, and then the rows must be those of the shorter changelog.
+
+Not tried: LMDB's file after `kill -9`, which is trusted unless the machine has restarted (docs/format/value_batch.md).
+CORRUPTION_ROUNDS says how often each kind of file is damaged (0, for CI: half of them, once, in one of the three ways).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import CorruptData, ForebayError
+from forebay.testing.server import EmbeddedServer, ServerProcess
+
+ROUNDS = int(os.environ.get("CORRUPTION_ROUNDS", "0"))
+SEED = int(os.environ.get("CORRUPTION_SEED", random.SystemRandom().randrange(1 << 32)))
+SETTINGS = {"log.segment.file-size": "6kb", "log.index.interval-size": "1kb", "kv.checkpoint.records": "500"}
+KEYS = 400
+TABLES = {"fluss.lmdb": "lmdb", "fluss.rocks": "rocksdb"}
+
+Damage = Callable[[bytearray, random.Random], bytearray]
+
+
+def flip(data: bytearray, rng: random.Random) -> bytearray:
+    if data:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return data
+
+
+def cut(data: bytearray, rng: random.Random) -> bytearray:
+    return data[: rng.randrange(len(data))] if data else data
+
+
+def extend(data: bytearray, rng: random.Random) -> bytearray:
+    return data + rng.choice([bytes(40), rng.randbytes(100), bytes(data[-60:])])
+
+
+DAMAGES: dict[str, Damage] = {"flip": flip, "cut": cut, "extend": extend}
+
+
+def version(number: int) -> list[dict[str, Any]]:
+    return [{"k": k, "a": number, "b": f"value {number} of {k}"} for k in range(KEYS) if k % 7 != number % 7]
+
+
+def log_rows() -> list[dict[str, Any]]:
+    return [{"n": n, "s": f"row {n}", "d": n / 3} for n in range(3000)]
+
+
+def create_tables(connection: forebay.Connection) -> None:
+    schema = pa.schema([pa.field("k", pa.int64(), nullable=False), ("a", pa.int64()), ("b", pa.string())])
+    for path, engine in TABLES.items():
+        connection.admin.create_table(
+            path, schema, primary_key=["k"], buckets=1, custom_properties={"forebay.kv.engine": engine}
+        )
+    connection.admin.create_table(
+        "fluss.log", pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.float64())]), buckets=1
+    )
+
+
+def fill(connection: forebay.Connection, half: int) -> None:
+    """The first or the second half of everything that is written."""
+    for path in TABLES:
+        for number in (2 * half, 2 * half + 1):
+            connection.table(path).upsert(version(number))
+        connection.table(path).delete([{"k": k} for k in range(0, KEYS, 10)])
+    rows = log_rows()[1500 * half : 1500 * (half + 1)]
+    for first in range(0, len(rows), 100):
+        connection.table("fluss.log").append(rows[first : first + 100])
+
+
+def expected_rows() -> dict[int, tuple[int, str]]:
+    rows: dict[int, tuple[int, str]] = {}
+    for number in range(4):
+        rows.update({row["k"]: (row["a"], row["b"]) for row in version(number)})
+    return {k: v for k, v in rows.items() if k % 10}
+
+
+def replayed(changelog: list[dict[str, Any]]) -> dict[int, tuple[int, str]]:
+    rows: dict[int, tuple[int, str]] = {}
+    for change in changelog:
+        if change["_change_type"] == "delete":
+            del rows[change["k"]]
+        elif change["_change_type"] != "update_before":
+            rows[change["k"]] = (change["a"], change["b"])
+    return rows
+
+
+def changes(table: Any, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    found = table.log("earliest", "latest", **({"columns": columns} if columns else {})).to_arrow()
+    return [{k: v for k, v in row.items() if k != "_commit_timestamp"} for row in found.to_pylist()]
+
+
+def by_key(rows: pa.Table) -> dict[int, tuple[int, str]]:
+    return {row["k"]: (row["a"], row["b"]) for row in rows.to_pylist()}
+
+
+def questions() -> dict[str, Callable[[forebay.Connection], Any]]:
+    """Everything that can be asked, by name; the answers are values that can be compared."""
+
+    def asked(path: str) -> dict[str, Callable[[forebay.Connection], Any]]:
+        return {
+            f"scan of {path}": lambda c: {
+                r["k"]: (r["a"], r["b"]) for r in c.table(path).scan().to_arrow().to_pylist()
+            },
+            f"lookups in {path}": lambda c: c.table(path).lookup(pa.table({"k": range(KEYS)})).to_pylist(),
+            f"changelog of {path}": lambda c: changes(c.table(path)),
+            f"projected changelog of {path}": lambda c: changes(c.table(path), ["a"]),
+        }
+
+    everything: dict[str, Callable[[forebay.Connection], Any]] = {
+        "tables": lambda c: (c.admin.list_databases(), sorted(map(str, c.admin.list_tables("fluss")))),
+        "log": lambda c: changes(c.table("fluss.log")),
+        "projected log": lambda c: changes(c.table("fluss.log"), ["s"]),
+        "filtered log": lambda c: sorted(
+            r["n"] for r in c.table("fluss.log").scan(filter=forebay.col("n") >= 2900).to_arrow().to_pylist()
+        ),
+    }
+    for path in TABLES:
+        everything.update(asked(path))
+    return everything
+
+
+QUESTIONS = questions()
+
+
+class Directory:
+    """A data directory that nobody uses, and the right answers to all questions."""
+
+    def __init__(self, folder: Path, answers: dict[str, Any]) -> None:
+        self.folder = folder
+        self.answers = answers
+
+    def files(self) -> list[str]:
+        return sorted(
+            str(path.relative_to(self.folder))
+            for path in self.folder.rglob("*")
+            if path.is_file() and path.name not in ("lock", "lock.mdb", "LOCK") and not path.name.startswith("LOG")
+        )
+
+
+def make_directory(folder: Path, *, kill: bool) -> Directory:
+    """Written by two servers, one after the other; the second ends orderly or by `kill -9`."""
+    with EmbeddedServer(folder, settings=SETTINGS) as server, forebay.connect(server.bootstrap_servers) as connection:
+        create_tables(connection)
+        fill(connection, 0)
+        server.server.context.replicas.checkpoint_grown(500)
+    # No recovery point but those of the first server: what the second one writes counts as not yet synced.
+    settings = {**SETTINGS, "log.replica.high-watermark.checkpoint-interval": "1 h"}
+    server = ServerProcess(folder, settings=settings).start()
+    try:
+        with forebay.connect(server.bootstrap_servers) as connection:
+            fill(connection, 1)
+            answers = {name: ask(connection) for name, ask in QUESTIONS.items()}
+    finally:
+        _ = server.kill() if kill else server.stop()
+    assert answers["scan of fluss.lmdb"] == answers["scan of fluss.rocks"] == expected_rows()
+    assert [row["n"] for row in answers["log"]] == list(range(3000))
+    return Directory(folder, answers)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Directory:
+    pytest.importorskip("rocksdict")
+    return make_directory(tmp_path_factory.mktemp("stopped") / "data", kill=False)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Directory:
+    pytest.importorskip("rocksdict")
+    return make_directory(tmp_path_factory.mktemp("killed") / "data", kill=True)
+
+
+def answers_after(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a server on the damaged folder answers, without what it refused; None where it refuses to start.
+
+    Fails where an error does not name a file of the folder.
+    """
+    try:
+        server = EmbeddedServer(folder, settings=SETTINGS).start()
+    except ForebayError as e:
+        require_name(folder, name, e)
+        return None
+    answers = {}
+    try:
+        with forebay.connect(server.bootstrap_servers, retry_timeout="300 ms", request_timeout="20 s") as connection:
+            for question, ask in QUESTIONS.items():
+                try:
+                    answers[question] = ask(connection)
+                except ForebayError as e:
+                    require_name(folder, name, e)
+    finally:
+        server.stop()
+    return answers
+
+
+def require_name(folder: Path, damaged: str, error: ForebayError) -> None:
+    assert str(folder) in error.message, f"with a damaged {damaged} an error does not name a file: {error.message}"
+
+
+def copy(source: Path, target: Path) -> None:
+    """A copy with the holes of the files: LMDB's file reserves 4 GiB while it is in use."""
+    subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)
+
+
+def one_of_each_kind(files: list[str]) -> list[str]:
+    """The first and the last file of every suffix, in every kind of folder."""
+    chosen: dict[tuple[str, ...], str] = {}
+    for name in files:
+        path = Path(name)
+        table = next((part for part in ("lmdb-", "rocks-", "log-") if part in name), "")
+        place = next((part for part in ("checkpoint", "db") if part in str(path.parent)), "")
+        kind = (table, place, path.suffix or path.name.partition("-")[0])
+        chosen.setdefault((*kind, "first"), name)
+        chosen[(*kind, "last")] = name
+    return sorted(set(chosen.values()))
+
+
+def trials(files: list[str], rng: random.Random) -> list[tuple[str, str]]:
+    """(file, kind of damage)."""
+    names = one_of_each_kind(files)
+    if ROUNDS == 0:
+        return [(name, rng.choice(list(DAMAGES))) for name in rng.sample(names, len(names) // 2)]
+    return [(name, kind) for _ in range(ROUNDS) for name in names for kind in DAMAGES]
+
+
+def run_trials(
+    made: Directory, files: list[str], folder: Path, check: Callable[[dict[str, Any], dict[str, Any], str], None]
+) -> None:
+    rng = random.Random(SEED)
+    for name, kind in trials(files, rng):
+        copy(made.folder, folder)
+        path = folder / name
+        path.write_bytes(DAMAGES[kind](bytearray(path.read_bytes()), rng))
+        answers = answers_after(folder, name)
+        told = f"seed {SEED}: {kind} {name}"
+        if answers is None:
+            print(f"{told}: refused to start")
+        else:
+            print(f"{told}: refused {', '.join(sorted(set(QUESTIONS) - set(answers))) or 'nothing'}")
+            check(answers, made.answers, told)
+        shutil.rmtree(folder)
+
+
+def check_right(answers: dict[str, Any], right: dict[str, Any], told: str) -> None:
+    for question, answer in answers.items():
+        assert answer == right[question], f"{told}: {question}"
+
+
+def check_right_or_shorter(answers: dict[str, Any], right: dict[str, Any], told: str) -> None:
+    """A log may end earlier, but not before the first half; rows are those of their changelog."""
+    assert answers["tables"] == right["tables"], told
+    for question in ("log", *(f"changelog of {path}" for path in TABLES)):
+        if question in answers:
+            found = answers[question]
+            assert found == right[question][: len(found)], f"{told}: {question}"
+            assert len(found) >= len(right[question]) // 2 - KEYS, f"{told}: {question} lost what was durable"
+    for path in TABLES:
+        changelog, scan, lookups = (answers.get(f"{q} {path}") for q in ("changelog of", "scan of", "lookups in"))
+        if changelog is not None and scan is not None:
+            assert scan == replayed(changelog), f"{told}: rows of {path}"
+        if scan is not None and lookups is not None:
+            assert {r["k"]: (r["a"], r["b"]) for r in lookups if r["a"] is not None} == scan, f"{told}: {path}"
+
+
+@pytest.mark.timeout(120 + 120 * ROUNDS)
+def test_damage_to_a_file_of_a_stopped_server_is_repaired_or_refused_and_never_served(
+    stopped: Directory, tmp_path: Path
+) -> None:
+    run_trials(stopped, stopped.files(), tmp_path / "data", check_right)
+
+
+@pytest.mark.timeout(120 + 120 * ROUNDS)
+def test_damage_after_a_kill_costs_at_most_the_unsynced_end_of_one_log(killed: Directory, tmp_path: Path) -> None:
+    files = [name for name in killed.files() if not name.endswith(("db/data.mdb", ".sqlite-wal", ".sqlite-shm"))]
+    run_trials(killed, files, tmp_path / "data", check_right_or_shorter)
+
+
+def test_a_metadata_file_that_is_missing_or_emptied_does_not_make_a_new_empty_server(
+    stopped: Directory, tmp_path: Path
+) -> None:
+    for number, spoil in enumerate((Path.unlink, lambda path: path.write_bytes(b""))):
+        folder = tmp_path / f"{number}"
+        copy(stopped.folder, folder)
+        spoil(folder / "metadata.sqlite")
+        with pytest.raises(CorruptData, match=r"metadata\.sqlite is damaged: it is missing or empty"):
+            EmbeddedServer(folder).start()
+
+
+def test_an_engine_file_cut_short_under_a_trusted_state_is_noticed_and_rebuilt(
+    killed: Directory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "data"
+    copy(killed.folder, folder)
+    data = next(folder.glob("fluss/lmdb-*/kv-0/db/data.mdb"))
+    os.truncate(data, 40_000)
+    answers = answers_after(folder, data.name)
+    assert answers is not None
+    assert answers["scan of fluss.lmdb"] == expected_rows()
+    assert f"the key-value state in {data} is damaged" in caplog.text
