@@ -386,6 +386,20 @@ def test_lookups_and_questions_are_repeated(
     assert other.connection.admin.table_exists(other.path)
 
 
+def test_lookups_are_repeated_no_more_often_than_allowed(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
+    table = make_table({"a": pa.int64()}, primary_key=["a"])
+    table.upsert([{"a": 1}])
+    moved = pb.PbLookupRespForBucket(bucket_id=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="moved")
+    rule = only(ApiKey.LOOKUP, PASS, *[answered(pb.LookupResponse(buckets_resp=[moved]))] * 3)
+    other = through(table, lookup_max_retries=1)
+    assert other.lookup([1]).num_rows == 1
+    proxy.on_request = rule
+    with pytest.raises(Unavailable, match="moved"):
+        other.lookup([1])
+    assert proxy.count(ApiKey.LOOKUP) == 3
+    assert other.lookup([1]).num_rows == 1  # the last of the three errors is followed by an answer
+
+
 def test_a_change_that_was_not_answered_is_not_repeated(make_table: MakeTable, conn: Connection, proxy: Proxy) -> None:
     with connect(proxy.bootstrap_servers) as other:
         proxy.on_response = only(ApiKey.CREATE_TABLE, CLOSE)

@@ -1,7 +1,7 @@
 """The exam: all client tests that do not need our own server, against a real Apache Fluss 0.9.1 cluster.
 
-It starts the cluster by tests/foreign/fluss_cluster.py (Java, and jars from Maven Central), and is skipped where that is
-not possible. Run it with `pytest -m slow tests/client`.
+It starts the cluster by tests/foreign/fluss_cluster.py (Java, and jars from Maven Central), and is skipped where that
+is not possible. Run it with `pytest -m slow tests/client`.
 """
 
 from __future__ import annotations

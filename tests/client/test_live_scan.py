@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +15,15 @@ import pytest
 import forebay
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
+from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import BucketScan, LiveScan
+from forebay.client.rpc import Call
 from forebay.client.sources import Scan, ScanRequest, register_source
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode
 from forebay.testing.server import EmbeddedServer
 from tests.client.conftest import DATABASE, MakeTable, own_server
 
@@ -42,7 +48,9 @@ def test_a_scan_returns_every_row_once(make_table: MakeTable) -> None:
     assert found.schema.equals(table.arrow_schema)
     assert isinstance(scan, LiveScan)
     assert scan.remaining == []
-    assert scan.to_arrow().num_rows == 0  # a scan is read once
+    for again in (scan.to_arrow, scan.reader, lambda: list(scan), lambda: list(scan.with_buckets())):
+        with pytest.raises(InvalidRequest, match="its rows come once"):
+            again()
 
 
 def test_a_scan_can_be_taken_in_many_forms(make_table: MakeTable) -> None:
@@ -179,6 +187,46 @@ def test_partitions_and_buckets_can_be_chosen(make_table: MakeTable) -> None:
     assert set(table.scan(buckets=one).to_arrow()["p"].to_pylist()) <= {"c"}
     with pytest.raises(InvalidRequest, match="no partition 'z'"):
         table.scan(partitions=["z"])
+
+
+def test_rows_can_be_rebuilt_from_the_changelog_where_that_is_wanted(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"id": pa.int64(), "v": pa.string()}, primary_key=["id"], buckets=3)
+    table.upsert([{"id": i, "v": "old"} for i in range(50)])
+    table.upsert([{"id": i, "v": "new"} for i in range(0, 50, 2)])
+    table.delete(list(range(0, 50, 5)))
+    with connect(bootstrap, scanner_kv_batch_strategy="snapshot_merge") as other:
+        sent: list[ApiKey] = []
+        send = ClusterClient.send
+
+        def noted(cluster: ClusterClient, node: ServerNode, key: ApiKey, *rest: Any, **options: Any) -> Call:
+            sent.append(key)
+            return send(cluster, node, key, *rest, **options)
+
+        monkeypatch.setattr(ClusterClient, "send", noted)
+        rebuilt = other.table(table.path).scan().to_arrow()
+    assert ApiKey.SCAN_KV not in sent
+    assert ApiKey.FETCH_LOG in sent
+    assert rebuilt.sort_by("id").equals(table.scan().to_arrow().sort_by("id"))
+    assert rebuilt.num_rows == 40
+
+
+def test_partitions_are_chosen_by_values_of_the_key_s_type(make_table: MakeTable, conn: Connection) -> None:
+    columns = {"flag": pa.bool_(), "at": pa.timestamp("us"), "v": pa.int64()}
+    table = make_table(columns, partition_keys=["flag", "at"])
+    noon = dt.datetime(2024, 1, 2, 12)
+    table.append([{"flag": True, "at": noon, "v": 1}])
+    conn.admin.create_partition(table.path, {"flag": False, "at": noon})
+    assert len(conn.admin.list_partitions(table.path, {"at": noon})) == 2
+    assert len(conn.admin.list_partitions(table.path, {"flag": True})) == 1
+    assert table.scan(partitions={"flag": True}).to_arrow()["v"].to_pylist() == [1]
+    assert table.log(stop="latest", partitions=[{"at": noon}]).to_arrow()["v"].to_pylist() == [1]
+    assert table.scan(partitions={"flag": False}).to_arrow().num_rows == 0
+    with pytest.raises(InvalidRequest, match=r"3 is not a value of partition key 'at'.*TIMESTAMP"):
+        table.scan(partitions={"at": 3})
+    conn.admin.drop_partition(table.path, {"flag": False, "at": noon})
+    assert len(conn.admin.list_partitions(table.path)) == 1
 
 
 def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:

@@ -122,3 +122,16 @@ def test_settings_pickle_compare_and_hide_the_password() -> None:
     assert hash(again) == hash(settings)
     assert again["client.writer.acks"] == 1
     assert "hunter2" not in repr(settings)
+
+
+def test_the_scan_strategy_has_two_names_that_must_not_contradict() -> None:
+    assert make_settings("h").scans_on_servers
+    assert not make_settings("h", options={"scanner.kv.batch-strategy": "snapshot-merge"}).scans_on_servers
+    assert not make_settings("h", options={"scanner.kv.server-side.enabled": "false"}).scans_on_servers
+    both = {"scanner.kv.batch-strategy": "snapshot-merge", "scanner.kv.server-side.enabled": "false"}
+    assert not make_settings("h", options=both).scans_on_servers
+    for strategy, enabled in (("server-scan", "false"), ("snapshot-merge", "true")):
+        with pytest.raises(InvalidRequest, match="contradicts"):
+            make_settings(
+                "h", options={"scanner.kv.batch-strategy": strategy, "scanner.kv.server-side.enabled": enabled}
+            )

@@ -98,6 +98,14 @@ def test_upserts_replace_and_deletes_remove(make_table: MakeTable) -> None:
     assert by_id(table.scan().to_arrow()) == [{"id": i, "v": "new" if i < 5 else "old"} for i in range(1, 9)]
 
 
+def test_keys_to_delete_may_come_in_the_forms_of_lookups(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int64()}, primary_key=["id"])
+    table.upsert([{"id": i} for i in range(8)])
+    for keys in (0, [1, 2], {"id": 3}, [{"id": 4}], pa.array([5]), pa.table({"id": [6]})):
+        table.delete(keys)
+    assert table.scan().to_arrow()["id"].to_pylist() == [7]
+
+
 def test_rows_of_one_key_in_one_write_keep_their_order(make_table: MakeTable) -> None:
     table = make_table({"id": pa.int32(), "v": pa.int64()}, primary_key=["id"], buckets=4)
     count = 5000

@@ -29,6 +29,19 @@ from forebay.metadata.table import TableBucket, TablePath
 _BACK_OFF_FIRST_SECONDS = 0.02
 _BACK_OFF_MAX_SECONDS = 1.0
 
+_NOT_WRITTEN = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION,
+        ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION,
+        ErrorCode.DISK_WRITE_LOCKED,
+    }
+)
+"""Passing errors by which a server says that it has not written the batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
@@ -51,12 +64,14 @@ class Batch:
         "bucket",
         "data",
         "last_error",
+        "may_be_written",
         "not_before",
         "rows",
         "sequence",
         "sequence_was_reset",
         "size",
         "target",
+        "ticket",
         "tracker",
         "writer_id",
     )
@@ -75,6 +90,9 @@ class Batch:
         self.sequence_was_reset = False
         self.acknowledged_when_sent = NO_SEQUENCE
         self.attempts = 0
+        self.ticket = 0
+        self.may_be_written = False
+        """Whether an earlier attempt ended so that nobody knows what the server did."""
         self.added_at = 0.0
         self.not_before = 0.0
         self.last_error: ForebayError | None = None
@@ -85,7 +103,8 @@ class WriteTracker:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._under_way = 0
+        self._begun = 0
+        self._under_way: set[int] = set()
         self._rows = 0
         self._batches = 0
         self._end_offsets: dict[TableBucket, int] = {}
@@ -103,9 +122,11 @@ class WriteTracker:
                 f"{error.message} ({self._rows_lost} rows were not written, {self._rows} were)", error.code
             )
 
-    def begun(self) -> None:
+    def begun(self, batch: Batch) -> None:
         with self._condition:
-            self._under_way += 1
+            self._begun += 1
+            batch.ticket = self._begun
+            self._under_way.add(batch.ticket)
 
     def written(self, batch: Batch, end_offset: int | None) -> None:
         with self._condition:
@@ -113,13 +134,13 @@ class WriteTracker:
             self._batches += 1
             if end_offset is not None and end_offset > self._end_offsets.get(batch.bucket, -1):
                 self._end_offsets[batch.bucket] = end_offset
-            self._end_one()
+            self._end_one(batch)
 
     def lost(self, batch: Batch, error: ForebayError) -> None:
         with self._condition:
             self._rows_lost += batch.rows
             self._error = self._error or error
-            self._end_one()
+            self._end_one(batch)
 
     def refused(self, error: ForebayError, rows: int) -> None:
         """Take note of rows that could not even be encoded, by a thread that has nobody to tell."""
@@ -127,15 +148,18 @@ class WriteTracker:
             self._rows_lost += rows
             self._error = self._error or error
 
-    def _end_one(self) -> None:
-        self._under_way -= 1
-        if self._under_way == 0:
-            self._condition.notify_all()
+    def _end_one(self, batch: Batch) -> None:
+        self._under_way.discard(batch.ticket)
+        self._condition.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no batch is under way; whether that is so after `timeout` seconds (None: as long as it takes)."""
+        """Wait until all batches that have begun by now have ended; whether that is so after `timeout` seconds.
+
+        Batches that begin meanwhile are not waited for, so that a writer which others keep busy can be flushed, too.
+        """
         with self._condition:
-            return self._condition.wait_for(lambda: self._under_way == 0, timeout)
+            last = self._begun
+            return self._condition.wait_for(lambda: min(self._under_way, default=last + 1) > last, timeout)
 
     def result(self) -> WriteResult:
         """What has been written so far."""
@@ -200,7 +224,7 @@ class Accumulator:
             self._used += batch.size
             self._unfinished += 1
             batch.added_at = self._clock.monotonic()
-            batch.tracker.begun()
+            batch.tracker.begun(batch)
             self._queues.setdefault(batch.bucket, deque()).append(batch)
             self.changed.notify_all()
 
@@ -287,6 +311,7 @@ class Accumulator:
         """A batch that was sent is to be sent again, after a pause, in its place by sequence."""
         self._sent_one_less(batch)
         batch.last_error = error
+        batch.may_be_written |= error.code not in _NOT_WRITTEN
         pause = min(_BACK_OFF_FIRST_SECONDS * 2 ** min(batch.attempts - 1, 10), _BACK_OFF_MAX_SECONDS)
         batch.not_before = self._clock.monotonic() + pause
         queue = self._queues.setdefault(batch.bucket, deque())

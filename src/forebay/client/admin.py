@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.admin_cluster import ClusterAdmin
-from forebay.client.planning import OffsetSpec, PartitionSelector, list_offsets, list_partitions, plan_buckets
+from forebay.client.display import Listing
+from forebay.client.planning import (
+    OffsetSpec,
+    PartitionSelector,
+    list_offsets,
+    list_partitions,
+    partition_texts,
+    plan_buckets,
+)
 from forebay.client.results import TableStats
 from forebay.client.rpc import Call
 from forebay.client.scatter import BucketItem, Scatter, pair_up
@@ -100,7 +108,7 @@ class Admin(ClusterAdmin):
             for message in response.database_summary
         }
         names = {*response.database_name, *told}
-        return [told.get(name) or DatabaseInfo(name) for name in sorted(names)]
+        return Listing([told.get(name) or DatabaseInfo(name) for name in sorted(names)])
 
     def database_exists(self, name: str) -> bool:
         request = pb.DatabaseExistsRequest(database_name=name)
@@ -234,10 +242,10 @@ class Admin(ClusterAdmin):
     # ---- partitions and offsets -------------------------------------------------------------------------------------
 
     def create_partition(self, path: str | TablePath, spec: Mapping[str, Any], ignore_if_exists: bool = False) -> None:
-        """Create a partition: `spec` has the text of every partition key's value ({"dt": "2024-01-15"})."""
+        """Create a partition: `spec` has every partition key's value ({"dt": "2024-01-15"}, or a date)."""
         request = pb.CreatePartitionRequest(
             table_path=table_path_to_pb(TablePath.parse(path)),
-            partition_spec=_partition_spec(spec),
+            partition_spec=self._partition_spec(path, spec),
             ignore_if_not_exists=ignore_if_exists,  # the field's name in Fluss; "if exists" is what it means
         )
         self._change(ApiKey.CREATE_PARTITION, request, pb.CreatePartitionResponse, safe=ignore_if_exists)
@@ -248,14 +256,19 @@ class Admin(ClusterAdmin):
         """Raises `NotFound` (PARTITION_NOT_EXISTS)."""
         request = pb.DropPartitionRequest(
             table_path=table_path_to_pb(TablePath.parse(path)),
-            partition_spec=_partition_spec(spec),
+            partition_spec=self._partition_spec(path, spec),
             ignore_if_not_exists=ignore_if_not_exists,
         )
         self._change(ApiKey.DROP_PARTITION, request, pb.DropPartitionResponse, safe=ignore_if_not_exists)
 
+    def _partition_spec(self, path: str | TablePath, spec: Mapping[str, Any]) -> pb.PbPartitionSpec:
+        if any(not isinstance(value, str) for value in spec.values()):
+            spec = partition_texts(self._info(path), spec)
+        return partition_spec_to_pb(list(spec.items()))
+
     def list_partitions(self, path: str | TablePath, partial: Mapping[str, Any] | None = None) -> list[PartitionInfo]:
         """The partitions of a table, those with the values of `partial` only."""
-        return list_partitions(self._cluster, TablePath.parse(path), partial)
+        return Listing(list_partitions(self._cluster, TablePath.parse(path), partial))
 
     def list_offsets(
         self,
@@ -307,10 +320,6 @@ def _text(value: Any) -> str:
 def _config_changes(to_set: Mapping[str, str] | None, to_reset: Iterable[str]) -> list[pb.PbAlterConfig]:
     changes = [pb.PbAlterConfig(config_key=k, config_value=v, op_type=_SET) for k, v in (to_set or {}).items()]
     return changes + [pb.PbAlterConfig(config_key=key, op_type=_RESET) for key in to_reset]
-
-
-def _partition_spec(spec: Mapping[str, Any]) -> pb.PbPartitionSpec:
-    return partition_spec_to_pb([(key, str(value)) for key, value in spec.items()])
 
 
 def _schema(schema: SchemaLike, primary_key: tuple[str, ...], auto_increment: str | None) -> Schema:

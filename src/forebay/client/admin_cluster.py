@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base.errors import error_from_wire
+from forebay.client.display import Listing
 from forebay.client.results import (
     AccessRule,
     AclOperation,
@@ -58,6 +59,9 @@ class ClusterAdmin:
     def _info(self, table: str | TablePath | TableInfo) -> TableInfo:
         return table if isinstance(table, TableInfo) else self._cluster.table_info(TablePath.parse(table))
 
+    def __repr__(self) -> str:
+        return f"<forebay.Admin of {self._connection!r}>"
+
     # ---- servers and settings ---------------------------------------------------------------------------------------
 
     def server_nodes(self) -> list[ServerNode]:
@@ -80,14 +84,14 @@ class ClusterAdmin:
         """The settings of the cluster, secrets left out by the server."""
         request = pb.DescribeClusterConfigsRequest()
         answer = self._ask(ApiKey.DESCRIBE_CLUSTER_CONFIGS, request, pb.DescribeClusterConfigsResponse)
-        return [
+        return Listing(
             ConfigEntry(
                 message.config_key,
                 message.config_value if message.HasField("config_value") else None,
                 message.config_source,
             )
             for message in answer.configs
-        ]
+        )
 
     def alter_configs(
         self,
@@ -119,7 +123,8 @@ class ClusterAdmin:
     def list_acls(self, **filters: Any) -> list[AccessRule]:
         """The rules that match: `resource_type`, `resource_name`, `principal`, `operation`, `host`."""
         request = pb.ListAclsRequest(acl_filter=_acl_filter(**filters))
-        return [_rule_from_pb(message) for message in self._ask(ApiKey.LIST_ACLS, request, pb.ListAclsResponse).acl]
+        answer = self._ask(ApiKey.LIST_ACLS, request, pb.ListAclsResponse)
+        return Listing(_rule_from_pb(message) for message in answer.acl)
 
     def drop_acls(self, **filters: Any) -> list[AccessRule]:
         """Drop the rules that match (as in `list_acls`); returns those that were dropped."""

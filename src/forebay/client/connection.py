@@ -74,6 +74,9 @@ class Connection:
         self.cluster = ClusterClient(self.settings, self._clock, self._ids)
         self._lock = threading.Lock()
         self._sender: Sender | None = None
+        self._sender_finalizer: weakref.finalize[..., Connection] | None = None
+        self._closing = False
+        self._close_lock = threading.RLock()
         self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
         self._finalizer.atexit = False
 
@@ -110,7 +113,9 @@ class Connection:
     def server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster, as this client reaches them: the coordinator first."""
         view = self.cluster.retrying(self.cluster.refresh)
-        return [*([view.coordinator] if view.coordinator else []), *view.tablet_servers.values()]
+        from forebay.client.display import Listing
+
+        return Listing([*([view.coordinator] if view.coordinator else []), *view.tablet_servers.values()])
 
     def bucket_scan(
         self,
@@ -143,27 +148,31 @@ class Connection:
             from forebay.client.sender import Sender
 
             with self._lock:
-                if self.cluster.closed:
+                if self._closing or self.cluster.closed:
                     raise Unavailable("this connection is closed; open another one with forebay.connect()")
                 if self._sender is None:
                     self._sender = Sender(self.cluster)
-                    weakref.finalize(self, Sender.stop, self._sender, join=False).atexit = False
+                    self._sender_finalizer = weakref.finalize(self, Sender.stop, self._sender, join=False)
+                    self._sender_finalizer.atexit = False
                 sender = self._sender
         return sender
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing.
+        """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
+        waits for the first one.
 
         `timeout` is how many seconds to wait (default: as long as batches may take). Raises the first error of a
         batch that nobody has been told of, after everything is closed.
         """
-        with self._lock:
-            sender, self._sender = self._sender, None
-        error: ForebayError | None = None
-        if sender is not None:
-            error = sender.close(timeout)
-        self.cluster.close()
-        self._finalizer.detach()
+        with self._close_lock:
+            with self._lock:
+                self._closing = True
+                sender, self._sender = self._sender, None
+            error: ForebayError | None = None
+            if sender is not None:
+                error = sender.close(timeout)
+            self.cluster.close()
+            self._finalizer.detach()
         if error is not None:
             raise error
 
@@ -185,12 +194,24 @@ class Connection:
     def __repr__(self) -> str:
         return f"<forebay.Connection {self.settings!r}{' closed' if self.closed else ''}>"
 
+    def _repr_html_(self) -> str:
+        from forebay.client.display import grid, heading
+
+        view = self.cluster.view
+        nodes = [*([view.coordinator] if view.coordinator else []), *view.tablet_servers.values()]
+        rows = [(node.role.name.lower(), node.node_id, f"{node.host}:{node.port}") for node in nodes]
+        state = "closed" if self.closed else f"{len(nodes)} servers known" if nodes else "not connected yet"
+        return heading(repr(self.settings), f"Forebay connection, {state}") + grid(("role", "id", "address"), rows)
+
     def _after_fork(self) -> None:
         """In a child process: sockets and threads are the parent's, so begin anew."""
-        self._finalizer.detach()
+        for finalizer in (self._finalizer, self._sender_finalizer):
+            if finalizer is not None:
+                finalizer.detach()
         cluster, view = self.cluster, self.cluster.view
         cluster.forget_channels()
         self._begin()
+        self._closing = cluster.closed
         self.cluster.adopt(view, closed=cluster.closed)
 
 
@@ -211,9 +232,16 @@ def shared_connection(settings: Settings) -> Connection:
 
 def _close_all() -> None:
     """At the end of the process. What a writer still holds is sent if that goes quickly."""
+    errors = []
     for connection in list(_live):
-        if not connection.closed:
+        if connection.closed:
+            continue
+        try:
             connection.close(timeout=_EXIT_SECONDS)
+        except ForebayError as e:
+            errors.append(e)  # the other connections have rows to send, too
+    if errors:
+        raise errors[0]
 
 
 _EXIT_SECONDS = 10.0

@@ -18,13 +18,15 @@ What failures mean:
                                  been handed out: then it begins anew
     session gone, leader moved   the same: begin anew if nothing has been handed out, otherwise fail
 
-Clusters without ScanKv (Fluss 0.9) are read by forebay.client.replay, and a warning says so once.
+Clusters without ScanKv (Fluss 0.9) are read by forebay.client.replay, and a warning says so once; so are others with
+`client.scanner.kv.batch-strategy=snapshot_merge`.
 
 Prior art: KvBatchScanner of Fluss, which opens all buckets at once and cannot repeat a page.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections import deque
@@ -33,7 +35,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, ForebayError, InternalError, LimitExceeded, NotFound, Unavailable
+from forebay.base.errors import (
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    Unavailable,
+)
 from forebay.client.cluster import BackOff, may_repeat
 from forebay.client.planning import plan_buckets
 from forebay.client.rpc import Call
@@ -87,6 +97,7 @@ class BucketScan:
         self.refused = False
         self._open_seconds: float = connection.settings["client.scanner.kv.open-timeout"]
         self._replay: Iterator[pa.RecordBatch] | None = None
+        self._process = os.getpid()
         self._back_off = BackOff(connection.ids)
         self._failing_since: float | None = None
 
@@ -117,10 +128,12 @@ class BucketScan:
 
     def ask(self) -> None:
         """Send the next request: open, continue, or repeat. A failure that may pass only moves `not_before`."""
+        if self._process != os.getpid():
+            raise InvalidRequest("this scan belongs to the process that began it; begin another one after a fork")
         try:
             if self._scanner_id is None:
                 self._node = self._connection.cluster.leader(self._info.path, self.bucket)
-                if not self._connection.cluster.channel(self._node).versions.offers(ApiKey.SCAN_KV):
+                if self._must_replay(self._node):
                     self._replay_instead()
                     return
             request = pb.ScanKvRequest(call_seq_id=self._sequence, batch_size_bytes=self._page_bytes)
@@ -290,7 +303,7 @@ class BucketScan:
 
     def close(self) -> None:
         """End the session on the server, without waiting for it. A second call does nothing."""
-        if self._closing:
+        if self._closing or self._process != os.getpid():
             return
         self._closing = True
         call = self._call
@@ -319,12 +332,24 @@ class BucketScan:
         except ForebayError:
             return  # best effort: the server ends idle sessions by itself
 
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else f"{self.rows_handed_out} rows read"
+        return f"<forebay.BucketScan of {self._info.path}, {self.bucket}, {state}>"
+
     # ---- clusters without ScanKv ------------------------------------------------------------------------------------
+
+    def _must_replay(self, node: ServerNode) -> bool:
+        """Whether the rows cannot be scanned, or were asked not to be."""
+        if not self._connection.settings.scans_on_servers:
+            return True
+        if self._connection.cluster.channel(node).versions.offers(ApiKey.SCAN_KV):
+            return False
+        warn_once(self._connection)
+        return True
 
     def _replay_instead(self) -> None:
         from forebay.client.replay import current_rows
 
-        warn_once(self._connection)
         replayed = current_rows(self._connection, self._info, self.bucket, self._view, self._limit)
         self.log_offset = replayed.log_offset
         self._replay = replayed.batches
@@ -390,6 +415,9 @@ class LiveScan(Scan):
         After an error the buckets that were being read are among them; what came of them before has to be dropped.
         """
         return [bucket for bucket in self.buckets if bucket not in self._finished]
+
+    def _described(self) -> str:
+        return f" of {self._info.path}, {len(self.buckets) - len(self.remaining)} of {len(self.buckets)} buckets read"
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         try:

@@ -34,6 +34,7 @@ def open_log_reader(
     partitions: Sequence[PartitionSelector] | PartitionSelector | None,
     buckets: Sequence[int | TableBucket] | None,
     timeout: float | None,
+    new_partitions: bool | None = None,
 ) -> LogReader:
     """Plan a reading and begin it. Parameters are those of `Table.log`."""
     connection, info = table.connection, table.info
@@ -53,9 +54,10 @@ def open_log_reader(
     elif stop is not None:
         stops = _offsets_at(table, list(starts), stop)
     everything = stops is None and partitions is None and buckets is None and not isinstance(start, Mapping)
-    return LogReader(
-        connection, info, starts, stops, view, include, timeout, discover=everything and info.is_partitioned
-    )
+    if new_partitions and stops is not None:
+        raise InvalidRequest("a reader with an end does not look for new partitions: leave out stop, or new_partitions")
+    discover = info.is_partitioned and (everything if new_partitions is None else new_partitions)
+    return LogReader(connection, info, starts, stops, view, include, timeout, discover=discover)
 
 
 def _given_offsets(table: Table, offsets: Mapping[Any, Any]) -> dict[TableBucket, int]:
@@ -110,6 +112,9 @@ class LogScan(Scan):
     @property
     def log_offsets(self) -> Mapping[TableBucket, int]:
         return self._log.stop_offsets or {}
+
+    def _described(self) -> str:
+        return f" of {self._log.described}"
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         if self._left == 0:

@@ -10,7 +10,8 @@ thread reads ahead by itself. `positions` can be stored and given to `Table.log(
 that holds no row (an empty batch, a filtered one) moves them on all the same.
 
 What failures mean: leaders that have moved or are away are looked for until `client.retry-timeout` has passed without
-any success; offsets that the server does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised.
+any success; a reader that looks for new partitions by itself lets go of those that are dropped; offsets that the server
+does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised.
 
 Flow: plan (buckets, start and stop offsets) -> fetch -> chunks -> forebay.client.log_decode -> record batches.
 Prior art: LogFetcher of Fluss's Java client.
@@ -195,11 +196,12 @@ class LogReader:
             self._changed.clear()
             self._take_answers()
             self._send_fetches()
+            had_chunks = bool(self._chunks)
             batch = self._next_decoded()
             if batch is not None:
                 return batch
-            if self._chunks or self._decoding is not None:
-                continue
+            if had_chunks:
+                continue  # there is room now: ask for more before waiting
             left = deadline - clock.monotonic()
             if left <= 0 or self.finished:
                 break
@@ -244,6 +246,15 @@ class LogReader:
                 "iterate"
             )
 
+    @property
+    def described(self) -> str:
+        """Table, how many buckets, and whether there is an end."""
+        end = "up to fixed offsets" if self._bounded else "without an end"
+        return f"{self._info.path}, {len(self._buckets)} buckets, {end}"
+
+    def __repr__(self) -> str:
+        return f"<forebay.LogReader of {self.described}{', finished' if self.finished else ''}>"
+
     def close(self) -> None:
         """Read no further. A second call does nothing."""
         self._closed = True
@@ -270,19 +281,24 @@ class LogReader:
         self._discover_partitions(now)
         busy = {bucket for fetch in self._fetches.values() for bucket in fetch.buckets}
         by_node: dict[ServerNode, dict[TableBucket, _Bucket]] = {}
-        for bucket, state in self._buckets.items():
+        full: set[ServerNode] = set()
+        for bucket, state in list(self._buckets.items()):
             wants = not state.is_fetched and bucket not in busy and state.not_before <= now
-            if not wants or state.waiting > self._max_bytes_for_bucket:
+            if not wants:
                 continue
             try:
                 node = self._connection.cluster.leader(self._info.path, bucket)
             except ForebayError as e:
                 self._failed([state], e)
                 continue
-            if node not in self._fetches:
+            if state.waiting > self._max_bytes_for_bucket:
+                full.add(node)
+            elif node not in self._fetches:
                 by_node.setdefault(node, {})[bucket] = state
         for node, states in by_node.items():
-            self._send_fetch(node, states)
+            # Without the full bucket the server might wait for news of the others, and the full one for that answer.
+            if node not in full:
+                self._send_fetch(node, states)
 
     def _send_fetch(self, node: ServerNode, states: dict[TableBucket, _Bucket]) -> None:
         request = pb.FetchLogRequest(
@@ -395,6 +411,10 @@ class LogReader:
         if error.code == ErrorCode.INVALID_COLUMN_PROJECTION and self._projecting:
             # Fluss cannot project batches that were written before a column was added. Then we do it ourselves.
             self._projecting = False
+            return
+        if error.code == ErrorCode.PARTITION_NOT_EXISTS and self._next_discovery is not None:
+            for state in states:
+                self._buckets.pop(state.bucket, None)
             return
         if not may_repeat(error):
             raise self._explained(states, error)

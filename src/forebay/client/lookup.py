@@ -57,6 +57,7 @@ class _Lookups(Scatter[_KeyItem, Any]):
 
     def __init__(self, cluster: ClusterClient, info: TableInfo, insert_missing: bool = False) -> None:
         self.in_flight_max = cluster.settings["client.lookup.max-inflight-requests"]
+        self.retries_max = cluster.settings["client.lookup.max-retries"]
         self._cluster = cluster
         self._info = info
         self._insert_missing = insert_missing

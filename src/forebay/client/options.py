@@ -24,6 +24,8 @@ from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_by
 _PREFIX = "client."
 _BOOTSTRAP = "bootstrap.servers"
 _IDEMPOTENCE = "client.writer.enable-idempotence"
+_SCAN_STRATEGY = "client.scanner.kv.batch-strategy"
+_SCANS_ON_SERVERS = "client.scanner.kv.server-side.enabled"
 DEFAULT_PORT = 9123
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
@@ -92,7 +94,7 @@ _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
-        Option("client.id", str, "", "a name for this client"),
+        Option("client.id", str, "", "a name for this client; it is not sent, the protocol has no place for it"),
         Option("client.connect-timeout", _seconds, 120.0, "how long opening a connection to a server may take"),
         Option("client.request-timeout", _seconds, 30.0, "how long one request may take"),
         Option(
@@ -133,7 +135,12 @@ OPTIONS: dict[str, Option] = {
         Option("client.scanner.log.fetch.max-bytes-for-bucket", _bytes, 1 << 20, "the same for each bucket in it"),
         Option("client.scanner.log.fetch.wait-max-time", _seconds, 0.5, "how long the server waits for new records"),
         Option("client.scanner.log.fetch.min-bytes", _bytes, 1, "bytes for which it stops waiting"),
-        Option("client.scanner.log.read-preference", _one_of("local_first", "remote_first"), "local_first"),
+        Option(
+            "client.scanner.log.read-preference",
+            _one_of("local_first", "remote_first"),
+            "local_first",
+            "which to read where records are both on the server and in remote storage",
+        ),
         # scans of the current state
         Option("client.scanner.kv.fetch.max-bytes", _bytes, 4 << 20, "bytes of one page of a live scan"),
         Option(
@@ -148,8 +155,13 @@ OPTIONS: dict[str, Option] = {
             30.0,
             "(Forebay) how long a live scan waits while the server has too many scans open",
         ),
-        Option("client.scanner.kv.batch-strategy", _one_of("snapshot_merge", "server_scan"), "server_scan"),
-        Option("client.scanner.kv.server-side.enabled", _boolean, True, "older name of the same choice"),
+        Option(
+            "client.scanner.kv.batch-strategy",
+            _one_of("snapshot_merge", "server_scan"),
+            "server_scan",
+            "server_scan lets the server scan; snapshot_merge rebuilds the rows here, from the changelog",
+        ),
+        Option("client.scanner.kv.server-side.enabled", _boolean, True, "older name of that choice"),
         # lookups
         Option("client.lookup.max-batch-size", _integer(1), 128, "most keys of one bucket in one request"),
         Option("client.lookup.max-inflight-requests", _integer(1), 128, "lookup requests under way for one call"),
@@ -248,6 +260,11 @@ class Settings:
         certain = self["client.writer.acks"] == -1 and self["client.writer.retries"] > 0
         return bool(self[_IDEMPOTENCE]) and certain
 
+    @property
+    def scans_on_servers(self) -> bool:
+        """Whether live scans are the servers' work (`client.scanner.kv.batch-strategy`, or its older name)."""
+        return bool(self[_SCAN_STRATEGY] == "server_scan" and self[_SCANS_ON_SERVERS])
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Settings, (self.bootstrap_servers, self.given)
 
@@ -318,7 +335,15 @@ def _parsed(name: str, value: Any) -> Any:
 
 def _check_consistent(settings: Settings) -> None:
     _ = settings.credentials
-    asked_for = dict(settings.given).get(_IDEMPOTENCE, False)
+    given = dict(settings.given)
+    both = _SCAN_STRATEGY in given and _SCANS_ON_SERVERS in given
+    if both and given[_SCANS_ON_SERVERS] != (given[_SCAN_STRATEGY] == "server_scan"):
+        raise InvalidRequest(
+            f"{_SCAN_STRATEGY}={given[_SCAN_STRATEGY]} contradicts {_SCANS_ON_SERVERS}="
+            f"{str(given[_SCANS_ON_SERVERS]).lower()}, which is its older name: give one of them",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    asked_for = given.get(_IDEMPOTENCE, False)
     if asked_for and not settings.idempotent:
         raise InvalidRequest(
             f"{_IDEMPOTENCE}=true needs client.writer.acks=all and client.writer.retries of at least 1",

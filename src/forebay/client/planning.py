@@ -14,7 +14,7 @@ from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidReq
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
 from forebay.client.scatter import BucketItem, Scatter
-from forebay.metadata.partitions import matches_partial
+from forebay.metadata.partitions import matches_partial, partition_text
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -27,7 +27,9 @@ from forebay.protocol.convert import (
 )
 
 PartitionSelector = str | Mapping[str, Any]
-"""A partition by its name ("2024-01-15$EMEA"), or all partitions with these values of some keys."""
+"""A partition by its name ("2024-01-15$EMEA"), or all partitions with these values of some keys.
+
+Values are those of the key's type (`datetime.date(2024, 1, 15)`, `True`), or their text in names."""
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -35,17 +37,39 @@ _EARLIEST, _LATEST, _TIMESTAMP = 0, 1, 2
 _CLIENT = -1
 
 
+def partition_texts(info: TableInfo, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Partition values as the text that they have in names. Text is taken as it is; values may be of the key's type.
+
+    Raises `InvalidRequest` (PARTITION_SPEC_INVALID) for a value of another type.
+    """
+    texts = {}
+    for key, value in spec.items():
+        if isinstance(value, str) or key not in info.descriptor.partition_keys:
+            texts[key] = str(value)
+            continue
+        data_type = info.schema.column(key).data_type
+        try:
+            texts[key] = partition_text(data_type, value)
+        except (TypeError, ValueError, AttributeError) as e:
+            raise InvalidRequest(
+                f"{value!r} is not a value of partition key '{key}' of table {info.path}, which is {data_type}",
+                ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+            ) from e
+    return texts
+
+
 def list_partitions(
     cluster: ClusterClient, path: TablePath, partial: Mapping[str, Any] | None = None
 ) -> list[PartitionInfo]:
     """The partitions of a table, those with the values of `partial` only."""
     request = pb.ListPartitionInfosRequest(table_path=table_path_to_pb(path))
-    if partial:
-        spec = [(key, str(value)) for key, value in partial.items()]
-        request.partial_partition_spec.CopyFrom(partition_spec_to_pb(spec))
+    wanted = dict(partial or {})
+    if any(not isinstance(value, str) for value in wanted.values()):
+        wanted = partition_texts(cluster.table_info(path), wanted)
+    if wanted:
+        request.partial_partition_spec.CopyFrom(partition_spec_to_pb(list(wanted.items())))
     response = cluster.any_call(ApiKey.LIST_PARTITION_INFOS, request, pb.ListPartitionInfosResponse)
     found = [partition_info_from_pb(message) for message in response.partitions_info]
-    wanted = {key: str(value) for key, value in (partial or {}).items()}
     return [partition for partition in found if matches_partial(partition, wanted)]
 
 
@@ -72,7 +96,7 @@ def select_partitions(
                     f"table {info.path} is partitioned by {list(info.descriptor.partition_keys)}, not by {unknown}",
                     ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
                 )
-            wanted = {key: str(value) for key, value in selector.items()}
+            wanted = partition_texts(info, selector)
             found = [partition for partition in existing if matches_partial(partition, wanted)]
         chosen.update({partition.partition_id: partition for partition in found})
     return [chosen[partition_id] for partition_id in sorted(chosen)]

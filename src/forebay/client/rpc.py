@@ -76,6 +76,11 @@ class Call:
         if self._callback is not None:
             self._callback(self)
 
+    def forget(self, error: ForebayError) -> None:
+        """In a forked child: end the call without telling anybody, for the locks of others may be held for ever."""
+        self._error, self._callback = error, None
+        self._done = threading.Lock()
+
     def response(self) -> ResponseReceived:
         """The answer of a call that is done. Raises the error of the channel, or the one that the server sent."""
         if self._error is not None:
@@ -102,7 +107,7 @@ class Call:
 
     def give_up(self, seconds: float) -> None:
         """Stop waiting after `seconds`. A channel on which nothing at all has come meanwhile is closed."""
-        if not self.channel.abandon(self):
+        if not self.channel.abandon(self) and not self.channel.forgotten:
             return  # its outcome is on its way to us
         error = Unavailable(
             f"{self.channel.address} did not answer {self.api_key.name} within {seconds:g} s "
@@ -129,6 +134,8 @@ class Channel:
         self._state_lock = threading.Lock()
         self._send_lock = threading.Lock()
         self._closed: ForebayError | None = None
+        self.forgotten = False
+        """Whether this is the copy in a forked child: no thread reads answers here."""
         self._reader = threading.Thread(target=self._read, name=f"forebay-reader-{name}", daemon=True)
 
     @classmethod
@@ -234,9 +241,14 @@ class Channel:
 
     def forget(self) -> None:
         """Drop the socket without a word to the server: after a fork it belongs to the parent process."""
-        self._closed = Unavailable(f"the connection to {self.address} belongs to another process")
-        self._calls = {}
+        error = self._closed = Unavailable(f"the connection to {self.address} belongs to another process")
+        self.forgotten = True
+        # Threads of the parent may have held the locks when it forked; here nobody would ever release them.
+        self._state_lock, self._send_lock = threading.Lock(), threading.Lock()
+        calls, self._calls = list(self._calls.values()), {}
         self._socket.close()
+        for call in calls:
+            call.forget(error)
 
     # ---- the reader thread ------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Scatter(Generic[I, A]):
     """How one API is asked: subclasses say how a request is made and how its answer is taken apart."""
 
     in_flight_max = 1 << 30
+    retries_max = 1 << 31
 
     def requests(self, items: Sequence[I]) -> Iterable[Sequence[I]]:
         """The items of one leader, divided into requests."""
@@ -65,12 +66,14 @@ class Scatter(Generic[I, A]):
         back_off = BackOff(cluster.ids)
         done: list[tuple[I, A]] = []
         pending: Sequence[I] = items
+        retries = 0
         while pending:
             failed, error = self._round(cluster, path, pending, done)
             if error is None:
                 break
             seconds = back_off.next_seconds()
-            if cluster.closed or cluster.clock.monotonic() + seconds > deadline:
+            retries += 1
+            if retries > self.retries_max or cluster.closed or cluster.clock.monotonic() + seconds > deadline:
                 raise error
             cluster.clock.sleep(seconds)
             if error.stale_metadata:

@@ -187,6 +187,10 @@ class Sender:
             ready, leaderless, wake_in = accumulator.take_ready(
                 lambda bucket: view.leaders.get(bucket), self._request_bytes_max
             )
+            pause = self._refresh_at - self.cluster.clock.monotonic()
+            if leaderless and pause > 0:
+                # They wait for the next question; batches of other buckets do not wait for them.
+                leaderless, wake_in = [], min(pause, pause if wake_in is None else wake_in)
             if not ready and not leaderless:
                 if not self._stopping and not accumulator.needs_writer_id():
                     accumulator.changed.wait(self._wait_seconds(wake_in, expires_in))
@@ -245,9 +249,6 @@ class Sender:
 
     def _find_leaders(self, batches: Iterable[Batch]) -> None:
         """Ask for the leaders of the buckets of `batches`; batches of what is gone fail."""
-        now = self.cluster.clock.monotonic()
-        if now < self._refresh_at:
-            self.cluster.clock.sleep(self._refresh_at - now)
         by_path: dict[TablePath, list[Batch]] = {}
         for batch in batches:
             by_path.setdefault(batch.target.path, []).append(batch)
@@ -285,8 +286,6 @@ class Sender:
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def _send(self, server: int, target: WriteTarget, batches: list[Batch]) -> None:
-        for batch in batches:
-            seal(batch.data, target.is_kv, batch.writer_id, batch.sequence)
         node = self.cluster.view.tablet_servers.get(server)
         take_answer = self._take_puts if target.is_kv else self._take_appends
 
@@ -298,11 +297,14 @@ class Sender:
         try:
             if node is None:
                 raise Unavailable(f"server {server} has left the cluster", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION)
+            for batch in batches:
+                seal(batch.data, target.is_kv, batch.writer_id, batch.sequence)
             key, request = self._request(target, batches)
             call = self.cluster.send(node, key, request, [batch.data for batch in batches], answered)
-        except ForebayError as e:
+        except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
+            error = e if isinstance(e, ForebayError) else InternalError(f"the sender failed: {type(e).__name__}: {e}")
             with self.accumulator.lock:
-                self._fail_or_retry(batches, e)
+                self._fail_or_retry(batches, error)
             return
         with self.accumulator.lock:
             if not call.done:
@@ -388,7 +390,9 @@ class Sender:
             return
         passing = may_repeat(error) or (state is not None and state.may_retry(batch, code))
         if not passing or batch.attempts > self._retries or self._stopping:
-            self.accumulator.fail(batch, _explained(batch, error), certain=not may_repeat(error))
+            # A sequence that is given back in error would make the next batch look like a repeated one, and be lost.
+            certain = not (may_repeat(error) or isinstance(error, InternalError) or batch.may_be_written)
+            self.accumulator.fail(batch, _explained(batch, error), certain=certain)
         elif state is not None and batch.writer_id != state.writer_id:
             self.accumulator.fail(batch, _writer_id_changed(batch, state, error), certain=False)
         else:

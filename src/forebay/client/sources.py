@@ -50,6 +50,7 @@ class Scan:
     def __init__(self, schema: pa.Schema, limit: int | None = None) -> None:
         self.schema = schema
         self._left = limit
+        self._is_read = False
         self._batches: Iterator[tuple[TableBucket | None, pa.RecordBatch]] | None = None
 
     @property
@@ -61,7 +62,15 @@ class Scan:
         return {}
 
     def with_buckets(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
-        """Pairs of (bucket, record batch); the bucket is None where a source does not tell."""
+        """Pairs of (bucket, record batch); the bucket is None where a source does not tell.
+
+        Raises `InvalidRequest` for a scan that has been read to its end already.
+        """
+        if self._is_read:
+            raise InvalidRequest("this scan has been read to its end: its rows come once. Begin another table.scan()")
+        return self._pairs()
+
+    def _pairs(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         if self._batches is None:
             self._batches = self._read()
         for bucket, batch in self._batches:
@@ -72,7 +81,8 @@ class Scan:
                 yield bucket, batch
             if self._left == 0:
                 self.close()
-                return
+                break
+        self._is_read = True
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         raise NotImplementedError(type(self).__name__)
@@ -84,8 +94,7 @@ class Scan:
             batches.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for _, batch in self.with_buckets():
-            yield batch
+        return (batch for _, batch in self.with_buckets())
 
     def reader(self) -> pa.RecordBatchReader:
         """The rows as a `pa.RecordBatchReader`, for libraries that read streams of Arrow data."""
@@ -101,6 +110,23 @@ class Scan:
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self.reader().__arrow_c_stream__(requested_schema)
+
+    def _described(self) -> str:
+        """What is read, for `repr`."""
+        return ""
+
+    def __repr__(self) -> str:
+        from forebay.client.display import shown
+
+        state = "read" if self._is_read else "not begun" if self._batches is None else "under way"
+        return f"<forebay.{type(self).__name__}{self._described()}, columns {shown(self.schema.names)}, {state}>"
+
+    def _repr_html_(self) -> str:
+        from forebay.client.display import grid, heading
+
+        rows = [(field.name, field.type) for field in self.schema]
+        taken = "call to_arrow(), to_pandas() or reader() for the rows"
+        return heading(repr(self), taken) + grid(("column", "type"), rows)
 
     def __enter__(self) -> Scan:
         return self

@@ -100,9 +100,13 @@ class Table:
     def delete(self, keys: Any, columns: Sequence[str] | None = None) -> WriteResult:
         """Delete rows by their primary keys, and wait until that is acknowledged. Keys without a row are fine.
 
-        `keys` holds the primary key columns, in the forms that `append` takes. With `columns` the other ones of these
-        are set to null, and a row goes when all its columns but the key are null.
+        `keys` holds the primary key columns, in the forms that `append` and `lookup` take. With `columns` the others
+        of these are set to null, and a row goes when all its columns but the key are null.
         """
+        from forebay.client.lookup import key_rows
+
+        if self.has_primary_key:
+            keys = key_rows(keys, self.info.schema.primary_key, self.info)
         return self._write("delete", keys, columns)
 
     def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
@@ -159,6 +163,7 @@ class Table:
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         buckets: Sequence[int | TableBucket] | None = None,
         timeout: float | None = None,
+        new_partitions: bool | None = None,
     ) -> LogReader:
         """The log of the table: all changes in order, bucket by bucket. Iterate over it, or call its `poll`.
 
@@ -167,11 +172,23 @@ class Table:
         "latest" to read up to now, a time, or a dict of offsets (excluded). `include` chooses the columns in front of
         the rows: `_change_type` ("insert", "update_before", "update_after", "delete"), `_log_offset`,
         `_commit_timestamp`, `__bucket`. With `timeout`, iteration ends after so many seconds without a change.
+        `new_partitions` is whether to look for partitions that are created meanwhile, and to let go of those that are
+        dropped: by default a reader without an end does, unless buckets or partitions were chosen. Give True with a
+        dict of offsets to go on reading a whole table.
         """
         from forebay.client.log_plan import open_log_reader
 
         return open_log_reader(
-            self, start, stop, columns, filter, include, partitions=partitions, buckets=buckets, timeout=timeout
+            self,
+            start,
+            stop,
+            columns,
+            filter,
+            include,
+            partitions=partitions,
+            buckets=buckets,
+            timeout=timeout,
+            new_partitions=new_partitions,
         )
 
     # ---- lookups ----------------------------------------------------------------------------------------------------
@@ -221,5 +238,15 @@ class Table:
         return {"connection": self.connection, "info": self.info}
 
     def __repr__(self) -> str:
-        kind = "primary-key table" if self.has_primary_key else "log table"
-        return f"<forebay.Table {self.path}, {kind}>"
+        from forebay.client.display import shown
+
+        descriptor = self.info.descriptor
+        key = f"primary key ({', '.join(self.schema.primary_key)})" if self.has_primary_key else "log table"
+        parts = f", partitioned by ({', '.join(descriptor.partition_keys)})" if self.info.is_partitioned else ""
+        columns = shown(self.schema.names)
+        return f"<forebay.Table {self.path}, {key}{parts}, {descriptor.bucket_count} buckets, columns {columns}>"
+
+    def _repr_html_(self) -> str:
+        from forebay.client.display import table_html
+
+        return table_html(self.info)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
 from forebay.client.results import WriteResult
@@ -242,6 +242,7 @@ class TableWriter:
         return plan
 
     def _write(self, operation: str, rows: Any) -> None:
+        self._check_process()
         names, target = self._plan(operation)
         batches: list[pa.RecordBatch] = []
         if not isinstance(rows, Mapping):
@@ -334,6 +335,12 @@ class TableWriter:
                     run = []
         except ForebayError as e:
             self._refuse(e, rows_left)
+        except Exception as e:  # noqa: BLE001 - the rows have left the buffer: their loss must be told
+            self._refuse(InternalError(f"rows could not be encoded: {type(e).__name__}: {e}"), rows_left)
+        except BaseException:
+            stopped = InternalError("writing was interrupted, so that not all buffered rows were sent")
+            self._tracker.refused(stopped, rows_left)
+            raise
 
     def _refuse(self, error: ForebayError, rows: int) -> NoReturn:
         """Keep and raise the error of buffered rows that cannot be written."""
@@ -381,6 +388,7 @@ class TableWriter:
         Raises the error of a batch that failed, and `Unavailable` (REQUEST_TIME_OUT) if that takes longer than
         `timeout` seconds, after which the rows may still be written.
         """
+        self._check_process()
         with self._lock:
             self._check_usable()
             if self._segments:
@@ -406,6 +414,9 @@ class TableWriter:
 
     def abort(self) -> None:
         """Drop what is still buffered, wait for what was sent, and take no more rows. Raises nothing."""
+        if self._process != os.getpid():
+            self._closed = True  # locks and batches are those of the process that forked
+            return
         with self._lock:
             self._segments, self._buffered_bytes, self._buffered_rows, self.due_at = [], 0, 0, None
         self._tracker.wait()
@@ -426,11 +437,14 @@ class TableWriter:
 
     def _end(self) -> None:
         self._closed = True
-        self._sender.unwatch(self)
+        if self._process == os.getpid():
+            self._sender.unwatch(self)
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
         if self._process != os.getpid():
             raise InvalidRequest("this writer belongs to the process that made it; make another one after a fork")
+
+    def _check_usable(self) -> None:
         if self._closed:
             raise InvalidRequest(f"this writer of table {self._encoder.info.path} is closed; make another one")
         self._raise_error()
