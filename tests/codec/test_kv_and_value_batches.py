@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData
-from forebay.codec._records import take_values
+from forebay.codec._records import join_value_batch
 from forebay.codec.crc import crc32c
 from forebay.codec.kv_batch import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, seal_kv_batch
 from forebay.codec.layout import RowFormat
@@ -146,19 +146,33 @@ def test_rows_of_several_schema_versions_decode_to_one_schema():
     assert decoder.decode(*parse_values(values[:1])).to_pylist() == [{"c": None, "a": 1}]
 
 
-@given(sizes=st.lists(st.integers(0, 20), max_size=30), bytes_max=st.integers(1, 60), rows_max=st.integers(0, 10))
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=30),
+    bytes_max=st.integers(-1, 60),
+    rows_max=st.integers(0, 10),
+)
 def test_a_page_takes_at_least_one_value_and_stops_at_its_limits(sizes, bytes_max, rows_max):
-    source = [bytes(size) for size in sizes]
-    iterator = iter(source)
-    taken, total, ended = take_values(iterator, bytes_max, rows_max)
-    assert taken + list(iterator) == source
-    assert total == sum(map(len, taken))
-    assert len(taken) <= rows_max
-    if rows_max and source:
-        assert taken
-        assert total - len(taken[-1]) < bytes_max
+    source = [bytes([number]) * size for number, size in enumerate(sizes)]
+    iterator = iter(source[1:])
+    batch, rows, ended = join_value_batch(source[0], iterator, bytes_max, rows_max)
+    assert batch == encode_value_batch(source[:rows])
+    assert 1 <= rows <= max(rows_max, 1)
+    assert sum(sizes[: rows - 1]) < bytes_max or rows == 1
     if ended:
-        assert taken == source
+        assert rows == len(source)
+    else:
+        assert list(iterator) == source[rows:]
+        assert sum(sizes[:rows]) >= bytes_max or rows >= rows_max
+
+
+def test_a_page_grows_for_a_value_beyond_its_limit():
+    batch, rows, _ = join_value_batch(b"small", iter([b"x" * 100_000]), 10, 5)
+    assert (batch, rows) == (encode_value_batch([b"small", b"x" * 100_000]), 2)
+
+
+def test_a_page_of_anything_but_bytes_is_refused():
+    with pytest.raises(TypeError, match="not int"):
+        join_value_batch(b"a", iter([1]), 10, 5)
 
 
 def test_taking_positions_shares_the_rows():

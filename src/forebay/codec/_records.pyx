@@ -4,6 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 import numpy as np
@@ -15,6 +16,8 @@ from forebay.codec._wire cimport load_int32, read_varint, store_int32, varint_si
 
 from forebay.base.errors import CorruptData, ErrorCode
 
+cdef enum:
+    VALUE_BATCH_HEADER_BYTES = 9  # length i32, magic i8, count i32
 
 def parse_kv_records(data, Py_ssize_t start, Py_ssize_t count):
     """The `count` KvRecords in `data` from `start` to its end: (list of key bytes, RowSlices of rows; null = delete).
@@ -158,24 +161,50 @@ def parse_value_records(data, Py_ssize_t start, Py_ssize_t count):
     return out, rows
 
 
-def take_values(iterator, int64_t bytes_max, int64_t rows_max):
-    """Take byte strings from `iterator` until they hold `bytes_max` bytes or are `rows_max`; at least one if any.
+def join_value_batch(first, iterator, int64_t bytes_max, int64_t rows_max):
+    """A value batch of `first` and values of `iterator`, until they hold `bytes_max` bytes or are `rows_max`.
 
-    Returns (list of values, their bytes, whether the iterator ended). The last value may exceed `bytes_max`.
+    Returns (the batch, the number of its values, whether the iterator ended). The last value may exceed `bytes_max`;
+    there is one at least. Each value is copied and let go before the next one is made, so that the next one finds its
+    memory in the processor's cache: half the cost of keeping a list of them and joining that.
     """
-    cdef list values = []
-    cdef int64_t total = 0
-    cdef object value
-    cdef bint ended = True
-    if rows_max <= 0:
-        return values, 0, False
-    for value in iterator:
-        values.append(value)
-        total += len(value)
-        if total >= bytes_max or len(values) >= rows_max:
-            ended = False
-            break
-    return values, total, ended
+    cdef Py_ssize_t capacity = VALUE_BATCH_HEADER_BYTES + max(bytes_max, 0) + 4096
+    cdef Py_ssize_t used = VALUE_BATCH_HEADER_BYTES
+    cdef int64_t rows = 0
+    cdef bint ended = False
+    cdef object value = first
+    cdef object values = iter(iterator)
+    cdef Py_ssize_t size
+    cdef char* grown
+    cdef char* out = <char*> malloc(capacity)
+    if out == NULL:
+        raise MemoryError()
+    try:
+        while True:
+            if not isinstance(value, bytes):
+                raise TypeError(f"a stored value is bytes, not {type(value).__name__}")
+            size = PyBytes_GET_SIZE(value)
+            if used + size > capacity:
+                capacity = used + size
+                grown = <char*> realloc(out, capacity)
+                if grown == NULL:
+                    raise MemoryError()
+                out = grown
+            memcpy(out + used, PyBytes_AS_STRING(value), size)
+            used += size
+            rows += 1
+            if used - VALUE_BATCH_HEADER_BYTES >= bytes_max or rows >= rows_max:
+                break
+            value = next(values, None)
+            if value is None:
+                ended = True
+                break
+        store_int32(<uint8_t*> out, <int32_t> (used - 4))
+        out[4] = 0
+        store_int32(<uint8_t*> out + 5, <int32_t> rows)
+        return PyBytes_FromStringAndSize(out, used), rows, ended
+    finally:
+        free(out)
 
 
 def positions_of_other_schemas(list values, int schema_id):

@@ -29,6 +29,7 @@ from forebay.codec.cast_arrays import (
     may_break_not_null,
 )
 from forebay.codec.cast_exact import cast_batch, conform_array
+from forebay.codec.empty_offsets import with_offsets
 from forebay.metadata.table import Column, Schema
 
 __all__ = ["cast_batch", "iter_record_batches", "to_record_batches"]
@@ -64,7 +65,8 @@ def iter_record_batches(
         raise InvalidRequest(f"max_rows must be at least 1, got {rows_max}")
     row = 0
     target = storage_schema(wanted)
-    for batch, converted in _batches(data, wanted):
+    for raw, converted in _batches(data, wanted):
+        batch = with_offsets(raw)
         for start in range(0, batch.num_rows, rows_max):
             part = batch.slice(start, rows_max) if batch.num_rows > rows_max else batch
             yield _cast(part, wanted, target, converted, row)

@@ -50,6 +50,9 @@ def encode_value_batch(stored_values: Sequence[bytes]) -> bytes:
     return _HEADER.pack(len(records) + HEADER_BYTES - 4, 0, len(stored_values)) + records
 
 
+EMPTY_VALUE_BATCH = encode_value_batch([])
+
+
 def parse_value_batch(data: bytes | memoryview) -> tuple[npt.NDArray[np.int16], RowSlices]:
     """Schema ids and rows of a value batch. Raises `CorruptData` for anything else."""
     if len(data) < HEADER_BYTES:

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.base.ids import IdSource
-from forebay.codec._records import take_values
-from forebay.codec.value_batch import encode_value_batch
+from forebay.codec._records import join_value_batch
+from forebay.codec.value_batch import EMPTY_VALUE_BATCH
 from forebay.kv.engine import KvSnapshot
 from forebay.metadata.table import TableBucket
 
@@ -100,17 +100,13 @@ class ScanSession:
     def next_page(self, bytes_max: int) -> ScanPage:
         """The next rows: at least one, and no more once `bytes_max` bytes are reached. To be called in use."""
         rows_max = (1 << 62) if self._remaining is None else self._remaining
-        taken: list[bytes] = []
-        if self._ahead is not None and rows_max > 0:
-            taken, ended = [self._ahead], False
-            if len(self._ahead) < bytes_max and rows_max > 1:
-                more, _, ended = take_values(self._values, bytes_max - len(self._ahead), rows_max - 1)
-                taken += more
-            self._ahead = None if ended else next(self._values, None)
+        if self._ahead is None or rows_max <= 0:
+            return ScanPage(EMPTY_VALUE_BATCH, False)
+        records, rows, ended = join_value_batch(self._ahead, self._values, bytes_max, rows_max)
+        self._ahead = None if ended else next(self._values, None)
         if self._remaining is not None:
-            self._remaining -= len(taken)
-        has_more = self._ahead is not None and self._remaining != 0
-        return ScanPage(encode_value_batch(taken), has_more)
+            self._remaining -= rows
+        return ScanPage(records, self._ahead is not None and self._remaining != 0)
 
 
 class ScannerManager:

@@ -1,0 +1,65 @@
+"""Arrow data without the offsets of empty lists, as Java's Arrow writes it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from forebay.codec.cast import to_record_batches
+from forebay.codec.empty_offsets import with_offsets
+from forebay.metadata import types
+from forebay.metadata.table import Column, Schema
+
+_NOTHING = pa.py_buffer(b"")
+
+
+def without_offsets(t: pa.DataType) -> pa.Array:
+    """An array of type `t` without values, in which every list and string lacks even its first offset."""
+    if pa.types.is_string(t):
+        return pa.Array.from_buffers(t, 0, [None, _NOTHING, _NOTHING])
+    children = [without_offsets(t.field(index).type) for index in range(t.num_fields)]
+    buffers = [None] if pa.types.is_struct(t) else [None, _NOTHING]
+    return pa.Array.from_buffers(t, 0, buffers if t.num_fields else [None, _NOTHING], children=children)
+
+
+def one_null(t: pa.DataType) -> pa.RecordBatch:
+    """A batch of one row, a null list of `t`, as it comes out of a stream."""
+    offsets = pa.array([0, 0], pa.int32()).buffers()[1]
+    array = pa.Array.from_buffers(pa.list_(t), 1, [pa.py_buffer(b"\0"), offsets], children=[without_offsets(t)])
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([pa.array([7], pa.int64()), array], ["id", "c"])
+    with pa.ipc.new_stream(sink, batch.schema) as out:
+        out.write_batch(batch)
+    return pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+
+
+@pytest.mark.parametrize(
+    "t",
+    [
+        pa.string(),
+        pa.list_(pa.string()),
+        pa.list_(pa.list_(pa.int32())),
+        pa.map_(pa.string(), pa.list_(pa.int32())),
+        pa.struct([("a", pa.list_(pa.list_(pa.string())))]),
+    ],
+    ids=str,
+)
+def test_data_without_offsets_gets_them_and_keeps_its_values(t: pa.DataType) -> None:
+    batch = with_offsets(one_null(t))
+    batch.validate(full=True)
+    assert batch.to_pylist() == [{"id": 7, "c": None}]
+    assert 0 < batch.nbytes < 100  # the process would die, or give a number of chance
+    assert with_offsets(batch) is batch
+
+
+def test_whole_data_is_passed_on_as_it_is() -> None:
+    batch = pa.record_batch({"id": [1, 2], "a": [[["x"], []], None], "m": [{"k": 1}, {}]})
+    assert with_offsets(batch) is batch
+    assert with_offsets(batch.slice(1, 0)).num_rows == 0
+
+
+def test_what_users_bring_has_all_offsets_before_it_is_measured() -> None:
+    schema = Schema([Column("id", types.bigint()), Column("c", types.array(types.array(types.string())))])
+    [batch] = to_record_batches(one_null(pa.list_(pa.string())), schema)
+    assert batch.nbytes < 100
+    assert batch.to_pylist() == [{"id": 7, "c": None}]
