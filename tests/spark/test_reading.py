@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
-from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
 from forebay.base.errors import ForebayError, InternalError, InvalidRequest, NotFound
 from forebay.client.connection import Connection
@@ -267,8 +268,11 @@ def options_of(server: EmbeddedServer, table: Table, **more: str) -> dict[str, s
 
 def worker_rows(reader: ForebayReader, schema: StructType) -> pa.Table:
     """What the JVM would get: planned and read by PySpark's own code, through pickles."""
+    planner = importlib.import_module("pyspark.sql.worker.plan_data_source_read")
+    if not hasattr(planner, "write_read_func_and_partitions"):
+        pytest.skip("this PySpark has its planner in one piece, with the process around it")
     out = io.BytesIO()
-    write_read_func_and_partitions(
+    planner.write_read_func_and_partitions(
         out,
         reader=reader,
         data_source=ForebayDataSource({}),
@@ -321,9 +325,8 @@ def test_the_data_source_reads_changelogs_and_empty_tables(
 
 def test_the_data_source_never_overrides_push_filters() -> None:
     """Reference fact 1: PySpark would give silently wrong answers."""
-    from pyspark.sql.datasource import DataSourceReader
-
-    assert ForebayReader.pushFilters is DataSourceReader.pushFilters
+    assert ForebayReader.__bases__ == (DataSourceReader,)
+    assert "pushFilters" not in vars(ForebayReader)
 
 
 @pytest.mark.parametrize(

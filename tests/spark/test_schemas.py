@@ -7,10 +7,11 @@ import pytest
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import StructField, StructType
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
+from forebay.spark.releases import TIME_TYPE, arrow_schema, checkpoints_by_rename, counts_rows_without_columns, release
 from forebay.spark.schemas import (
     from_spark_schema,
     from_spark_type,
@@ -19,6 +20,7 @@ from forebay.spark.schemas import (
     to_spark_type,
     uses_time,
 )
+from tests.spark.releases import SPARK, needs
 
 SAME_BOTH_WAYS = [
     (types.boolean(), spark_types.BooleanType()),
@@ -32,9 +34,9 @@ SAME_BOTH_WAYS = [
     (types.bytes_(), spark_types.BinaryType()),
     (types.decimal(38, 10), spark_types.DecimalType(38, 10)),
     (types.date(), spark_types.DateType()),
-    (types.time(3), spark_types.TimeType(3)),
     (types.timestamp(6), spark_types.TimestampNTZType()),
     (types.timestamp_ltz(6), spark_types.TimestampType()),
+    *([] if TIME_TYPE is None else [(types.time(3), TIME_TYPE(3))]),
     (types.array(types.int_().not_null()), spark_types.ArrayType(spark_types.IntegerType(), False)),
     (types.array(types.string()), spark_types.ArrayType(spark_types.StringType(), True)),
     (
@@ -67,7 +69,7 @@ def test_types_map_to_their_namesakes_and_back(fluss: DataType, spark: spark_typ
         (types.timestamp(9), spark_types.TimestampNTZType()),
         (types.timestamp(0), spark_types.TimestampNTZType()),
         (types.timestamp_ltz(3), spark_types.TimestampType()),
-        (types.time(9), spark_types.TimeType(6)),
+        *([] if TIME_TYPE is None else [(types.time(9), TIME_TYPE(6))]),
     ],
     ids=str,
 )
@@ -112,9 +114,9 @@ def test_comments_and_not_null_travel_both_ways() -> None:
 
 
 def test_the_arrow_schema_is_spark_s_own_without_comments() -> None:
-    schema = to_spark_schema([Column("at", types.timestamp_ltz(3).not_null(), "when"), Column("n", types.time(3))])
+    schema = to_spark_schema([Column("at", types.timestamp_ltz(3).not_null(), "when"), Column("n", types.int_())])
     assert spark_arrow_schema(schema).equals(
-        pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False), pa.field("n", pa.time64("ns"))]),
+        pa.schema([pa.field("at", pa.timestamp("us", "UTC"), nullable=False), pa.field("n", pa.int32())]),
         check_metadata=True,
     )
 
@@ -125,3 +127,32 @@ def test_time_is_found_inside_nested_types() -> None:
         == "b"
     )
     assert uses_time([Column("a", types.timestamp())]) is None
+
+
+@needs(4, 1, "type TIME")
+def test_times_travel_as_nanoseconds() -> None:
+    assert spark_arrow_schema(to_spark_schema([Column("n", types.time(3))])).field("n").type == pa.time64("ns")
+
+
+@pytest.mark.skipif(TIME_TYPE is not None, reason="this Spark has the type TIME")
+def test_a_spark_without_time_says_which_one_has_it() -> None:
+    with pytest.raises(UnsupportedOperation, match=r"type TIME needs Spark 4\.1 or newer"):
+        to_spark_type(types.array(types.time(3)))
+
+
+# ---- releases of PySpark --------------------------------------------------------------------------------------------
+
+
+def test_instants_are_exchanged_in_utc_whatever_the_release() -> None:
+    schema = StructType([StructField("a", spark_types.ArrayType(spark_types.TimestampType()))])
+    assert arrow_schema(schema).field("a").type.value_type == pa.timestamp("us", "UTC")
+
+
+def test_releases_are_compared_by_number() -> None:
+    assert release("4.10.2") > release("4.2.0.dev1") > release("4.0.5")
+    assert checkpoints_by_rename("4.0.5").endswith(".streaming.FileSystemBasedCheckpointFileManager")
+    assert checkpoints_by_rename("4.1.0").endswith(".streaming.checkpointing.FileSystemBasedCheckpointFileManager")
+
+
+def test_a_release_is_known_to_count_rows_without_columns_or_not() -> None:
+    assert counts_rows_without_columns() is (SPARK >= (4, 1))

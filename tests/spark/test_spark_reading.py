@@ -13,6 +13,7 @@ from forebay.kv.scanner import ScannerManager
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch as fetch_handler
+from tests.spark.releases import needs
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
@@ -331,6 +332,7 @@ def test_values_of_every_type_come_back_as_they_went_whatever_the_session_s_time
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@needs(4, 1, "type TIME")
 def test_time_columns_need_spark_s_setting_and_say_so(sql: Sql, spark: Any) -> None:
     conf = "spark.sql.timeType.enabled"
     spark.conf.set(conf, "true")

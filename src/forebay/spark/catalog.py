@@ -22,6 +22,7 @@ from forebay.spark.namespaces import Namespaces
 from forebay.spark.options import read_options, write_options
 from forebay.spark.procedures import PROCEDURES, SYSTEM_NAMESPACE, ProcedureProxy
 from forebay.spark.proxy import JavaProxy
+from forebay.spark.releases import TIME_TYPE
 from forebay.spark.scan_planning import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import from_spark_schema, from_spark_type, uses_time
 from forebay.spark.tables import NewTable, table_proxy
@@ -85,6 +86,11 @@ class ForebayCatalog(Namespaces):
         name = uses_time(info.schema.columns)
         if name is None:
             return
+        if TIME_TYPE is None:
+            raise UnsupportedOperation(
+                f"column '{name}' of table {info.path} has type TIME, which Spark {self.jvm.spark_version} does not "
+                "have: it needs Spark 4.1 or newer"
+            )
         if str(self._context.session.sessionState().conf().getConfString(_TIME_CONF, "false")).lower() != "true":
             raise UnsupportedOperation(
                 f"column '{name}' of table {info.path} has type TIME, which Spark knows only with {_TIME_CONF}=true: "

@@ -1,4 +1,4 @@
-"""Spark's JVM, through py4j. What depends on the version of Spark is in this module and nowhere else.
+"""Spark's JVM, through py4j. What depends on the version of Spark is here, and for Python in forebay.spark.releases.
 
 Public API of Spark (interfaces under `org.apache.spark.sql.connector`) is stable; these points are not, and are known
 for PySpark 4.0 to 4.3:

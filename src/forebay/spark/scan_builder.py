@@ -25,6 +25,7 @@ from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.reading import SplitsPartition
+from forebay.spark.releases import counts_rows_without_columns
 from forebay.spark.scan_planning import ScanPlan, Wanted
 
 _READ = CONNECTOR + "read."
@@ -72,7 +73,11 @@ class ScanBuilder(JavaProxy):
         self._limit: int | None = None
 
     def pruneColumns(self, schema: JavaObject) -> None:
-        self._schema = self.jvm.python_schema(schema)
+        """Spark asks for no column at all to count rows. Where it cannot count those, the narrowest one is read."""
+        wanted = self.jvm.python_schema(schema)
+        if not wanted.fields and not counts_rows_without_columns():
+            wanted = StructType([min(self._readable.schema.fields, key=lambda field: value_bytes(field.dataType))])
+        self._schema = wanted
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """Returns those that Spark still has to evaluate: all but the ones on partition keys."""

@@ -16,16 +16,15 @@ metadata of Spark's fields, as Spark itself does it. Struct fields keep their de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as spark_types
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, walk
+from forebay.spark.releases import TIME_TYPE, arrow_schema
 
 MICROSECOND_DIGITS = 6
 """Spark's timestamps and times end here."""
@@ -62,7 +61,6 @@ _FROM_SPARK: dict[type[spark_types.DataType], DataType] = {
     spark_types.TimestampNTZType: types.timestamp(MICROSECOND_DIGITS),
     spark_types.TimestampType: types.timestamp_ltz(MICROSECOND_DIGITS),
 }
-_TIME_TYPE: Any = getattr(spark_types, "TimeType", None)
 
 
 # ---- Fluss -> Spark -------------------------------------------------------------------------------------------------
@@ -77,9 +75,9 @@ def to_spark_type(t: DataType) -> spark_types.DataType:
         case TypeRoot.DECIMAL:
             return spark_types.DecimalType(t.precision or 0, t.scale or 0)
         case TypeRoot.TIME:
-            if _TIME_TYPE is None:
+            if TIME_TYPE is None:
                 raise UnsupportedOperation("type TIME needs Spark 4.1 or newer")
-            made: spark_types.DataType = _TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
+            made: spark_types.DataType = TIME_TYPE(min(t.precision or 0, MICROSECOND_DIGITS))
             return made
         case TypeRoot.ARRAY:
             element = types.child(t.element)
@@ -113,7 +111,7 @@ def uses_time(columns: Sequence[Column]) -> str | None:
 
 def spark_arrow_schema(schema: spark_types.StructType) -> pa.Schema:
     """The Arrow schema that Spark expects for rows of `schema`, to the last label."""
-    return to_arrow_schema(_without_metadata(schema), timezone="UTC")
+    return arrow_schema(_without_metadata(schema))
 
 
 def _without_metadata(schema: spark_types.StructType) -> spark_types.StructType:
@@ -139,7 +137,7 @@ def from_spark_type(t: spark_types.DataType, path: str) -> DataType:
         return types.char(t.length)
     if isinstance(t, spark_types.DecimalType):
         return types.decimal(t.precision, t.scale)
-    if _TIME_TYPE is not None and isinstance(t, _TIME_TYPE):
+    if TIME_TYPE is not None and isinstance(t, TIME_TYPE):
         return types.time(t.precision)
     if isinstance(t, spark_types.ArrayType):
         return types.array(_nullable(from_spark_type(t.elementType, f"{path}.element"), t.containsNull))

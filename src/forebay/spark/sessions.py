@@ -22,7 +22,6 @@ _ARROW_BYTES_VALUE = str((1 << 31) - 1)
 still end at spark.sql.execution.arrow.maxRecordsPerBatch rows."""
 
 _CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
-_CHECKPOINTS_BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 _START_SETTINGS = {
     # Unix sockets between the JVM and Python halve what starting a task costs.
@@ -89,12 +88,14 @@ def session(
     ensure_java()
     from pyspark.sql import SparkSession as Session
 
+    from forebay.spark.releases import checkpoints_by_rename
+
     # Workers run the same Python as the driver.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = Session.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    chosen = {**_START_SETTINGS, **({_CHECKPOINTS: _CHECKPOINTS_BY_RENAME} if local_checkpoints else {})}
+    chosen = {**_START_SETTINGS, **({_CHECKPOINTS: checkpoints_by_rename()} if local_checkpoints else {})}
     for key, value in {**chosen, **(conf or {})}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else value)
     made = builder.getOrCreate()

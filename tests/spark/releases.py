@@ -1,0 +1,15 @@
+"""Which PySpark the tests run on, and what it cannot do."""
+
+from __future__ import annotations
+
+import pyspark
+import pytest
+
+from forebay.spark.releases import release
+
+SPARK = release(pyspark.__version__)
+
+
+def needs(major: int, minor: int, what: str) -> pytest.MarkDecorator:
+    """Skips a test of `what`, which Spark offers from this release on."""
+    return pytest.mark.skipif((major, minor) > SPARK, reason=f"Spark {pyspark.__version__} has no {what}")
