@@ -5,29 +5,17 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
-from operator import and_
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.cli.conditions import column_names, conjunction, typed_values
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.client.connection import Connection, connect
 from forebay.client.table import Table
-from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
-
-_OPERATORS = {
-    "=": LeafFunction.EQUAL,
-    "!=": LeafFunction.NOT_EQUAL,
-    "<": LeafFunction.LESS_THAN,
-    "<=": LeafFunction.LESS_OR_EQUAL,
-    ">": LeafFunction.GREATER_THAN,
-    ">=": LeafFunction.GREATER_OR_EQUAL,
-}
-_CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*$", re.DOTALL)
+from forebay.metadata.predicate import Predicate
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -280,33 +268,20 @@ def _pairs(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def _typed(table: Table, column: str, texts: list[str]) -> pa.Array:
     """Text -> values of a column's type. Raises `InvalidRequest`, which names the column and the text."""
-    data_type = table.arrow_schema.field(table.schema.column(column).name).type
-    try:
-        if pa.types.is_timestamp(data_type) and data_type.tz:
-            return pa.array(texts).cast(pa.timestamp(data_type.unit)).cast(data_type)
-        if pa.types.is_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
-            return pa.array([bytes.fromhex(text) for text in texts], data_type)
-        return pa.array(texts).cast(data_type)
-    except (pa.ArrowException, ValueError) as e:
-        raise InvalidRequest(f"column {column} of {table.path} is {data_type}; {', '.join(texts)} is not: {e}") from e
+    return typed_values(str(table.path), column, _type_of(table, column), texts)
+
+
+def _type_of(table: Table, column: str) -> pa.DataType:
+    return table.arrow_schema.field(table.schema.column(column).name).type
 
 
 def _columns(options: argparse.Namespace) -> list[str] | None:
-    return None if options.columns is None else [name.strip() for name in options.columns.split(",")]
+    return column_names(options.columns)
 
 
 def _predicate(table: Table, conditions: list[str]) -> Predicate | None:
     """The conjunction of `--where` conditions."""
-    leaves: list[Predicate] = []
-    for condition in conditions:
-        match = _CONDITION.match(condition)
-        if match is None:
-            raise InvalidRequest(f"--where {condition!r} is not COLUMN OP VALUE, with OP one of {' '.join(_OPERATORS)}")
-        name, operator, text = match.groups()
-        if len(text) >= 2 and text[0] == text[-1] == "'":
-            text = text[1:-1]
-        leaves.append(Leaf(_OPERATORS[operator], name, (_typed(table, name, [text])[0].as_py(),)))
-    return reduce(and_, leaves) if leaves else None
+    return conjunction(str(table.path), lambda column: _type_of(table, column), conditions)
 
 
 class _Browse:

@@ -27,6 +27,7 @@ COMMANDS = {
     "get": _Command("forebay.cli.browse", "look rows up by primary key"),
     "scan": _Command("forebay.cli.browse", "read a whole table"),
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
+    "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),
     "doctor": _Command("forebay.cli.doctor", "check this machine: Python, compiler, Java, Spark, disk"),
 }
 

@@ -1,0 +1,29 @@
+"""A Python engine for Apache Paimon's table format: read, write, merge, commit, compact, stream, maintain.
+
+It stands alone: nothing of the stream side is imported here. Formats and semantics are Apache Paimon's, whose documents
+(docs/concepts/spec) and Java sources are the last word; words are Paimon's too (snapshot, manifest, bucket, level,
+sorted run, merge engine, changelog producer).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forebay.paimon.catalog.catalog import Catalog
+    from forebay.paimon.table import Table
+
+__all__ = ["Catalog", "Table"]
+
+
+def __getattr__(name: str) -> Any:
+    """The names for users, imported when first asked for: who needs one part of the engine loads no other."""
+    if name == "Catalog":
+        from forebay.paimon.catalog.catalog import Catalog
+
+        return Catalog
+    if name == "Table":
+        from forebay.paimon.table import Table
+
+        return Table
+    raise AttributeError(f"module 'forebay.paimon' has no attribute '{name}'")

@@ -1,0 +1,164 @@
+"""The file system catalog: a warehouse directory with `<database>.db/<table>` in it, and nothing else to run.
+
+A database is its directory; a table is a directory with a schema file. Creating the first schema file makes a table,
+so two creators cannot both win.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.definition import Columns, new_schema
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.lock import CommitLock
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.table import Table
+
+DATABASE_SUFFIX = ".db"
+_BRANCH_MARK = "$branch_"
+
+
+class FileSystemCatalog(Catalog):
+    """Databases and tables below one directory. Thread-safe."""
+
+    def __init__(
+        self,
+        io: FileIO,
+        warehouse: str,
+        *,
+        lock: CommitLock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        self.io, self.warehouse = io, warehouse.rstrip("/")
+        self._lock, self._clock, self._ids = lock, clock, ids
+
+    def lock_of(self, name: str) -> CommitLock | None:
+        """What makes commits to table `name` exclusive where the file system does not."""
+        return self._lock
+
+    # -- databases ----------------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        names = (s.path.rstrip("/").rpartition("/")[2] for s in self.io.list(self.warehouse) if s.is_directory)
+        return sorted(name.removesuffix(DATABASE_SUFFIX) for name in names if name.endswith(DATABASE_SUFFIX))
+
+    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+        path = self._database_path(name)
+        if self.io.exists(path):
+            if ignore_if_exists:
+                return
+            raise AlreadyExists(f"database '{name}' exists already in {self.warehouse}")
+        self.io.make_directory(path)
+
+    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
+        if not self._database_exists(name):
+            if ignore_if_missing:
+                return
+            raise self._no_database(name)
+        tables = self.list_tables(name)
+        if tables and not cascade:
+            raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
+        self.io.delete_directory(self._database_path(name))
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        path = self._database_path(database)
+        if not self._database_exists(database):
+            raise self._no_database(database)
+        directories = [s.path.rstrip("/") for s in self.io.list(path) if s.is_directory]
+        return sorted(d.rpartition("/")[2] for d in directories if self.io.list(f"{d}/schema"))
+
+    def create_table(
+        self,
+        name: str,
+        columns: Columns,
+        *,
+        primary_keys: Iterable[str] = (),
+        partition_keys: Iterable[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        ignore_if_exists: bool = False,
+    ) -> Table:
+        database, _ = self._split(name)
+        if not self._database_exists(database):
+            raise self._no_database(database)
+        schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
+        try:
+            self._create(name, schema)
+        except AlreadyExists as e:
+            if not ignore_if_exists:
+                raise AlreadyExists(f"table '{name}' exists already") from e
+        return self.get_table(name)
+
+    def _create(self, name: str, schema: TableSchema) -> None:
+        """Make the table. Raises `AlreadyExists` if there is one."""
+        SchemaManager(self.io, PathFactory(self.table_path(name)), self.lock_of(name), self._clock).create(schema)
+
+    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+        plain, mark, named = name.partition(_BRANCH_MARK)
+        try:
+            return Table(
+                self.io,
+                self.table_path(plain),
+                name=plain,
+                branch=branch or (named if mark else MAIN_BRANCH),
+                options=options,
+                lock=self.lock_of(plain),
+                clock=self._clock,
+                ids=self._ids,
+            )
+        except NotFound as e:
+            raise NotFound(f"there is no table '{name}' in {self.warehouse}") from e
+
+    def table_exists(self, name: str) -> bool:
+        return bool(self.io.list(f"{self.table_path(name)}/schema"))
+
+    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+        if not self.table_exists(name):
+            if ignore_if_missing:
+                return
+            raise NotFound(f"there is no table '{name}' in {self.warehouse}")
+        self.io.delete_directory(self.table_path(name))
+
+    def rename_table(self, name: str, new_name: str) -> None:
+        """Move a table. Raises `AlreadyExists` if the new name is taken. Not atomic on object stores."""
+        if not self.table_exists(name):
+            raise NotFound(f"there is no table '{name}' in {self.warehouse}")
+        if not self._database_exists(self._split(new_name)[0]):
+            raise self._no_database(self._split(new_name)[0])
+        try:
+            self.io.rename(self.table_path(name), self.table_path(new_name))
+        except Conflict as e:
+            raise AlreadyExists(f"table '{new_name}' exists already") from e
+
+    # -- paths --------------------------------------------------------------------------------------------------------
+
+    def table_path(self, name: str) -> str:
+        """The directory of table `database.table`."""
+        database, table = self._split(name)
+        return join(self._database_path(database), table)
+
+    def _split(self, name: str) -> tuple[str, str]:
+        database, dot, table = name.partition(".")
+        if not dot or not database or not table or "/" in name:
+            raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+        return database, table
+
+    def _database_path(self, name: str) -> str:
+        if not name or "/" in name or "." in name:
+            raise InvalidRequest(f"'{name}' cannot name a database")
+        return join(self.warehouse, name + DATABASE_SUFFIX)
+
+    def _database_exists(self, name: str) -> bool:
+        return self.io.exists(self._database_path(name)) or bool(self.io.list(self._database_path(name)))
+
+    def _no_database(self, name: str) -> NotFound:
+        return NotFound(f"there is no database '{name}' in {self.warehouse}; there are {self.list_databases()}")

@@ -1,0 +1,191 @@
+"""The REST catalog: a server knows the tables and makes every commit; files are read and written where they are.
+
+A commit writes its files and manifests as always, and then asks the server to make the snapshot instead of creating
+the snapshot's file. Schemas are changed by the server, too: use `RestCatalog.alter_table`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.definition import Columns, new_schema
+from forebay.paimon.catalog.rest_api import RestApi
+from forebay.paimon.catalog.rest_messages import change_to_json, new_table_to_json
+from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID
+from forebay.paimon.format.snapshot_json import parse_snapshot, snapshot_to_json
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.io.opening import open_file_io
+from forebay.paimon.store.paths import MAIN_BRANCH
+from forebay.paimon.store.schema_changes import SchemaChange
+from forebay.paimon.table import Table
+
+_BRANCH_MARK = "$branch_"
+_SNAPSHOT = re.compile(r"(?:/branch/branch-(?P<branch>[^/]+))?/snapshot/snapshot-(?P<id>\d+)$")
+
+
+class RestCatalog(Catalog):
+    """Databases and tables that a server knows. Thread-safe."""
+
+    def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
+        """`options`: `uri`, `warehouse`, `token.provider` (bear), `token`, `header.*`, and those of file systems."""
+        self._api = RestApi(options, clock)
+        self._clock, self._ids = clock, ids
+        if self._api.options.get("data-token.enabled", "false").lower() == "true":
+            raise UnsupportedOperation(
+                "this REST catalog gives out tokens for data (data-token.enabled), which is not supported; give the "
+                "file system's own credentials, and let the server switch it off"
+            )
+
+    # -- databases ----------------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        return sorted(self._api.listed("databases", "databases"))
+
+    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+        try:
+            self._api.post("databases", body={"name": name, "options": {}})
+        except AlreadyExists:
+            if not ignore_if_exists:
+                raise
+
+    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
+        try:
+            tables = self.list_tables(name)
+            if tables and not cascade:
+                raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
+            for table in tables:
+                self.drop_table(f"{name}.{table}", ignore_if_missing=True)
+            self._api.delete("databases", name)
+        except NotFound:
+            if not ignore_if_missing:
+                raise
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        return sorted(self._api.listed("tables", "databases", database, "tables"))
+
+    def create_table(
+        self,
+        name: str,
+        columns: Columns,
+        *,
+        primary_keys: Iterable[str] = (),
+        partition_keys: Iterable[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        ignore_if_exists: bool = False,
+    ) -> Table:
+        database, table = _split(name)
+        schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
+        try:
+            self._api.post("databases", database, "tables", body=new_table_to_json(database, table, schema))
+        except AlreadyExists as e:
+            if not ignore_if_exists:
+                raise AlreadyExists(f"table '{name}' exists already: {e.message}") from e
+        return self.get_table(name)
+
+    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+        plain, mark, named = name.partition(_BRANCH_MARK)
+        database, table = _split(plain)
+        found = self._api.get("databases", database, "tables", table)
+        path = str(found["path"])
+        # Servers name local files in the form file:/lake, which is no URI of ours.
+        path = path.removeprefix("file:") if re.match(r"file:/(?!/)", path) else path
+        return Table(
+            open_file_io(path, self._api.options),
+            path,
+            name=plain,
+            branch=branch or (named if mark else MAIN_BRANCH),
+            options=options,
+            lock=RestCommits(self._api, database, table, found.get("id")),
+            clock=self._clock,
+            ids=self._ids,
+        )
+
+    def alter_table(self, name: str, changes: Sequence[SchemaChange]) -> Table:
+        database, table = _split(name)
+        body = {"changes": [change_to_json(change) for change in changes]}
+        self._api.post("databases", database, "tables", table, body=body)
+        return self.get_table(name)
+
+    def table_exists(self, name: str) -> bool:
+        database, table = _split(name)
+        try:
+            self._api.get("databases", database, "tables", table)
+        except NotFound:
+            return False
+        return True
+
+    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+        database, table = _split(name)
+        try:
+            self._api.delete("databases", database, "tables", table)
+        except NotFound:
+            if not ignore_if_missing:
+                raise
+
+    def rename_table(self, name: str, new_name: str) -> None:
+        source, target = _split(name), _split(new_name)
+        body = {
+            "source": {"database": source[0], "object": source[1]},
+            "destination": {"database": target[0], "object": target[1]},
+        }
+        self._api.post("tables", "rename", body=body)
+
+
+class RestCommits:
+    """Commits to one table by the server. See `forebay.paimon.store.lock.CatalogCommits`."""
+
+    def __init__(self, api: RestApi, database: str, table: str, table_id: str | None) -> None:
+        self._api, self._database, self._table, self._id = api, database, table, table_id
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Nothing to wait for: the server sees to it that one commit wins."""
+        return contextlib.nullcontext()
+
+    def create(self, io: FileIO, path: str, data: bytes) -> bool:
+        """Have the server make the snapshot that would be file `path`; False if another one is there already."""
+        place = _SNAPSHOT.search(path)
+        if place is None:
+            raise UnsupportedOperation(
+                f"{path} belongs to a table of a REST catalog, whose server writes it; change the schema by "
+                "alter_table of the catalog"
+            )
+        snapshot = parse_snapshot(data)
+        body: dict[str, Any] = {
+            "tableId": self._id,
+            "baseSnapshotUuid": self._uuid_before(io, path, snapshot.id),
+            "snapshot": snapshot_to_json(snapshot),
+            "statistics": [],
+        }
+        branch = place["branch"]
+        table = self._table if branch is None else f"{self._table}{_BRANCH_MARK}{branch}"
+        answer = self._api.post("databases", self._database, "tables", table, "commit", body=body)
+        return bool(answer.get("success"))
+
+    def _uuid_before(self, io: FileIO, path: str, snapshot_id: int) -> str | None:
+        if snapshot_id == FIRST_SNAPSHOT_ID:
+            return None
+        before = f"{path.rpartition('-')[0]}-{snapshot_id - 1}"
+        try:
+            uuid = json.loads(io.read(before)).get("uuid")
+        except NotFound:
+            return None
+        return None if uuid is None else str(uuid)
+
+
+def _split(name: str) -> tuple[str, str]:
+    database, dot, table = name.partition(".")
+    if not dot or not database or not table or "/" in name:
+        raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+    return database, table

@@ -1,0 +1,142 @@
+"""The HTTP side of a REST catalog: requests in, JSON out, errors as ours. See Paimon's rest-catalog-open-api.yaml."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote_plus, urlencode
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import (
+    AccessDenied,
+    AlreadyExists,
+    CorruptData,
+    ForebayError,
+    InvalidRequest,
+    NotFound,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
+
+_TIMEOUT_SECONDS = 180
+_TRIES = 6
+_FIRST_WAIT_SECONDS = 0.1
+_HEADER = "header."
+
+_KINDS: dict[int, type[ForebayError]] = {
+    400: InvalidRequest,
+    401: AccessDenied,
+    403: AccessDenied,
+    404: NotFound,
+    409: AlreadyExists,
+    429: Unavailable,
+    501: UnsupportedOperation,
+    503: Unavailable,
+}
+"""All other codes are a `StorageFailure`: it is not known what the server has done."""
+
+
+class RestApi:
+    """A server's resources. Thread-safe. `options` are the caller's, with what the server's configuration adds."""
+
+    def __init__(self, options: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
+        """Asks the server for its configuration. Raises `InvalidRequest`, `AccessDenied`, `Unavailable`."""
+        uri = options.get("uri", "")
+        if not uri.startswith(("http://", "https://")):
+            raise InvalidRequest(f"a REST catalog needs option 'uri', such as http://host:8080; it is {uri!r}")
+        self._uri, self._clock = uri.rstrip("/"), clock
+        self._headers = {**_headers_in(options), **_authorization(options)}
+        warehouse = options.get("warehouse")
+        config = self._send("GET", "/v1/config", {"warehouse": warehouse} if warehouse else {})
+        merged = {**(config.get("defaults") or {}), **options, **(config.get("overrides") or {})}
+        self.options: dict[str, str] = {str(k): str(v) for k, v in merged.items() if v is not None}
+        self._headers = {**_headers_in(self.options), **self._headers}
+        prefix = self.options.get("prefix")
+        self._root = "/v1" + (f"/{quote_plus(prefix)}" if prefix else "")
+
+    def get(self, *path: str) -> dict[str, Any]:
+        return self._send("GET", self._path(path), {})
+
+    def post(self, *path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return self._send("POST", self._path(path), {}, body)
+
+    def delete(self, *path: str) -> None:
+        self._send("DELETE", self._path(path), {})
+
+    def listed(self, member: str, *path: str) -> Iterator[Any]:
+        """What a list has in `member`, page by page."""
+        query: dict[str, str] = {}
+        while True:
+            page = self._send("GET", self._path(path), query)
+            yield from page.get(member) or []
+            token = page.get("nextPageToken")
+            if not token:
+                return
+            query = {"pageToken": str(token)}
+
+    def _path(self, parts: tuple[str, ...]) -> str:
+        return "/".join([self._root, *map(quote_plus, parts)])
+
+    def _send(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        url = self._uri + path + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Accept": "application/json", "Content-Type": "application/json", **self._headers}
+        wait = _FIRST_WAIT_SECONDS
+        for left in reversed(range(_TRIES)):
+            request = urllib.request.Request(url, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+                    return _parsed(url, answer.read())
+            except urllib.error.HTTPError as e:
+                error = _error(method, url, e)
+            except (OSError, http.client.HTTPException) as e:
+                if method != "GET":  # the request may have been carried out
+                    raise StorageFailure(f"{method} {url}: the connection failed: {e}") from e
+                error = Unavailable(f"{method} {url}: {e}")
+            # A server that says "unavailable" has done nothing, so that any request may be repeated.
+            if not isinstance(error, Unavailable) or left == 0:
+                raise error
+            self._clock.sleep(wait)
+            wait *= 2
+        raise AssertionError("unreachable")
+
+
+def _parsed(url: str, data: bytes) -> dict[str, Any]:
+    try:
+        node = json.loads(data) if data.strip() else {}
+    except ValueError as e:
+        raise CorruptData(f"{url} did not answer with JSON: {data[:100]!r}") from e
+    return node if isinstance(node, dict) else {}
+
+
+def _error(method: str, url: str, failure: urllib.error.HTTPError) -> ForebayError:
+    with failure:
+        text = failure.read().decode(errors="replace")
+    try:
+        message = json.loads(text)["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text[:200] or failure.reason
+    kind = _KINDS.get(failure.code, StorageFailure)
+    return kind(f"{method} {url}: the server says {failure.code}: {message}")
+
+
+def _headers_in(options: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(_HEADER): value for key, value in options.items() if key.startswith(_HEADER)}
+
+
+def _authorization(options: Mapping[str, str]) -> dict[str, str]:
+    provider = options.get("token.provider")
+    if provider is None and "token" not in options:
+        return {}
+    if provider not in (None, "bear"):
+        raise UnsupportedOperation(f"option 'token.provider' is {provider!r}; supported: bear")
+    if not options.get("token"):
+        raise InvalidRequest("option 'token.provider' is 'bear', which needs option 'token'")
+    return {"Authorization": f"Bearer {options['token']}"}

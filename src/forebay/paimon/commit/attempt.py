@@ -1,0 +1,361 @@
+"""One commit from the first try to success or failure: see `forebay.paimon.commit.committer`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from forebay.base.clock import Clock
+from forebay.base.errors import Conflict, ForebayError, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.ids import IdSource
+from forebay.paimon.commit.changes import Changes, record_count
+from forebay.paimon.commit.conflicts import ConflictChecker
+from forebay.paimon.commit.index_files import combine_index_files
+from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
+from forebay.paimon.format.snapshot_json import format_snapshot
+from forebay.paimon.store.lock import CommitLock, create_exclusively
+from forebay.paimon.store.manifest_merge import ManifestMerge, merge_manifests
+from forebay.paimon.store.manifests import ManifestStore, PartitionPruner
+from forebay.paimon.store.paths import new_uuid
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+
+WRITER_VERSION = "forebay"
+
+_JITTER = 0.2
+_NOTHING_MERGED = ManifestMerge((), ())
+
+ChangesProvider = Callable[[Snapshot | None], Changes]
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What to write into the snapshot besides the changes.
+
+    `fixed_changes`: the changes are the same whatever the latest snapshot is. `merge_manifests`: all that can be.
+    """
+
+    kind: CommitKind
+    identifier: int
+    watermark: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    check_conflicts: bool = False
+    fixed_changes: bool = True
+    merge_manifests: bool = False
+    statistics: str | None = None
+
+
+@dataclass
+class _Delta:
+    """Manifests of the changes themselves; kept from attempt to attempt while the changes stay the same."""
+
+    files: tuple[str, int] | None = None
+    changelog: tuple[str, int] | None = None
+    manifests: list[ManifestFileMeta] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        lists = [pair[0] for pair in (self.files, self.changelog) if pair is not None]
+        return [*lists, *(m.file_name for m in self.manifests)]
+
+
+@dataclass
+class _Base:
+    """Manifests of what was there before, written for one attempt."""
+
+    merge: ManifestMerge = _NOTHING_MERGED
+    manifest_list: tuple[str, int] | None = None
+    index: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.manifest_list and self.manifest_list[0], self.index) if name is not None]
+
+
+class CommitLoop:
+    """Tries to commit until it succeeds, conflicts, or is out of tries (`commit.max-retries`, `commit.timeout`)."""
+
+    def __init__(
+        self,
+        snapshots: SnapshotManager,
+        schemas: SchemaManager,
+        manifests: ManifestStore,
+        user: str,
+        lock: CommitLock | None,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self.snapshots, self.schemas, self.manifests = snapshots, schemas, manifests
+        self.user, self.lock, self.clock, self.ids = user, lock, clock, ids
+        self.checker = ConflictChecker(manifests.schema, user)
+
+    def run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
+        """The snapshot that `request` became. `provider` gives the changes that follow on the latest snapshot.
+
+        Raises `Conflict` (nothing committed, manifests deleted again) or `StorageFailure` (if its message says that
+        the outcome is unknown, nothing is deleted).
+        """
+        return _Attempts(self, request, provider).run()
+
+
+class _Attempts:
+    """The state of one run."""
+
+    def __init__(self, loop: CommitLoop, request: CommitRequest, provider: ChangesProvider) -> None:
+        self._loop, self._request, self._provider = loop, request, provider
+        self._snapshots, self._manifests = loop.snapshots, loop.manifests
+        self._delta: _Delta | None = None
+        self._merge: ManifestMerge | None = None  # of a lost attempt, perhaps still of use
+        self._merge_again = True
+
+    def run(self) -> Snapshot:
+        options = self._manifests.options
+        started = self._loop.clock.monotonic()
+        retries = 0
+        while True:
+            made = self._attempt()
+            if made is not None:
+                return made
+            waited_ms = (self._loop.clock.monotonic() - started) * 1000
+            timeout_ms = options.commit_timeout_ms
+            if retries >= options.commit_max_retries or (timeout_ms is not None and waited_ms > timeout_ms):
+                self._clean_up()
+                raise Conflict(
+                    f"gave up committing to {self._manifests.paths.root} after {retries + 1} tries in {waited_ms:.0f} "
+                    "ms: others were always faster; raise 'commit.max-retries', or commit less often"
+                )
+            self._wait(retries)
+            retries += 1
+
+    def _wait(self, retries: int) -> None:
+        options = self._manifests.options
+        wait_ms = min(options.commit_min_retry_wait_ms * 2 ** min(retries, 32), options.commit_max_retry_wait_ms)
+        self._loop.clock.sleep(wait_ms * (1 + self._loop.ids.uniform(0, _JITTER)) / 1000)
+
+    def _attempt(self) -> Snapshot | None:
+        """One try: the snapshot made, or None if somebody else was faster."""
+        base = _Base()
+        try:
+            latest = self._snapshots.latest()
+            changes = self._provider(latest)
+            changes = self._checked(latest, changes)
+            snapshot = self._prepare(latest, changes, base)
+        except BaseException:
+            self._drop(base)
+            self._clean_up()
+            raise
+        try:
+            ours = self._create(snapshot)
+        except UnsupportedOperation:  # this store can never do it: nothing was created
+            self._drop(base)
+            self._clean_up()
+            raise
+        if ours:
+            self._snapshots.write_latest_hint(snapshot.id)
+            return snapshot
+        self._manifests.delete(base.names)
+        self._merge, self._merge_again = (base.merge if base.merge.written else None), False
+        if not self._request.fixed_changes:
+            self._drop_delta()
+        return None
+
+    # ---- checking --------------------------------------------------------------------------------------------------
+
+    def _checked(self, latest: Snapshot | None, changes: Changes) -> Changes:
+        """`changes`, if they can follow on `latest`. Raises `Conflict`."""
+        if latest is None:
+            if any(e.kind is FileKind.DELETE for e in changes.files):
+                self._loop.checker.check([], changes, "nobody", (), is_overwrite=True)
+            return changes
+        discard = self._manifests.options.commit_discard_duplicate_files and self._request.kind is CommitKind.APPEND
+        if not (self._request.check_conflicts or discard):
+            self._check_bucket_counts(latest, changes)
+            return changes
+        base = self._manifests.live_files(latest, changes.partitions)
+        if discard:
+            there = {e.identity for e in base}
+            changes = Changes([e for e in changes.files if e.identity not in there], changes.changelog, changes.index)
+        index = self._manifests.read_index(latest.index_manifest) if changes.index else []
+        is_overwrite = self._request.kind is CommitKind.OVERWRITE
+        self._loop.checker.check(base, changes, latest.commit_user, index, is_overwrite)
+        return changes
+
+    def _check_bucket_counts(self, latest: Snapshot, changes: Changes) -> None:
+        """Raise `Conflict` if appended files have another bucket count than their partitions.
+
+        The newest addition to a partition tells its count. Manifests are read from the newest on, until each
+        partition is found; only where counts seem to differ, all is read.
+        """
+        partitions = {e.partition for e in changes.files if e.kind is FileKind.ADD and e.total_buckets > 0}
+        if not partitions:
+            return
+        known: dict[bytes, int] = {}
+        pruner = PartitionPruner(self._manifests.partitions, partitions)
+        for manifest in reversed(self._manifests.data_manifests(latest)):
+            if len(known) == len(partitions):
+                break
+            if not pruner.may_be_in(manifest):
+                continue
+            for e in reversed(self._manifests.read(manifest.file_name)):
+                if e.partition in partitions and e.kind is FileKind.ADD and e.total_buckets > 0:
+                    known.setdefault(e.partition, e.total_buckets)
+        try:
+            self._loop.checker.check_bucket_counts(changes.files, known)
+        except Conflict:
+            live = self._manifests.live_files(latest, partitions)
+            self._loop.checker.check_bucket_counts([*live, *changes.files])
+
+    # ---- preparing -------------------------------------------------------------------------------------------------
+
+    def _prepare(self, latest: Snapshot | None, changes: Changes, base: _Base) -> Snapshot:
+        """Write all manifests of an attempt, noting them in `base` and `_delta`; the snapshot to create."""
+        request = self._request
+        before = [] if latest is None else self._manifests.data_manifests(latest)
+        base.manifest_list = self._manifests.write_list(self._merged(before, base))
+        delta = self._write_delta(changes)
+        index = None if latest is None else latest.index_manifest
+        if changes.index:
+            entries = combine_index_files(self._manifests.schema, self._manifests.read_index(index), changes.index)
+            index = base.index = self._manifests.write_index(entries)
+        schema_id = self._loop.schemas.latest().id
+        delta_count = record_count(changes.files)
+        if delta.files is None:
+            raise StorageFailure("internal: a commit without a delta manifest list")
+        return Snapshot(
+            id=FIRST_SNAPSHOT_ID if latest is None else latest.id + 1,
+            schema_id=schema_id,
+            base_manifest_list=base.manifest_list[0],
+            base_manifest_list_size=base.manifest_list[1],
+            delta_manifest_list=delta.files[0],
+            delta_manifest_list_size=delta.files[1],
+            changelog_manifest_list=delta.changelog and delta.changelog[0],
+            changelog_manifest_list_size=delta.changelog and delta.changelog[1],
+            changelog_record_count=record_count(changes.changelog) if changes.changelog else None,
+            index_manifest=index,
+            commit_user=self._loop.user,
+            commit_identifier=request.identifier,
+            commit_kind=request.kind,
+            time_millis=self._loop.clock.now_ms(),
+            total_record_count=(0 if latest is None else latest.total_record_count) + delta_count,
+            delta_record_count=delta_count,
+            watermark=_later(request.watermark, None if latest is None else latest.watermark),
+            statistics=request.statistics or self._inherited_statistics(latest, schema_id),
+            properties=dict(request.properties) or None,
+            next_row_id=None if latest is None else latest.next_row_id,
+            uuid=new_uuid(self._loop.ids),
+            writer_version=WRITER_VERSION,
+        )
+
+    def _merged(self, before: list[ManifestFileMeta], base: _Base) -> list[ManifestFileMeta]:
+        """`before`, merged if it is time; after a lost race only if the merge done for it is still of use."""
+        if self._merge_again:
+            base.merge = merge_manifests(self._manifests, before, force=self._request.merge_manifests)
+            return list(base.merge.after)
+        if self._merge is None:
+            return before
+        merge, self._merge = self._merge, None
+        reused = merge.applied_to(before)
+        if reused is None:
+            self._manifests.delete(m.file_name for m in merge.written)
+            return before
+        base.merge = ManifestMerge(tuple(before), reused, merge.written)
+        return list(reused)
+
+    def _write_delta(self, changes: Changes) -> _Delta:
+        if self._delta is None:
+            self._delta = _Delta()
+        delta = self._delta
+        if delta.files is None:
+            delta.files = self._write_list_of(delta, changes.files)
+        if delta.changelog is None and changes.changelog:
+            delta.changelog = self._write_list_of(delta, changes.changelog)
+        return delta
+
+    def _write_list_of(self, delta: _Delta, entries: list[ManifestEntry]) -> tuple[str, int]:
+        written = self._manifests.write(entries)
+        delta.manifests.extend(written)
+        return self._manifests.write_list(written)
+
+    def _inherited_statistics(self, latest: Snapshot | None, schema_id: int) -> str | None:
+        """The statistics file of `latest`, unless it is about an older schema."""
+        if latest is None or latest.statistics is None:
+            return None
+        try:
+            node = json.loads(self._snapshots.io.read(self._manifests.paths.statistics(latest.statistics)))
+        except (ForebayError, ValueError):
+            return None  # statistics only help planning: a commit does not fail for them
+        return latest.statistics if node.get("schemaId") == schema_id else None
+
+    # ---- publishing ------------------------------------------------------------------------------------------------
+
+    def _create(self, snapshot: Snapshot) -> bool:
+        """Create the snapshot's file: True if it is ours, False if somebody else's. See the module's docstring."""
+        path = self._snapshots.files.path(snapshot.id)
+        data = format_snapshot(snapshot)
+        tries = self._manifests.options.commit_max_retries + 1
+        failure: Exception | None = None
+        for retry in range(tries):
+            try:
+                if create_exclusively(self._snapshots.io, path, data, self._loop.lock):
+                    return not self._is_stale(snapshot)
+                there = self._snapshots.find(snapshot.id)
+                if there is not None:
+                    return there.uuid == snapshot.uuid
+                if failure is None:
+                    return False  # it was there, and is gone since: not ours, for we had just begun
+            except (StorageFailure, Unavailable) as e:
+                failure = e
+            if retry + 1 < tries:
+                self._wait(retry)
+        raise StorageFailure(
+            f"the outcome of committing snapshot {snapshot.id} to {self._manifests.paths.root} is unknown: {failure}; "
+            "read the table, or repeat the commit by filter_and_commit, before you delete or repeat anything"
+        ) from failure
+
+    def _is_stale(self, snapshot: Snapshot) -> bool:
+        """Whether `snapshot`, just created, came so late that its id was used before and has expired since.
+
+        Its file is deleted then. The sign is a later snapshot while the one before is gone.
+        """
+        if snapshot.id == FIRST_SNAPSHOT_ID or self._snapshots.exists(snapshot.id - 1):
+            return False
+        later = [i for i in self._snapshots.ids() if i > snapshot.id]
+        if not later:
+            return False
+        if later[0] > snapshot.id + 1:
+            self._snapshots.delete(snapshot.id)
+            return True
+        following = self._snapshots.find(later[0])
+        ours = set() if self._delta is None else {m.file_name for m in self._delta.manifests}
+        if following is not None and ours:
+            named = {m.file_name for m in self._manifests.read_list(following.base_manifest_list)}
+            if ours <= named:
+                return False
+        raise StorageFailure(
+            f"snapshot {snapshot.id} of {self._manifests.paths.root} was committed while snapshots around it expired, "
+            "and whether the later ones contain it cannot be seen; read the table before you repeat the commit"
+        )
+
+    # ---- cleaning up -----------------------------------------------------------------------------------------------
+
+    def _drop(self, base: _Base) -> None:
+        self._manifests.delete([*base.names, *(m.file_name for m in base.merge.written)])
+
+    def _drop_delta(self) -> None:
+        if self._delta is not None:
+            self._manifests.delete(self._delta.names)
+            self._delta = None
+
+    def _clean_up(self) -> None:
+        """Delete what lost attempts left for later ones."""
+        self._drop_delta()
+        if self._merge is not None:
+            self._manifests.delete(m.file_name for m in self._merge.written)
+            self._merge = None
+
+
+def _later(a: int | None, b: int | None) -> int | None:
+    """The later of two watermarks."""
+    return b if a is None else a if b is None else max(a, b)

@@ -1,0 +1,324 @@
+"""Commits: how the work of writers becomes a snapshot that all readers see, or nothing.
+
+A commit reads the latest snapshot, checks that its changes agree with it, writes manifests, and creates the file
+`snapshot-<latest + 1>` if nobody else has. Who loses the race reads again, checks again, and tries again. New rows and
+what compaction did to old ones are two snapshots: readers of changes look at the first only.
+
+Every attempt's snapshot has a UUID. When the outcome of creating the file is unknown (a lost response), the file is
+read back: if it has our UUID, we won. As long as nobody has the id, the very same file is tried again, so a request
+that was late and lands after all does no harm.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.paimon.commit.attempt import CommitLoop, CommitRequest
+from forebay.paimon.commit.changes import Changes, collect_changes
+from forebay.paimon.commit.conflicts import ConflictChecker, overlapping
+from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
+from forebay.paimon.store.lock import CommitLock
+from forebay.paimon.store.manifests import ManifestStore, delete_quietly
+from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """The work of all writers up to a checkpoint of a stream: what `filter_and_commit` takes."""
+
+    identifier: int
+    messages: tuple[CommitMessage, ...]
+    watermark: int | None = None
+    properties: Mapping[str, str] | None = None
+
+
+class FileStoreCommit:
+    """Commits to one branch of a table as one user. Not thread-safe: use one for each thread.
+
+    A stream keeps its `user` through restarts; `filter_and_commit` knows by it what was committed before.
+    """
+
+    def __init__(
+        self,
+        io: FileIO,
+        paths: PathFactory,
+        schema: TableSchema,
+        user: str,
+        *,
+        lock: CommitLock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+        ignore_empty: bool = True,
+        manifests: ManifestStore | None = None,
+    ) -> None:
+        self.options = CoreOptions(schema.options)
+        self.options.check_supported()
+        self.io, self.paths, self.schema, self.user = io, paths, schema, user
+        self.snapshots = SnapshotManager(io, paths)
+        self.schemas = SchemaManager(io, paths, lock, clock)
+        self.manifests = manifests or ManifestStore(io, paths, schema)
+        self.ignore_empty = self.options.ignore_empty_commit(ignore_empty)
+        self._loop = CommitLoop(self.snapshots, self.schemas, self.manifests, user, lock, clock, ids)
+        self._checker = ConflictChecker(schema, user)
+        self._appended: frozenset[tuple[bytes, int, str]] = frozenset()
+
+    # ---- commits ---------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        messages: Iterable[CommitMessage],
+        identifier: int = BATCH_COMMIT_IDENTIFIER,
+        watermark: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        check_conflicts: bool = False,
+    ) -> list[Snapshot]:
+        """Commit new rows and compaction results; the snapshots made: none, one or two.
+
+        `check_conflicts` checks appended files too, against everything in their partitions; without it they are only
+        checked for their bucket count. Raises `Conflict` if the work cannot follow on what others committed: nothing
+        was committed then (or only the new rows, if compaction failed), and the caller may `abort`. Raises
+        `StorageFailure` if the outcome stays unknown.
+        """
+        append, compact = collect_changes(messages)
+        self._appended = frozenset()
+        self._checker.check_bucket_counts(append.files)
+        made = []
+        if not (append.is_empty and self.ignore_empty):
+            kind = CommitKind.OVERWRITE if append.removes_rows else CommitKind.APPEND
+            check = check_conflicts or kind is CommitKind.OVERWRITE
+            request = CommitRequest(kind, identifier, watermark, properties or {}, check_conflicts=check)
+            made.append(self._loop.run(request, lambda _: append))
+            self._appended = _names([*append.files, *append.changelog])
+        if not compact.is_empty:
+            request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
+            made.append(self._loop.run(request, lambda _: compact))
+        return made
+
+    def filter_and_commit(self, committables: Sequence[Committable], check_conflicts: bool = False) -> list[Snapshot]:
+        """Commit those of `committables` that are not committed yet: what a stream calls after a restart.
+
+        They must be ordered by identifier. After a crash it is unknown what the last commit did, so the files of
+        appends are checked against the table, too, if `check_conflicts`.
+        """
+        made = []
+        for committable in self.filter_committed(committables):
+            made += self.commit(
+                committable.messages,
+                committable.identifier,
+                committable.watermark,
+                committable.properties,
+                check_conflicts,
+            )
+        return made
+
+    def filter_committed(self, committables: Sequence[Committable]) -> list[Committable]:
+        """Those of `committables` (ordered by identifier) that this user has not committed yet.
+
+        A commit of new rows and compaction that crashed in between counts as committed: its compaction is lost, which
+        loses no rows.
+        """
+        identifiers = [c.identifier for c in committables]
+        if any(a >= b for a, b in itertools.pairwise(identifiers)):
+            raise InvalidRequest(f"commits must be ordered by identifier, got {identifiers}")
+        if not committables:
+            return []
+        latest = self.snapshots.latest_of_user(self.user)
+        if latest is None:
+            return list(committables)
+        return [c for c in committables if c.identifier > latest.commit_identifier]
+
+    def overwrite(
+        self,
+        messages: Iterable[CommitMessage],
+        partition: Mapping[str, Any] | None = None,
+        identifier: int = BATCH_COMMIT_IDENTIFIER,
+        watermark: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        dynamic: bool | None = None,
+    ) -> list[Snapshot]:
+        """Replace what is in some partitions by the new files of `messages`; the snapshots made.
+
+        Dynamic (the default of partitioned tables, `dynamic-partition-overwrite`): the partitions that `messages` write
+        to. Else: the partitions that `partition` (values by column, not necessarily all) describes, or the table.
+        Whatever is there at the time of the commit is replaced. Changelog files are not committed.
+        """
+        append, compact = collect_changes(messages)
+        self._checker.check_bucket_counts(append.files)
+        if dynamic is None:
+            dynamic = self.options.dynamic_partition_overwrite
+        chosen: PartitionFilter | None
+        if self.schema.partition_keys and dynamic:
+            partitions = {e.partition for e in append.files}
+            chosen = partitions.__contains__
+            skip = not partitions
+        else:
+            chosen, skip = partition_filter(self.schema, partition), False
+            outside = [e for e in append.files if chosen is not None and not chosen(e.partition)]
+            if outside:
+                where = self.paths.partition_directory(outside[0].partition)
+                raise InvalidRequest(f"a file of partition {where} is not in the partition to overwrite ({partition})")
+        if compact.is_empty:
+            append.files = self._upgraded(append.files)
+        made = []
+        if not skip:
+            made.append(self._replace(chosen, append, identifier, watermark, properties))
+        for e in (*append.changelog, *compact.changelog):  # written, but not to be committed
+            for path in self.paths.data_file_and_companions(e.partition, e.bucket, e.file):
+                delete_quietly(self.io, path)
+        if not (compact.files or compact.index):
+            return made
+        compact.changelog = []
+        request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
+        return [*made, self._loop.run(request, lambda _: compact)]
+
+    def replace_exactly(
+        self,
+        base: Snapshot,
+        partitions: Set[bytes],
+        messages: Iterable[CommitMessage],
+        identifier: int = BATCH_COMMIT_IDENTIFIER,
+    ) -> Snapshot:
+        """Replace all that `base` has in `partitions` by the new files of `messages`: the same rows, rewritten.
+
+        Other than an overwrite it never loses what was written since. Raises `Conflict` if anything was.
+        """
+        append, _ = collect_changes(messages)
+        self._checker.check_bucket_counts(append.files)
+        touched = {*partitions, *append.partitions}
+        read = {e.identity for e in self.manifests.live_files(base, touched)}
+        replacement = self._replacement(touched.__contains__, append)
+
+        def changes(latest: Snapshot | None) -> Changes:
+            there = set() if latest is None else {e.identity for e in self.manifests.live_files(latest, touched)}
+            if there != read:
+                raise Conflict(
+                    f"{self.paths.root} was written to since snapshot {base.id}, in partitions that were being "
+                    "rewritten; repeat the work on the latest snapshot"
+                )
+            return replacement(latest)
+
+        request = CommitRequest(CommitKind.OVERWRITE, identifier, check_conflicts=True, fixed_changes=False)
+        return self._loop.run(request, changes)
+
+    def drop_partitions(
+        self, partitions: Sequence[Mapping[str, Any]], identifier: int = BATCH_COMMIT_IDENTIFIER
+    ) -> Snapshot:
+        """Delete all partitions that one of `partitions` (values by column, not necessarily all) describes."""
+        if not partitions:
+            raise InvalidRequest("name at least one partition to drop; to empty the table, truncate it")
+        filters = [f for f in (partition_filter(self.schema, p) for p in partitions) if f is not None]
+        if len(filters) != len(partitions):
+            raise InvalidRequest("a partition to drop has no values; to empty the table, truncate it")
+        return self._replace(lambda p: any(f(p) for f in filters), Changes(), identifier)
+
+    def truncate(self, identifier: int = BATCH_COMMIT_IDENTIFIER) -> Snapshot:
+        """Delete all rows."""
+        return self._replace(None, Changes(), identifier)
+
+    def commit_statistics(self, name: str, identifier: int = BATCH_COMMIT_IDENTIFIER) -> Snapshot:
+        """Make the statistics file `name`, which is there, the one of the table."""
+        return self._loop.run(CommitRequest(CommitKind.ANALYZE, identifier, statistics=name), lambda _: Changes())
+
+    def compact_manifests(self) -> Snapshot | None:
+        """Merge all manifests that can be merged, in a snapshot that changes no data; None if nothing is to do."""
+        latest = self.snapshots.latest()
+        manifests = [] if latest is None else self.manifests.data_manifests(latest)
+        target = self.options.manifest_target_file_size
+        if len(manifests) <= 1 or not any(m.num_deleted_files or m.file_size < target for m in manifests):
+            return None
+        request = CommitRequest(CommitKind.COMPACT, BATCH_COMMIT_IDENTIFIER, merge_manifests=True)
+        return self._loop.run(request, lambda _: Changes())
+
+    def abort(self, messages: Iterable[CommitMessage]) -> None:
+        """Delete the files of work that is not going to be committed. Never call it for an unknown outcome.
+
+        New rows that the last commit did commit, before its compaction conflicted, stay.
+        """
+        for m in messages:
+            compact = m.compact
+            # What compaction only moved up a level is an old file, which the table still has.
+            before = {f.file_name for f in compact.compact_before}
+            after = [f for f in compact.compact_after if f.file_name not in before]
+            for file in (*m.data.new_files, *m.data.changelog_files, *after, *compact.changelog_files):
+                if (m.partition, m.bucket, file.file_name) in self._appended:
+                    continue
+                for path in self.paths.data_file_and_companions(m.partition, m.bucket, file):
+                    delete_quietly(self.io, path)
+            committed = {(m.partition, m.bucket, f.file_name) for f in m.data.new_files} & self._appended
+            for index in (*(() if committed else m.data.new_index_files), *compact.new_index_files):
+                delete_quietly(self.io, self.paths.index_file(index, m.partition, m.bucket))
+
+    # ---- overwriting -----------------------------------------------------------------------------------------------
+
+    def _replace(
+        self,
+        chosen: PartitionFilter | None,
+        added: Changes,
+        identifier: int,
+        watermark: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Snapshot:
+        request = CommitRequest(
+            CommitKind.OVERWRITE, identifier, watermark, properties or {}, check_conflicts=True, fixed_changes=False
+        )
+        return self._loop.run(request, self._replacement(chosen, added))
+
+    def _replacement(self, chosen: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
+        """The changes that replace what a snapshot has in the `chosen` partitions (None: in all) by `added`."""
+        with_postponed = self.options.bucket == POSTPONE_BUCKET
+
+        def changes(latest: Snapshot | None) -> Changes:
+            if latest is None:
+                return Changes(added.files, [], added.index)
+            gone = [
+                replace(e, kind=FileKind.DELETE)
+                for e in self.manifests.live_files(latest)
+                if (chosen is None or chosen(e.partition)) and (with_postponed or e.bucket >= 0)
+            ]
+            index_gone = [
+                IndexManifestEntry(FileKind.DELETE, e.partition, e.bucket, e.index_file)
+                for e in self.manifests.read_index(latest.index_manifest)
+                if chosen is None or chosen(e.partition)
+            ]
+            return Changes([*gone, *added.files], [], [*index_gone, *added.index])
+
+        return changes
+
+    def _upgraded(self, files: list[ManifestEntry]) -> list[ManifestEntry]:
+        """`files` moved to the top level where a bucket's new files do not overlap: they need no compaction then."""
+        if not (self.options.overwrite_upgrade and self.schema.has_primary_key):
+            return files
+        if any(e.file.level > 0 or e.bucket < 0 or e.kind is FileKind.DELETE for e in files):
+            return files
+        if any(e.file.delete_row_count != 0 for e in files):  # the top level must not hold deletions
+            return files
+        layout = row_layout(self.schema.key_fields)
+        buckets: dict[tuple[bytes, int], list[ManifestEntry]] = {}
+        for e in files:
+            buckets.setdefault((e.partition, e.bucket), []).append(e)
+        top = self.options.num_levels - 1
+        result: list[ManifestEntry] = []
+        for entries in buckets.values():
+            if overlapping(layout, entries) is None:
+                entries = [replace(e, file=e.file.upgrade(top)) for e in entries]
+            result.extend(entries)
+        return result
+
+
+def _names(entries: Iterable[ManifestEntry]) -> frozenset[tuple[bytes, int, str]]:
+    return frozenset((e.partition, e.bucket, e.file.file_name) for e in entries)

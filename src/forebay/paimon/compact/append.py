@@ -1,0 +1,227 @@
+"""Compacting append tables: which small files to put together (pure functions), and putting them together.
+
+Tables without buckets have no order, so that any files may be packed. In a bucket rows are in the order in which they
+were written, so that only neighbours may be put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.paimon.compact.rewrite import BucketVectors
+from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.files.writer import FileSettings, RollingWriter
+from forebay.paimon.format.commit_message import CompactIncrement
+from forebay.paimon.format.file_meta import DataFileMeta, FileSource
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.context import TableContext
+
+FORCED_AGE = 5
+"""A partition whose small files were looked at more often than this is compacted though they are few."""
+DROPPED_AGE = 10
+"""A partition that nobody has written to for so many rounds is forgotten."""
+
+_FULL_FILES_MIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRules:
+    """The options of append compaction. Sizes are bytes."""
+
+    target_size: int
+    small_size: int
+    open_cost: int
+    files_min: int
+
+    @classmethod
+    def of(cls, options: CoreOptions) -> AppendRules:
+        return cls(
+            target_size=options.target_file_size(False),
+            small_size=options.compaction_file_size(False),
+            open_cost=options.source_split_open_file_cost,
+            files_min=options.compaction_min_file_num,
+        )
+
+    def is_small(self, f: DataFileMeta) -> bool:
+        return f.file_size < self.small_size
+
+
+def pack(files: Iterable[DataFileMeta], rules: AppendRules, *, full: bool = False) -> list[list[DataFileMeta]]:
+    """Small files of a partition without buckets in packs, each to be rewritten by one task.
+
+    A pack is full at twice the target size. The last is left for later if it has too few files, unless `full`.
+    """
+    packs: list[list[DataFileMeta]] = []
+    waiting: list[DataFileMeta] = []
+    weight = 0
+    for f in sorted(filter(rules.is_small, files), key=lambda f: (f.file_size, f.file_name)):
+        waiting.append(f)
+        weight += f.file_size + rules.open_cost
+        if len(waiting) > 1 and weight >= 2 * rules.target_size:
+            packs.append(waiting)
+            waiting, weight = [], 0
+    if len(waiting) >= (2 if full else max(2, rules.files_min)):
+        packs.append(waiting)
+    return packs
+
+
+def pick_neighbours(files: Iterable[DataFileMeta], rules: AppendRules) -> list[DataFileMeta]:
+    """Files of a bucket that follow each other and are worth rewriting as one task; none if there are none.
+
+    A window moves over the files in order: it is taken once it has enough files, and loses its oldest one as soon as
+    it is large enough without.
+    """
+    window: list[DataFileMeta] = []
+    size = 0
+    for f in in_order(files):
+        window.append(f)
+        size += f.file_size
+        if len(window) >= rules.files_min:
+            return window
+        if size >= 2 * rules.target_size:
+            size -= window.pop(0).file_size
+    return []
+
+
+def pick_all_neighbours(
+    files: Iterable[DataFileMeta], rules: AppendRules, *, rewrite_all: bool = False
+) -> list[DataFileMeta]:
+    """All files of a bucket from the first small one on, if most of these are small."""
+    chosen = in_order(files)
+    if rewrite_all:
+        return chosen
+    while chosen and not rules.is_small(chosen[0]):
+        chosen.pop(0)
+    small = sum(rules.is_small(f) for f in chosen)
+    return chosen if len(chosen) >= _FULL_FILES_MIN and small > len(chosen) - small else []
+
+
+def in_order(files: Iterable[DataFileMeta]) -> list[DataFileMeta]:
+    """The files of a bucket in the order in which their rows were written."""
+    return sorted(files, key=lambda f: (f.min_sequence_number, f.max_sequence_number, f.file_name))
+
+
+class AppendCoordinator:
+    """Plans the compaction of a table without buckets round by round, from the files that each round brings.
+
+    Few small files wait for others, but not for ever: after `FORCED_AGE` rounds they are compacted anyway.
+    """
+
+    def __init__(self, rules: AppendRules) -> None:
+        self._rules = rules
+        self._waiting: dict[bytes, dict[str, DataFileMeta]] = {}
+        self._ages: dict[bytes, int] = {}
+
+    @property
+    def waiting(self) -> dict[bytes, list[DataFileMeta]]:
+        """Files that wait, by partition."""
+        return {partition: list(files.values()) for partition, files in self._waiting.items()}
+
+    def plan(self, new_files: Mapping[bytes, Iterable[DataFileMeta]]) -> list[tuple[bytes, list[DataFileMeta]]]:
+        """The packs to compact now, each with its partition. `new_files` are new since the last round."""
+        for partition, files in new_files.items():
+            self._waiting.setdefault(partition, {}).update((f.file_name, f) for f in files if self._rules.is_small(f))
+            self._ages[partition] = 0
+        planned = []
+        for partition in list(self._waiting):
+            planned += [(partition, files) for files in self._plan_partition(partition)]
+            if not self._waiting[partition] or self._ages[partition] > DROPPED_AGE:
+                del self._waiting[partition], self._ages[partition]
+        return planned
+
+    def _plan_partition(self, partition: bytes) -> list[list[DataFileMeta]]:
+        waiting = self._waiting[partition]
+        packs = pack(waiting.values(), self._rules)
+        if not packs:
+            self._ages[partition] += 1
+            if self._ages[partition] > FORCED_AGE:
+                packs = pack(waiting.values(), self._rules, full=True)
+        for files in packs:
+            for f in files:
+                del waiting[f.file_name]
+        return packs
+
+
+# ---- execution ------------------------------------------------------------------------------------------------------
+
+Arrange = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def rewrite_files(
+    table: TableContext,
+    partition: bytes,
+    bucket: int,
+    files: Sequence[DataFileMeta],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    vectors: BucketVectors | None = None,
+    arrange: Arrange | None = None,
+) -> CompactIncrement:
+    """Files put together, in the order given. Deleted rows are dropped. After an error no new file is left behind.
+
+    `arrange` may change the order of rows.
+    """
+    reader = DataFileReader(table.io, table.schemas, table.schema.fields)
+    gone = vectors or BucketVectors()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for f in files:
+            path = table.paths.data_file(partition, bucket, f)
+            yield from reader.read(f, path, gone.positions.get(f.file_name))
+
+    settings = FileSettings.of(table.schema, table.options, source=FileSource.COMPACT)
+    first = min((f.min_sequence_number for f in files), default=0)
+    directory = table.paths.bucket_directory(partition, bucket)
+    writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), first, clock)
+    try:
+        for batch in batches() if arrange is None else arrange(batches()):
+            writer.write(batch)
+        after = writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    return CompactIncrement(tuple(files), tuple(after), deleted_index_files=gone.index_files)
+
+
+class AppendCompaction:
+    """Compacts a bucket of an append table while it is written, keeping its order. Not thread-safe."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        partition: bytes,
+        bucket: int,
+        files: Sequence[DataFileMeta],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
+        self._rules = AppendRules.of(table.options)
+        self._files = {f.file_name: f for f in files}
+
+    def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
+        """Add files that were just written, and compact if it is time."""
+        files = {**self._files, **{f.file_name: f for f in new_files}}
+        chosen = pick_all_neighbours(files.values(), self._rules) if full else self._pick(files)
+        increment = CompactIncrement()
+        if chosen:
+            increment = rewrite_files(self._table, self._partition, self._bucket, chosen, clock=self._clock)
+            for f in chosen:
+                del files[f.file_name]
+            files.update((f.file_name, f) for f in increment.compact_after)
+        self._files = files
+        return increment
+
+    def _pick(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
+        """Neighbours worth rewriting. What one rewriting would leave as it is, is not picked again and again."""
+        window = pick_neighbours(self._tail(files), self._rules)
+        return window if any(map(self._rules.is_small, window)) else []
+
+    def _tail(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
+        """The files behind the last large one that a compaction wrote: those before it have been dealt with."""
+        ordered = in_order(files.values())
+        done = [i for i, f in enumerate(ordered) if f.file_source is FileSource.COMPACT and not self._rules.is_small(f)]
+        return ordered[done[-1] + 1 :] if done else ordered

@@ -1,0 +1,89 @@
+"""Changelogs that compaction produces: what a merge changed, as rows with kinds.
+
+A key that readers did not see before and see now is +I; one they saw and see no more is -D with the row it had; one
+whose row is another is -U with the old row and +U with the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
+from forebay.paimon.merge.leveled import MergedWindow
+from forebay.paimon.merge.spec import MergeEngine, MergeSpec
+from forebay.paimon.options import CoreOptions
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
+
+_Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ChangelogRules:
+    """How changes are told. `compared` are the columns in which rows must differ (None: equal rows are told, too)."""
+
+    first_row: bool
+    compared: tuple[DataField, ...] | None
+
+    @classmethod
+    def of(cls, schema: TableSchema, options: CoreOptions, spec: MergeSpec) -> ChangelogRules:
+        compared = None
+        if options.changelog_producer_row_deduplicate:
+            ignored = options.changelog_producer_row_deduplicate_ignore_fields
+            compared = tuple(f for f in schema.fields if f.name not in ignored)
+        return cls(spec.engine is MergeEngine.FIRST_ROW, compared)
+
+
+def changes_of(window: MergedWindow, rules: ChangelogRules) -> pa.RecordBatch:
+    """The changes that a merge made, ascending by key; the columns are those of `window.rows`."""
+    kinds = np.asarray(window.rows.column(VALUE_KIND).to_numpy(zero_copy_only=False))
+    alive = (kinds & 1) == 0
+    had = window.before >= 0
+    inserted = window.changed & alive & ~had
+    if rules.first_row:
+        return _with_kind(window.rows.filter(pa.array(inserted)), INSERT)
+    deleted = window.changed & ~alive & had
+    updated = window.changed & alive & had
+    if rules.compared is not None and updated.any():
+        updated[updated] = _differ(window, updated, rules.compared)
+    old, new = deleted | updated, inserted | updated
+    before = window.source.select(window.rows.schema.names).take(pa.array(window.before[old]))
+    after = window.rows.filter(pa.array(new))
+    columns = [pa.concat_arrays([b, a]) for b, a in zip(before.columns, after.columns, strict=True)]
+    told = np.concatenate(
+        [np.where(updated[old], UPDATE_BEFORE, DELETE), np.where(updated[new], UPDATE_AFTER, INSERT)]
+    ).astype(np.int8)
+    columns[window.rows.schema.get_field_index(VALUE_KIND)] = pa.array(told)
+    places = np.concatenate([2 * np.flatnonzero(old), 2 * np.flatnonzero(new) + 1])
+    return pa.RecordBatch.from_arrays(columns, schema=window.rows.schema).take(pa.array(np.argsort(places)))
+
+
+def _differ(window: MergedWindow, chosen: _Flags, compared: Sequence[DataField]) -> _Flags:
+    """Whether old and new row of the chosen keys differ. Rows are compared as BinaryRows: nested values, too."""
+    names = [f.name for f in compared]
+    if not names:
+        return np.zeros(int(chosen.sum()), np.bool_)
+    layout = row_layout(tuple(compared))
+    old = layout.encode(window.source.select(names).take(pa.array(window.before[chosen])))
+    new = layout.encode(window.rows.select(names).filter(pa.array(chosen)))
+    found: _Flags = pc.not_equal(old, new).to_numpy(zero_copy_only=False)
+    return found
+
+
+def inserts_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The changelog of rows whose keys were not there before: +I for each that is no delete."""
+    kinds = np.asarray(batch.column(VALUE_KIND).to_numpy(zero_copy_only=False))
+    return _with_kind(batch.filter(pa.array((kinds & 1) == 0)), INSERT)
+
+
+def _with_kind(batch: pa.RecordBatch, kind: int) -> pa.RecordBatch:
+    index = batch.schema.get_field_index(VALUE_KIND)
+    column = pa.array(np.full(batch.num_rows, kind, np.int8))
+    return batch.set_column(index, batch.schema.field(index), column)

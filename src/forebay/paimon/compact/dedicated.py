@@ -1,0 +1,88 @@
+"""Compacting a table in one process: plan, run, commit; again if others were faster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.compact.clustering import SortOrder
+from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
+from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.store.context import TableContext
+
+TRIES = 5
+
+
+def compact_table(
+    table: TableContext,
+    planner: CompactPlanner,
+    new_commit: Callable[[], FileStoreCommit],
+    *,
+    full: bool = False,
+    partitions: Sequence[Mapping[str, Any]] | None = None,
+    order: SortOrder | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Snapshot | None:
+    """Compact a table; the snapshot, or None if there was nothing to do. See `CompactPlanner.plan` for the arguments.
+
+    If others compact or overwrite the same files meanwhile, all is planned anew, up to `TRIES` times; then `Conflict`
+    is raised. Whatever happens, no row is lost, and files that were made in vain are deleted.
+    """
+    for left in reversed(range(TRIES)):
+        tasks = planner.plan(full=full, partitions=partitions, order=order)
+        commit = new_commit()
+        messages = _run_all(table, tasks, commit, clock)
+        if all(m.is_empty for m in messages):
+            return None
+        try:
+            made = commit.commit(messages)
+        except Conflict:
+            commit.abort(messages)
+            if not left:
+                raise
+            continue
+        return made[-1] if made else None
+    return None
+
+
+def _run_all(
+    table: TableContext, tasks: Sequence[CompactTask], commit: FileStoreCommit, clock: Clock
+) -> list[CommitMessage]:
+    """The messages of all tasks. If one fails, the files of the others are deleted."""
+    if not tasks:
+        return []
+    with ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1)) as pool:
+        futures = [pool.submit(run_task, table, task, clock) for task in tasks]
+    failure = next((e for f in futures if (e := f.exception()) is not None), None)
+    if failure is not None:
+        commit.abort(f.result() for f in futures if f.exception() is None)
+        raise failure
+    return [f.result() for f in futures]
+
+
+def commit_with_compaction(
+    commit: FileStoreCommit,
+    messages: Sequence[CommitMessage],
+    commit_rows: Callable[[list[CommitMessage]], list[Snapshot]],
+) -> list[Snapshot]:
+    """Commit new rows by `commit_rows`, and then what compaction did with them and older files.
+
+    A compaction that lost against another one is given up: the rows are committed, and compacted another time. So a
+    `Conflict` that is raised means that nothing was committed.
+    """
+    made = commit_rows([replace(m, compact=CompactIncrement()) for m in messages])
+    compacted = [CommitMessage(m.partition, m.bucket, m.total_buckets, compact=m.compact) for m in messages]
+    compacted = [m for m in compacted if not m.is_empty]
+    if compacted:
+        try:
+            made += commit.commit(compacted)
+        except Conflict:
+            commit.abort(compacted)
+    return made

@@ -1,0 +1,96 @@
+"""The files of a primary-key table's bucket as the levels of an LSM tree.
+
+Every file of level 0 is a sorted run by itself, and newer runs come first; each higher level is one run, whose files
+do not overlap. Rows of a lower run are newer than rows of a higher one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from forebay.paimon.format.binary_row import RowLayout
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
+from forebay.paimon.merge.intervals import Section, partition_ranges, rank_keys
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRun:
+    """A sorted run and the level it is on."""
+
+    level: int
+    files: tuple[DataFileMeta, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(f.file_size for f in self.files)
+
+
+class Levels:
+    """The files of one bucket. `num_levels` counts level 0; files on higher levels than it allows add levels."""
+
+    def __init__(self, files: Iterable[DataFileMeta], num_levels: int) -> None:
+        self._files = {f.file_name: f for f in files}
+        self.num_levels = max(2, num_levels, 1 + max((f.level for f in self._files.values()), default=0))
+
+    @property
+    def top(self) -> int:
+        """The highest level there is, whether or not it has files."""
+        return self.num_levels - 1
+
+    @property
+    def files(self) -> list[DataFileMeta]:
+        return list(self._files.values())
+
+    @property
+    def highest_filled(self) -> int:
+        """The highest level that has files; -1 if none has."""
+        return max((f.level for f in self._files.values()), default=-1)
+
+    def runs(self) -> list[LevelRun]:
+        """Sorted runs, the newest first."""
+        by_level: dict[int, list[DataFileMeta]] = {}
+        for f in self._files.values():
+            by_level.setdefault(f.level, []).append(f)
+        newest_first = sorted(by_level.pop(LEVEL_0, []), key=_age)
+        runs = [LevelRun(LEVEL_0, (f,)) for f in newest_first]
+        return [*runs, *(LevelRun(level, tuple(by_level[level])) for level in sorted(by_level))]
+
+    def update(self, before: Iterable[DataFileMeta], after: Iterable[DataFileMeta]) -> None:
+        """Replace the files `before` by `after`."""
+        for f in before:
+            self._files.pop(f.file_name, None)
+        for f in after:
+            self._files[f.file_name] = f
+            self.num_levels = max(self.num_levels, f.level + 1)
+
+
+def _age(f: DataFileMeta) -> tuple[int, int, int, str]:
+    return -f.max_sequence_number, f.min_sequence_number, f.creation_time or 0, f.file_name
+
+
+class KeyRanges:
+    """The key ranges of a bucket's files as numbers, so that they compare fast."""
+
+    def __init__(self, files: Sequence[DataFileMeta], keys: RowLayout) -> None:
+        """`keys` is the layout of the files' keys."""
+        self._bounds: dict[str, tuple[int, int]] = {}
+        if files:
+            ends = keys.decode_all([f.min_key for f in files] + [f.max_key for f in files])
+            ranks = rank_keys(ends.columns)
+            found = zip(ranks[: len(files)], ranks[len(files) :], strict=True)
+            self._bounds = {f.file_name: bounds for f, bounds in zip(files, found, strict=True)}
+
+    def sections(self, files: Sequence[DataFileMeta]) -> list[Section]:
+        """`files` as sections of overlapping runs, by ascending key."""
+        bounds = [self._bounds[f.file_name] for f in files]
+        parts = partition_ranges([low for low, _ in bounds], [high for _, high in bounds])
+        return [[[files[i] for i in run] for run in section] for section in parts]
+
+    def overlapping(self, files: Iterable[DataFileMeta], section: Section) -> list[DataFileMeta]:
+        """Those of `files` that may hold a key of the section, by ascending key."""
+        bounds = [self._bounds[f.file_name] for run in section for f in run]
+        low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
+        found = [f for f in files if self._bounds[f.file_name][0] <= high and self._bounds[f.file_name][1] >= low]
+        return sorted(found, key=lambda f: self._bounds[f.file_name])

@@ -1,0 +1,290 @@
+"""Compacting files of a primary-key table's bucket: what is picked in, a `CompactIncrement` out.
+
+Files whose keys overlap are merged. A file that overlaps nothing and is large enough only moves to the output level,
+unless it has deletes that the top level must not have, or its rows are wanted for a changelog. Deletes are dropped
+where no older rows are left that they could hide. Sequence numbers stay those of the rows. Memory holds one batch of
+each run, whatever the size of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.metadata.predicate import col
+from forebay.metadata.types import TypeRoot
+from forebay.paimon.compact.changelog import ChangelogRules, changes_of, inserts_of
+from forebay.paimon.compact.levels import KeyRanges, Levels
+from forebay.paimon.compact.universal import CompactUnit
+from forebay.paimon.files.pruning import bind_filter
+from forebay.paimon.files.reader import DataFileReader, Positions
+from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.commit_message import CompactIncrement
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileSource, IndexFileMeta
+from forebay.paimon.merge.intervals import Section
+from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
+from forebay.paimon.merge.runs import merge_runs
+from forebay.paimon.merge.spec import MergeEngine, MergeSpec, merge_function
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import delete_quietly
+
+FULL_COMPACTION = "full-compaction"
+LOOKUP = "lookup"
+
+_RANGED = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.STRING)
+"""Types of first key columns by which row groups are left out of a look-up."""
+
+
+@dataclass(frozen=True)
+class BucketVectors:
+    """The deletion vectors of a bucket: positions of deleted rows by file, and the index files that hold them."""
+
+    positions: Mapping[str, Positions] = field(default_factory=dict)
+    index_files: tuple[IndexFileMeta, ...] = ()
+
+
+@dataclass
+class _Result:
+    before: list[DataFileMeta] = field(default_factory=list)
+    after: list[DataFileMeta] = field(default_factory=list)
+    changelog: list[DataFileMeta] = field(default_factory=list)
+
+
+class MergeTreeRewriter:
+    """Compacts files of one bucket. `new_bucket`: there were no rows before, so no changelog is owed."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        partition: bytes,
+        bucket: int,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        vectors: BucketVectors | None = None,
+        new_bucket: bool = False,
+    ) -> None:
+        options, schema = table.options, table.schema
+        self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
+        self._spec: MergeSpec = merge_function(schema)
+        self._vectors = vectors or BucketVectors()
+        self._names = table.paths.data_file_names()
+        self._directory = table.paths.bucket_directory(partition, bucket)
+        self._fields = key_value_fields(schema)
+        self._columns = [f.name for f in self._fields]
+        self._reader = DataFileReader(table.io, table.schemas, self._fields)
+        self._small = options.compaction_file_size(True)
+        self._rewrite_all = options.compaction_force_rewrite_all_files
+        self._producer = options.changelog_producer
+        self._looks_up = options.needs_lookup and self._producer != FULL_COMPACTION
+        self._tells = self._producer == FULL_COMPACTION or (self._producer == LOOKUP and not new_bucket)
+        self._changelog_rules = ChangelogRules.of(schema, options, self._spec)
+        self._formats = options.file_format_per_level
+
+    # -- one compaction -----------------------------------------------------------------------------------------------
+
+    def compact(self, unit: CompactUnit, levels: Levels) -> CompactIncrement:
+        """Compact `unit`, which was picked of `levels`. After an error no new file is left behind."""
+        return _Compaction(self, unit, levels).run()
+
+    def batches(self, files: Sequence[DataFileMeta]) -> Iterator[pa.RecordBatch]:
+        """The rows of files one behind the other, with all columns that files have."""
+        for f in files:
+            path = self._table.paths.data_file(self._partition, self._bucket, f)
+            yield from self._reader.read(f, path, self._vectors.positions.get(f.file_name))
+
+
+class _Compaction:
+    """The state of one compaction."""
+
+    def __init__(self, rewriter: MergeTreeRewriter, unit: CompactUnit, levels: Levels) -> None:
+        self._r, self._unit, self._levels = rewriter, unit, levels
+        self._output = unit.output_level
+        table = rewriter._table
+        layout = row_layout(table.schema.fields_named(table.schema.trimmed_primary_keys))
+        self._ranges = KeyRanges(levels.files, layout)
+        self._drops = self._output != LEVEL_0 and self._output >= levels.highest_filled
+        self._result = _Result()
+        self._writers: list[RollingWriter] = []
+
+    def run(self) -> CompactIncrement:
+        try:
+            if self._unit.rewrite_all:
+                self._rewrite(self._ranges.sections(self._unit.files))
+            else:
+                self._compact()
+        except BaseException:
+            self._discard()
+            raise
+        r = self._result
+        vectors = self._r._vectors.index_files if r.before else ()
+        return CompactIncrement(tuple(r.before), tuple(r.after), tuple(r.changelog), deleted_index_files=vectors)
+
+    def _compact(self) -> None:
+        waiting: list[Section] = []
+        for section in self._ranges.sections(self._unit.files):
+            if len(section) > 1:
+                waiting.append(section)
+                continue
+            for f in section[0]:
+                if f.file_size < self._r._small:
+                    waiting.append([[f]])
+                else:
+                    self._rewrite_unless_one(waiting)
+                    waiting = []
+                    self._upgrade(f)
+        self._rewrite_unless_one(waiting)
+
+    def _rewrite_unless_one(self, sections: list[Section]) -> None:
+        """Rewrite sections; what is nothing but one run need not be merged with anything."""
+        if len(sections) == 1 and len(sections[0]) == 1:
+            for f in sections[0][0]:
+                self._upgrade(f)
+        elif sections:
+            self._rewrite(sections)
+
+    def _discard(self) -> None:
+        for writer in self._writers:
+            writer.abort()
+        kept = {f.file_name for f in self._result.before}
+        for f in (*self._result.after, *self._result.changelog):
+            if f.file_name not in kept:
+                delete_quietly(self._r._table.io, f"{self._r._directory}/{f.file_name}")
+
+    # -- files that are moved -----------------------------------------------------------------------------------------
+
+    def _upgrade(self, f: DataFileMeta) -> None:
+        r = self._r
+        deletes = f.delete_row_count is None or f.delete_row_count > 0
+        to_top = self._output == self._levels.top
+        if (to_top and deletes) or r._rewrite_all or f.file_name in r._vectors.positions:
+            self._rewrite([[[f]]])
+        elif f.level != self._output:
+            if self._must_rewrite(f):
+                self._rewrite([[[f]]])
+                return
+            if self._tells_upgrade(f):
+                self._result.changelog += self._told([[[f]]])
+            self._result.before.append(f)
+            self._result.after.append(f.upgrade(self._output))
+
+    def _must_rewrite(self, f: DataFileMeta) -> bool:
+        """Whether rows of a file of level 0 change when they go up, as what is above is merged into them."""
+        r = self._r
+        if not r._looks_up or f.level != LEVEL_0:
+            return False
+        if r._formats.get(f.level) != r._formats.get(self._output):
+            return True
+        if self._output == self._levels.top:
+            return False
+        return r._spec.engine is not MergeEngine.DEDUPLICATE or bool(r._spec.sequence_fields)
+
+    def _tells_upgrade(self, f: DataFileMeta) -> bool:
+        if not self._r._tells:
+            return False
+        if self._r._producer == FULL_COMPACTION:
+            return self._output == self._levels.top
+        return f.level == LEVEL_0
+
+    # -- files that are rewritten -------------------------------------------------------------------------------------
+
+    def _rewrite(self, sections: Sequence[Section]) -> None:
+        writer = self._new_writer(changelog=False)
+        files = [f for section in sections for run in section for f in run]
+        tells = self._r._tells and self._is_told(files)
+        log = self._new_writer(changelog=True) if tells else None
+        for section in sections:
+            if self._r._looks_up or log is not None:
+                self._merge_leveled(section, writer, log)
+            else:
+                runs = [self._r.batches(run) for run in section]
+                for batch in merge_runs(runs, self._r._spec, keep_deletes=not self._drops):
+                    writer.write(batch)
+        self._result.before += files
+        self._result.after += self._closed(writer)
+        if log is not None:
+            self._result.changelog += self._closed(log)
+
+    def _is_told(self, files: Iterable[DataFileMeta]) -> bool:
+        if self._r._producer == FULL_COMPACTION:
+            return self._output == self._levels.top
+        return any(f.level == LEVEL_0 for f in files)
+
+    def _told(self, sections: Sequence[Section]) -> list[DataFileMeta]:
+        """The changelog files of rows that go up as they are."""
+        log = self._new_writer(changelog=True)
+        for section in sections:
+            if self._r._looks_up:
+                self._merge_leveled(section, None, log)
+            else:
+                for batch in self._r.batches(section[0]):
+                    log.write(inserts_of(batch))
+        return self._closed(log)
+
+    def _merge_leveled(self, section: Section, writer: RollingWriter | None, log: RollingWriter | None) -> None:
+        runs = [self._leveled(run) for run in section]
+        rules = LevelRules(before_level=self._levels.top)
+        if self._r._looks_up:
+            runs += self._looked_up(section)
+            rules = LevelRules(lowest_only=True, input_max=self._output)
+        for window in merge_leveled(runs, self._r._spec, self._r._columns, rules):
+            if writer is not None:
+                writer.write(without_deletes(window.rows) if self._drops else window.rows)
+            if log is not None:
+                log.write(changes_of(window, self._r._changelog_rules))
+
+    def _leveled(self, files: Sequence[DataFileMeta]) -> Iterator[pa.RecordBatch]:
+        for f in files:
+            yield from with_level(self._r.batches([f]), f.level)
+
+    def _looked_up(self, section: Section) -> list[Iterator[pa.RecordBatch]]:
+        """Runs of the levels above the output that may have older rows of the section's keys."""
+        by_level: dict[int, list[DataFileMeta]] = {}
+        for f in self._levels.files:
+            if f.level > self._output:
+                by_level.setdefault(f.level, []).append(f)
+        found = {level: self._ranges.overlapping(files, section) for level, files in by_level.items()}
+        reader = self._range_reader(section)
+        return [self._read_range(reader, files, level) for level, files in sorted(found.items()) if files]
+
+    def _read_range(
+        self, reader: DataFileReader, files: Sequence[DataFileMeta], level: int
+    ) -> Iterator[pa.RecordBatch]:
+        r = self._r
+        for f in files:
+            path = r._table.paths.data_file(r._partition, r._bucket, f)
+            yield from with_level(reader.read(f, path, r._vectors.positions.get(f.file_name)), level)
+
+    def _range_reader(self, section: Section) -> DataFileReader:
+        """A reader that leaves out row groups without any key of the section, as far as its first column tells."""
+        r = self._r
+        schema = r._table.schema
+        first = schema.key_fields[0]
+        if first.type.root not in _RANGED:
+            return r._reader
+        layout = row_layout(schema.fields_named(schema.trimmed_primary_keys))
+        ends = layout.decode_all([key for run in section for f in run for key in (f.min_key, f.max_key)])
+        values = [v for v in ends.column(0).to_pylist() if v is not None]
+        order = (lambda v: v.encode()) if first.type.root is TypeRoot.STRING else None
+        low, high = min(values, key=order), max(values, key=order)
+        bound = bind_filter((col(first.name) >= low) & (col(first.name) <= high), [first])
+        return DataFileReader(r._table.io, r._table.schemas, r._fields, prune=bound)
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def _new_writer(self, *, changelog: bool) -> RollingWriter:
+        r = self._r
+        source = FileSource.COMPACT
+        level = self._output
+        settings = FileSettings.of(r._table.schema, r._table.options, level, source, changelog)
+        writer = RollingWriter(r._table.io, r._directory, settings, r._names, clock=r._clock)
+        self._writers.append(writer)
+        return writer
+
+    def _closed(self, writer: RollingWriter) -> list[DataFileMeta]:
+        files = writer.close()
+        self._writers.remove(writer)
+        return files

@@ -1,0 +1,206 @@
+"""Dedicated compaction, task by task: plan, run each task anywhere, commit the messages of all.
+
+    planner = CompactPlanner(context, snapshots, manifests)
+    tasks = planner.plan(full=True)                      # pure planning; tasks pickle
+    messages = [run_task(context, task) for task in tasks]
+    commit.commit(messages)                              # one snapshot, of kind COMPACT
+
+Nobody needs to be kept from writing meanwhile: files that are appended stay, and if others took away a file that a
+task read, the commit is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.paimon.commit.changes import DELETION_VECTORS
+from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.compact.append import (
+    AppendRules,
+    in_order,
+    pack,
+    pick_all_neighbours,
+    pick_neighbours,
+    rewrite_files,
+)
+from forebay.paimon.compact.clustering import SortOrder, sorted_batches
+from forebay.paimon.compact.rewrite import MergeTreeRewriter
+from forebay.paimon.compact.tree import TreePolicy
+from forebay.paimon.compact.universal import CompactUnit
+from forebay.paimon.compact.vectors import load_vectors
+from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
+from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+
+UNAWARE = -1
+
+BucketKey = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTask:
+    """The compaction of some files of one bucket. Pickles.
+
+    In a primary-key table `unit` is what to compact of `files`, which are all of the bucket; in an append table
+    `files` are rewritten in their order, or in that of `order`. `indexes` are the bucket's deletion vectors.
+    """
+
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    files: tuple[DataFileMeta, ...]
+    unit: CompactUnit | None = None
+    order: SortOrder | None = None
+    indexes: tuple[IndexFileMeta, ...] = ()
+
+    @property
+    def input_files(self) -> tuple[DataFileMeta, ...]:
+        """The files that are read to be replaced."""
+        return self.files if self.unit is None else self.unit.files
+
+
+@dataclass
+class _Bucket:
+    total: int
+    files: list[DataFileMeta]
+
+
+class CompactPlanner:
+    """Plans the compaction of a table. Reads metadata only."""
+
+    def __init__(
+        self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        table.options.check_supported()
+        self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
+
+    def plan(
+        self,
+        *,
+        full: bool = False,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        order: SortOrder | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> list[CompactTask]:
+        """The tasks for the latest snapshot (or `snapshot`); none if there is nothing to do.
+
+        Without `full`, what the table's options say is due; with it, all that can be compacted. `partitions` are values
+        by column; a partition is compacted if it fits one of them. `order` rewrites all files of append tables without
+        buckets, sorted.
+        """
+        chosen = snapshot or self._snapshots.latest()
+        if order is not None:
+            self._check_sortable(order)
+        if chosen is None:
+            return []
+        vectors = self._index_files(chosen)
+        tasks: list[CompactTask] = []
+        for (partition, bucket), found in sorted(self._buckets(chosen, partitions).items()):
+            indexes = tuple(vectors.get((partition, bucket), ()))
+            if bucket >= 0:
+                tasks += self._of_bucket(partition, bucket, found, indexes, full, order)
+        return tasks
+
+    def _of_bucket(
+        self,
+        partition: bytes,
+        bucket: int,
+        found: _Bucket,
+        indexes: tuple[IndexFileMeta, ...],
+        full: bool,
+        order: SortOrder | None,
+    ) -> Iterator[CompactTask]:
+        def task(files: Sequence[DataFileMeta], unit: CompactUnit | None = None) -> CompactTask:
+            return CompactTask(partition, bucket, found.total, tuple(files), unit, order, indexes)
+
+        options = self._table.options
+        if self._table.schema.has_primary_key:
+            policy = TreePolicy.of(options)
+            levels = policy.levels(found.files)
+            unit = policy.pick(levels, self._clock, full=full, has_vectors=bool(indexes))
+            if unit is not None:
+                yield task(found.files, unit)
+            return
+        rules = AppendRules.of(options)
+        if order is not None:
+            yield task(found.files)
+        elif indexes:
+            # An index file has the vectors of many files, so they are rewritten all together.
+            deleted = {v.data_file_name for index in indexes for v in index.dv_ranges or ()}
+            if full or any(f.file_name in deleted for f in found.files):
+                yield task(in_order(f for f in found.files if f.file_name in deleted or self._is_ordered(found)))
+        elif not self._is_ordered(found):
+            for files in pack(found.files, rules, full=full):
+                yield task(files)
+        else:
+            rewrite_all = options.compaction_force_rewrite_all_files
+            files = (
+                pick_all_neighbours(found.files, rules, rewrite_all=rewrite_all)
+                if full
+                else pick_neighbours(found.files, rules)
+            )
+            if any(map(rules.is_small, files)) or (files and rewrite_all):
+                yield task(files)
+
+    def _is_ordered(self, found: _Bucket) -> bool:
+        return found.total != UNAWARE
+
+    def _check_sortable(self, order: SortOrder) -> None:
+        schema = self._table.schema
+        if schema.has_primary_key or self._table.options.bucket != UNAWARE:
+            raise UnsupportedOperation(
+                "only append tables without buckets can be sorted: others keep their rows in an order of their own"
+            )
+        for name in order.columns:
+            schema.field_named(name)
+        if not order.columns:
+            raise InvalidRequest("name at least one column to sort by")
+
+    def _buckets(self, snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]] | None) -> dict[BucketKey, _Bucket]:
+        if partitions is not None and not partitions:
+            return {}
+        filters = [partition_filter(self._table.schema, p) for p in partitions or ()]
+        wanted: dict[bytes, bool] = {}
+        found: dict[BucketKey, _Bucket] = {}
+        for e in self._manifests.live_files(snapshot):
+            fits = wanted.get(e.partition)
+            if fits is None:
+                fits = not filters or any(f is None or f(e.partition) for f in filters)
+                wanted[e.partition] = fits
+            if fits:
+                found.setdefault((e.partition, e.bucket), _Bucket(e.total_buckets, [])).files.append(e.file)
+        return found
+
+    def _index_files(self, snapshot: Snapshot) -> dict[BucketKey, list[IndexFileMeta]]:
+        found: dict[BucketKey, list[IndexFileMeta]] = {}
+        if self._table.options.deletion_vectors_enabled:
+            for e in self._manifests.read_index(snapshot.index_manifest):
+                if e.index_file.index_type == DELETION_VECTORS:
+                    found.setdefault((e.partition, e.bucket), []).append(e.index_file)
+        return found
+
+
+def run_task(table: TableContext, task: CompactTask, clock: Clock = SYSTEM_CLOCK) -> CommitMessage:
+    """Do one task; what to commit. After an error no new file is left behind."""
+    vectors = load_vectors(table, task.partition, task.bucket, task.indexes)
+    if task.unit is not None:
+        rewriter = MergeTreeRewriter(table, task.partition, task.bucket, clock=clock, vectors=vectors)
+        increment = rewriter.compact(task.unit, TreePolicy.of(table.options).levels(task.files))
+        return _message(task, increment)
+    order = task.order
+    arrange = None if order is None else lambda batches: sorted_batches(batches, order, table.options.write_buffer_size)
+    increment = rewrite_files(
+        table, task.partition, task.bucket, task.files, clock=clock, vectors=vectors, arrange=arrange
+    )
+    return _message(task, increment)
+
+
+def _message(task: CompactTask, increment: CompactIncrement) -> CommitMessage:
+    return CommitMessage(task.partition, task.bucket, task.total_buckets, compact=increment)

@@ -1,0 +1,97 @@
+"""Planning the compaction of a primary-key table's bucket, and doing it while writing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.paimon.compact.levels import Levels
+from forebay.paimon.compact.rewrite import BucketVectors, MergeTreeRewriter
+from forebay.paimon.compact.universal import CompactUnit, UniversalRules, pick, pick_full
+from forebay.paimon.files.writer import local_millis
+from forebay.paimon.format.commit_message import CompactIncrement
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.context import TableContext
+
+
+@dataclass(frozen=True)
+class TreePolicy:
+    """What a table's options say about picking files. Pickles."""
+
+    rules: UniversalRules
+    num_levels: int
+    force_rewrite: bool
+    deletion_vectors: bool
+
+    @classmethod
+    def of(cls, options: CoreOptions) -> TreePolicy:
+        return cls(
+            UniversalRules.of(options),
+            options.num_levels,
+            options.compaction_force_rewrite_all_files,
+            options.deletion_vectors_enabled,
+        )
+
+    def levels(self, files: Sequence[DataFileMeta]) -> Levels:
+        return Levels(files, self.num_levels)
+
+    def pick(self, levels: Levels, clock: Clock, *, full: bool, has_vectors: bool = False) -> CompactUnit | None:
+        """What to compact now; all, if `full`.
+
+        With deletion vectors all is compacted as soon as there is a file on level 0: new vectors are never written.
+        """
+        if self.deletion_vectors:
+            fresh = any(f.level == LEVEL_0 for f in levels.files)
+            if not (full or fresh):
+                return None
+            return pick_full(levels.runs(), levels.num_levels, rewrite_all=self.force_rewrite or has_vectors)
+        if full:
+            return pick_full(levels.runs(), levels.num_levels, rewrite_all=self.force_rewrite)
+        now = local_millis(clock)
+        done = [f.creation_time for f in levels.files if f.level == levels.top and f.creation_time is not None]
+        hour = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).hour
+        return pick(levels.runs(), levels.num_levels, self.rules, now - max(done) if done else None, hour)
+
+
+class TreeCompaction:
+    """Compacts a bucket while it is written. Not thread-safe."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        partition: bytes,
+        bucket: int,
+        files: Sequence[DataFileMeta],
+        clock: Clock = SYSTEM_CLOCK,
+        vectors: BucketVectors | None = None,
+        new_bucket: bool = False,
+    ) -> None:
+        """`files` are those of the bucket; `new_bucket`: nobody sees them yet, so that nothing changes."""
+        self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
+        self._vectors, self._new_bucket = vectors or BucketVectors(), new_bucket
+        self._policy = TreePolicy.of(table.options)
+        self._levels = self._policy.levels(files)
+
+    def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
+        """Add files that were just written, and compact if it is time; after an error they are not added."""
+        levels = self._policy.levels([*self._levels.files, *new_files])
+        vectors = self._vectors
+        unit = self._policy.pick(levels, self._clock, full=full, has_vectors=bool(vectors.index_files))
+        increment = CompactIncrement()
+        if unit is not None:
+            rewriter = MergeTreeRewriter(
+                self._table,
+                self._partition,
+                self._bucket,
+                clock=self._clock,
+                vectors=vectors,
+                new_bucket=self._new_bucket,
+            )
+            increment = rewriter.compact(unit, levels)
+            levels.update(increment.compact_before, increment.compact_after)
+            self._vectors = BucketVectors()
+        self._levels = levels
+        return increment

@@ -1,0 +1,85 @@
+"""Compaction while a table is written (option `write-only` turns it off)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.paimon.compact.append import AppendCompaction
+from forebay.paimon.compact.tree import TreeCompaction, TreePolicy
+from forebay.paimon.compact.vectors import bucket_vectors
+from forebay.paimon.format.file_meta import DataFileMeta, FileKind
+from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.write.compaction import BucketCompaction
+
+UNAWARE = -1
+
+
+class TableWriteCompaction:
+    """The compaction of what one `TableWrite` writes."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        snapshots: SnapshotManager,
+        manifests: ManifestStore,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
+        self._full_every = full_compaction_interval(table.options) if table.schema.has_primary_key else None
+        self._commits: int | None = None
+
+    def of_bucket(
+        self, partition: bytes, bucket: int, files: Sequence[DataFileMeta], new_bucket: bool
+    ) -> BucketCompaction | None:
+        options = self._table.options
+        if not self._table.schema.has_primary_key:
+            if options.bucket == UNAWARE or new_bucket or options.deletion_vectors_enabled:
+                return None
+            return AppendCompaction(self._table, partition, bucket, files, self._clock)
+        if new_bucket and not options.needs_lookup:
+            return None
+        snapshot = None if new_bucket else self._snapshots.latest()
+        vectors = bucket_vectors(self._table, self._manifests, snapshot, partition, bucket)
+        return TreeCompaction(self._table, partition, bucket, files, self._clock, vectors, new_bucket)
+
+    def full_is_due(self) -> bool:
+        """Whether `full-compaction.delta-commits` commits have passed, those of writers before this one included."""
+        if self._full_every is None:
+            return False
+        if self._commits is None:
+            self._commits = self._commits_since_full(self._full_every)
+        self._commits += 1
+        if self._commits < self._full_every:
+            return False
+        self._commits = 0
+        return True
+
+    def _commits_since_full(self, enough: int) -> int:
+        """Commits of rows since something was compacted to the top level; no more than `enough` are counted."""
+        top = TreePolicy.of(self._table.options).num_levels - 1
+        snapshot = self._snapshots.latest()
+        commits = 0
+        while snapshot is not None and commits < enough:
+            if snapshot.commit_kind is not CommitKind.COMPACT:
+                commits += 1
+            elif any(
+                e.kind is FileKind.ADD and e.file.level >= top
+                for manifest in self._manifests.delta_manifests(snapshot)
+                for e in self._manifests.read(manifest.file_name)
+            ):
+                break
+            snapshot = self._snapshots.find(snapshot.id - 1)
+        return commits
+
+
+def full_compaction_interval(options: CoreOptions) -> int | None:
+    """Every how many commits all is compacted; None if by no such rule."""
+    given = options.full_compaction_delta_commits
+    if options.changelog_producer == "full-compaction":
+        return max(1, given or 1)
+    return given if given is not None and given > 0 else None

@@ -1,0 +1,400 @@
+"""Columns of one type as columns of another, by the rules under which Paimon lets a column's type change.
+
+A file is read under the schema it was written with; `evolve` then brings its columns to the type that the reader's
+schema has: fields of rows by their ids, and plain values by Java Paimon's cast rules. Those are Java's own
+conversions: narrower integers wrap around, floats are cut off and saturate, decimals that do not fit become null,
+texts that are no number are errors. The zone of TIMESTAMP_LTZ is UTC here (Java takes the zone of its process).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot, child
+from forebay.paimon.format.arrow import arrow_type
+from forebay.paimon.format.partition_path import java_float_text, value_text
+
+_R = TypeRoot
+_INTEGERS = {_R.TINYINT: np.int8, _R.SMALLINT: np.int16, _R.INT: np.int32, _R.BIGINT: np.int64}
+_FLOATS = {_R.FLOAT: np.float32, _R.DOUBLE: np.float64}
+_NUMBERS = frozenset({*_INTEGERS, *_FLOATS, _R.DECIMAL})
+_TEXTS = frozenset({_R.CHAR, _R.STRING})
+_BINARIES = frozenset({_R.BINARY, _R.BYTES})
+_TIMESTAMPS = frozenset({_R.TIMESTAMP, _R.TIMESTAMP_LTZ})
+
+
+def same_type(a: DataType, b: DataType) -> bool:
+    """Whether values of `a` are values of `b` without a change (nullability aside, at all depths)."""
+    if a == b:
+        return True
+    if replace(a, nullable=True, fields=(), element=None, key=None, value=None) != replace(
+        b, nullable=True, fields=(), element=None, key=None, value=None
+    ):
+        return False
+    if a.root is _R.ROW:
+        return [(f.field_id, f.name) for f in a.fields] == [(f.field_id, f.name) for f in b.fields] and all(
+            same_type(x.data_type, y.data_type) for x, y in zip(a.fields, b.fields, strict=True)
+        )
+    return all(same_type(x, y) for x, y in zip(a.children(), b.children(), strict=True))
+
+
+def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    """`array`, read as type `source`, as type `target`. Raises `UnsupportedOperation` where there is no such cast."""
+    storage = arrow_type(source)
+    if not array.type.equals(storage):
+        array = array.cast(storage, safe=False)
+    if same_type(source, target):
+        wanted = arrow_type(target)
+        return array if array.type.equals(wanted) else _relabel(array, wanted)
+    if source.root is not target.root or not source.is_nested:
+        return _cast_plain(array, source, target)
+    match source.root:
+        case _R.ARRAY:
+            values = evolve(array.values, child(source.element), child(target.element))
+            return _with_children(array, arrow_type(target), values)
+        case _R.MAP:
+            keys = evolve(array.keys, child(source.key), child(target.key))
+            items = evolve(array.items, child(source.value), child(target.value))
+            wanted = arrow_type(target)
+            entries = pa.StructArray.from_arrays([keys, items], fields=[wanted.key_field, wanted.item_field])
+            return _with_children(array, wanted, entries)
+        case _:
+            return _evolve_row(array, source, target)
+
+
+def _relabel(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The same values under a type that differs in the names or nullability of what is inside it."""
+    return array.cast(wanted, safe=False)
+
+
+def _with_children(array: pa.Array, wanted: pa.DataType, values: pa.Array) -> pa.Array:
+    validity, offsets = array.buffers()[:2]
+    return pa.Array.from_buffers(wanted, len(array), [validity, offsets], offset=array.offset, children=[values])
+
+
+def _evolve_row(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    by_id = {f.field_id: (i, f.data_type) for i, f in enumerate(source.fields)}
+    wanted = arrow_type(target)
+    children = []
+    for position, f in enumerate(target.fields):
+        found = by_id.get(f.field_id)
+        if found is None:
+            children.append(pa.nulls(len(array), wanted.field(position).type))
+        else:
+            children.append(evolve(array.field(found[0]), found[1], f.data_type))
+    fields = [wanted.field(i).with_nullable(True) for i in range(wanted.num_fields)]
+    made = pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    return made if made.type.equals(wanted) else made.cast(wanted, safe=False)
+
+
+# ---- plain types ----------------------------------------------------------------------------------------------------
+
+
+def is_castable(source: DataType, target: DataType) -> bool:
+    """Whether `evolve` can bring values of `source` to `target`."""
+    if source.root is target.root and source.is_nested:
+        if source.root is _R.ROW:
+            by_id = {f.field_id: f.data_type for f in source.fields}
+            return all(is_castable(by_id[f.field_id], f.data_type) for f in target.fields if f.field_id in by_id)
+        return all(is_castable(x, y) for x, y in zip(source.children(), target.children(), strict=True))
+    return same_type(source, target) or _rule(source, target) is not None
+
+
+_Cast = Callable[[pa.Array, DataType, DataType], pa.Array]
+
+
+def _cast_plain(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    rule = _rule(source, target)
+    if rule is None:
+        raise UnsupportedOperation(f"a column of type {source} cannot be read as {target}: Paimon has no such cast")
+    return rule(array, source, target)
+
+
+def _rule(source: DataType, target: DataType) -> _Cast | None:
+    a, b = source.root, target.root
+    if a in _NUMBERS and b in _NUMBERS:
+        return _number_to_number
+    if a is _R.BOOLEAN and b in _NUMBERS:
+        return lambda array, _, t: _number_to_number(array.cast(pa.int32()), DataType(_R.INT), t)
+    if a in _INTEGERS and b is _R.BOOLEAN:
+        return lambda array, _, t: pc.not_equal(array, pa.scalar(0, array.type))
+    if b in _TEXTS:
+        return _to_text(a)
+    if a in _TEXTS:
+        return _from_text(b)
+    if a in _BINARIES and b in _BINARIES:
+        return lambda array, _, t: _cut_bytes(array, t)
+    return _temporal(a, b)
+
+
+def _temporal(a: TypeRoot, b: TypeRoot) -> _Cast | None:
+    if a in _TIMESTAMPS and (b in _TIMESTAMPS or b in (_R.DATE, _R.TIME)):
+        return _from_timestamp
+    if a is _R.DATE and b in _TIMESTAMPS:
+        return lambda array, _, t: array.cast(pa.timestamp("ms")).cast(arrow_type(t), safe=False)
+    if a is _R.TIME and b in _TIMESTAMPS:
+        return lambda array, _, t: _millis(array).cast(pa.timestamp("ms")).cast(arrow_type(t), safe=False)
+    if a in (_R.INT, _R.BIGINT) and b in _TIMESTAMPS:
+        return lambda array, _, t: array.cast(pa.int64()).cast(pa.timestamp("s")).cast(arrow_type(t), safe=False)
+    if a in _TIMESTAMPS and b in (_R.INT, _R.BIGINT):
+        return lambda array, _, t: _wrap(_floor(array, "s").cast(pa.int64()), t)
+    return None
+
+
+def _millis(array: pa.Array) -> pa.Array:
+    return array.cast(pa.int32()).cast(pa.int64())
+
+
+def _floor(array: pa.Array, unit: str) -> pa.Array:
+    """Timestamps in `unit`, rounded down, without a zone."""
+    plain = array.cast(pa.timestamp(array.type.unit), safe=False)
+    return pc.floor_temporal(plain, unit={"s": "second", "ms": "millisecond", "D": "day"}[unit]).cast(
+        pa.date32() if unit == "D" else pa.timestamp(unit), safe=False
+    )
+
+
+def _from_timestamp(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    if target.root is _R.DATE:
+        return _floor(array, "D")
+    if target.root is _R.TIME:
+        millis = _floor(array, "ms").cast(pa.int64())
+        day = 86_400_000
+        return pa.array(np.mod(_plain(millis), day).astype(np.int32), mask=_nulls(array)).cast(arrow_type(target))
+    precision = min(9, target.precision if target.precision is not None else 6)
+    kept = array
+    if precision < min(9, source.precision if source.precision is not None else 6):
+        step = 10 ** (9 - precision)
+        nanos_per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[array.type.unit]
+        ticks = max(1, step // nanos_per)
+        values = _plain(array.cast(pa.int64()))
+        kept = pa.array(values - np.mod(values, ticks), mask=_nulls(array)).cast(pa.timestamp(array.type.unit))
+    plain = kept.cast(pa.timestamp(kept.type.unit), safe=False)
+    wanted = arrow_type(target)
+    return plain.cast(pa.timestamp(wanted.unit), safe=False).cast(wanted, safe=False)
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def _plain(array: pa.Array) -> Any:
+    """The values as NumPy, with zeros where there are nulls."""
+    return pc.fill_null(array, pa.scalar(0, array.type)).to_numpy(zero_copy_only=False)
+
+
+def _nulls(array: pa.Array) -> Any:
+    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+def _wrap(array: pa.Array, target: DataType) -> pa.Array:
+    """Integers as a narrower (or wider) integer type, cut to its bits as Java does."""
+    return pa.array(_plain(array).astype(_INTEGERS[target.root]), mask=_nulls(array))
+
+
+def _number_to_number(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    if target.root is _R.DECIMAL:
+        return _to_decimal(array, source, target)
+    if source.root is _R.DECIMAL:
+        if target.root in _FLOATS:
+            return array.cast(pa.float64()).cast(arrow_type(target))
+        whole = pc.trunc(array).cast(pa.decimal128(38, 0), safe=False)
+        return _decimal_to_integer(whole, target)
+    if target.root in _FLOATS:
+        return array.cast(arrow_type(target), safe=False)
+    if source.root in _FLOATS:
+        return _float_to_integer(array, target)
+    return _wrap(array, target)
+
+
+def _decimal_to_integer(whole: pa.Array, target: DataType) -> pa.Array:
+    """The low 64 bits, then those of the target: what `BigDecimal.longValue` and Java's narrowing keep."""
+    buffers = whole.buffers()
+    words = np.frombuffer(buffers[1], np.int64)[2 * whole.offset : 2 * (whole.offset + len(whole)) : 2]
+    return pa.array(words.astype(_INTEGERS[target.root]), mask=_nulls(whole))
+
+
+def _float_to_integer(array: pa.Array, target: DataType) -> pa.Array:
+    values = np.nan_to_num(_plain(array).astype(np.float64), nan=0.0)
+    bits = 64 if target.root is _R.BIGINT else 32
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    inside = (values >= float(low)) & (values < float(2 ** (bits - 1)))
+    whole = np.where(inside, np.trunc(np.where(inside, values, 0.0)), 0.0).astype(np.int64)
+    whole = np.where(inside, whole, np.where(values < 0, low, high))
+    return pa.array(whole.astype(_INTEGERS[target.root]), mask=_nulls(array))
+
+
+def _to_decimal(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    """Decimals of the target's scale, rounded half up; null where they have more digits than its precision."""
+    precision, scale = target.precision or 38, target.scale or 0
+    if source.root in _INTEGERS:
+        wide = array.cast(pa.int64()).cast(pa.decimal256(19, 0)).cast(pa.decimal256(76, scale))
+    elif source.root is _R.DECIMAL:
+        spare = max(scale, source.scale or 0)
+        wide = pc.round(array.cast(pa.decimal256(76, spare)), scale, "half_towards_infinity")
+        wide = wide.cast(pa.decimal256(76, scale), safe=False)
+    else:
+        return _by_value(array, lambda v: _decimal_of(Decimal(str(v)), precision, scale), arrow_type(target))
+    limit = Decimal(10 ** (precision - scale)) if precision > scale else Decimal(1)
+    bound = pa.scalar(limit, pa.decimal256(76, scale))
+    fits = pc.and_(pc.less(wide, bound), pc.greater(wide, pa.scalar(-limit, pa.decimal256(76, scale))))
+    return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(arrow_type(target), safe=False)
+
+
+def _decimal_of(value: Decimal, precision: int, scale: int) -> Decimal | None:
+    if not value.is_finite():
+        raise InvalidRequest(f"{value} cannot be read as DECIMAL({precision}, {scale})")
+    scaled = value.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, Context(prec=400))
+    return scaled if abs(scaled.scaleb(scale)) < 10**precision else None
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _by_value(array: pa.Array, convert: Callable[[Any], Any], wanted: pa.DataType) -> pa.Array:
+    """`convert` applied to each distinct value, for casts that Arrow does not have as Java does them."""
+    encoded = array.dictionary_encode()
+    converted = pa.array([convert(v) for v in encoded.dictionary.to_pylist()], wanted)
+    return converted.take(encoded.indices)
+
+
+def _to_text(a: TypeRoot) -> _Cast | None:
+    def through(make: Callable[[pa.Array, DataType], pa.Array]) -> _Cast:
+        return lambda array, s, t: _cut_text(make(array, s), t)
+
+    if a in _INTEGERS:
+        return through(lambda array, _: array.cast(pa.string()))
+    if a is _R.DECIMAL:
+        return through(lambda array, _: _by_value(array, lambda v: format(v, "f"), pa.string()))
+    if a in _FLOATS:
+        single = a is _R.FLOAT
+        return through(lambda array, _: _by_value(array, lambda v: java_float_text(v, single), pa.string()))
+    if a is _R.BOOLEAN or a in _TEXTS:
+        return through(lambda array, _: array.cast(pa.string()))
+    if a in _BINARIES:
+        return lambda array, _, t: array.cast(pa.binary()).cast(pa.string())
+    if a is _R.DATE:
+        return through(lambda array, _: pc.strftime(array, "%Y-%m-%d"))
+    if a is _R.TIME or a in _TIMESTAMPS:
+        return through(_moment_text)
+    if a in NESTED_ROOTS:
+        return through(_nested_text)
+    return None
+
+
+def _moment_text(array: pa.Array, source: DataType) -> pa.Array:
+    """Times and timestamps as Java prints them: as many digits as the precision, but none needlessly."""
+    ticks = array.cast(pa.int32()).cast(pa.int64()) if source.root is _R.TIME else array.cast(pa.int64())
+    return _by_value(ticks, lambda v: value_text(source, v, legacy=False), pa.string())
+
+
+def _nested_text(array: pa.Array, source: DataType) -> pa.Array:
+    """[a, b], {key -> value} and {field, field}, with what is inside as text too. Row by row: nobody does it often."""
+    text = DataType(_R.STRING)
+    if source.root is _R.ROW:
+        parts = [evolve(array.field(i), f.data_type, text).to_pylist() for i, f in enumerate(source.fields)]
+        rows = zip(*parts, strict=True) if parts else ((),) * len(array)
+        valid = array.is_valid().to_pylist()
+        made = ["{" + ", ".join(map(_or_null, row)) + "}" if ok else None for ok, row in zip(valid, rows, strict=True)]
+    elif source.root is _R.ARRAY:
+        values = evolve(array, source, DataType(_R.ARRAY, element=text)).to_pylist()
+        made = [None if v is None else "[" + ", ".join(map(_or_null, v)) + "]" for v in values]
+    else:
+        values = evolve(array, source, DataType(_R.MAP, key=text.not_null(), value=text)).to_pylist()
+        entries = [None if v is None else ", ".join(f"{k} -> {_or_null(i)}" for k, i in v) for v in values]
+        made = [None if e is None else "{" + e + "}" for e in entries]
+    return pa.array(made, pa.string())
+
+
+def _or_null(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+def _cut_text(array: pa.Array, target: DataType) -> pa.Array:
+    if target.length is None:
+        return array
+    cut = pc.utf8_slice_codeunits(array, 0, target.length)
+    return pc.utf8_rpad(cut, target.length, " ") if target.root is _R.CHAR else cut
+
+
+def _cut_bytes(array: pa.Array, target: DataType) -> pa.Array:
+    plain = array.cast(pa.binary())
+    if target.length is not None:
+        plain = pc.binary_slice(plain, 0, target.length)
+        if target.root is _R.BINARY:
+            length = target.length
+            plain = _by_value(plain, lambda v: v if v is None else v.ljust(length, b"\0"), pa.binary())
+    wanted = arrow_type(target)
+    return plain if plain.type.equals(wanted) else plain.cast(wanted)
+
+
+_TRUE = {"t", "true", "y", "yes", "1"}
+_FALSE = {"f", "false", "n", "no", "0"}
+
+
+def _from_text(b: TypeRoot) -> _Cast | None:
+    if b in _BINARIES:
+        return lambda array, _, t: _cut_bytes(array, t)
+    if b is _R.BOOLEAN:
+        return lambda array, _, t: _by_value(array, _boolean_of, pa.bool_())
+    if b in _INTEGERS or b in _FLOATS or b in (_R.DATE, _R.DECIMAL, _R.TIME) or b in _TIMESTAMPS:
+        return _parse_text
+    return None
+
+
+def _boolean_of(text: str | None) -> bool | None:
+    if text is None:
+        return None
+    lowered = text.lower()
+    if lowered in _TRUE or lowered in _FALSE:
+        return lowered in _TRUE
+    raise InvalidRequest(f"the text '{text}' cannot be read as BOOLEAN")
+
+
+def _integer_of(text: str | None) -> int | None:
+    """The integer of a text, in which Java takes a fraction for nothing: 12.9 is 12."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([+-]?)([0-9]*)(?:\.[0-9]*)?", text)
+    if found is None or text in ("", "+", "-"):
+        raise InvalidRequest(f"the text '{text}' cannot be read as an integer")
+    return int(f"{found[1]}{found[2] or 0}")
+
+
+def _time_of(text: str | None) -> int | None:
+    """Milliseconds of a day of `hour[:minute[:second[.fraction]]]`."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+)(?::([0-9]+)(?::([0-9]+)(?:\.([0-9]*))?)?)?", text)
+    if found is None:
+        raise InvalidRequest(f"the text '{text}' cannot be read as TIME")
+    hour, minute, second = (int(part or 0) for part in found.groups()[:3])
+    if hour > 23 or minute > 59 or second > 59:
+        raise InvalidRequest(f"the text '{text}' cannot be read as TIME")
+    return ((hour * 60 + minute) * 60 + second) * 1000 + int((found[4] or "").ljust(3, "0")[:3])
+
+
+def _parse_text(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
+    trimmed = pc.utf8_trim_whitespace(array)
+    precision, scale = target.precision or 38, target.scale or 0
+    try:
+        if target.root is _R.DECIMAL:
+            parsed = _by_value(trimmed, lambda v: _decimal_of(Decimal(v), precision, scale), arrow_type(target))
+        elif target.root in _INTEGERS:
+            parsed = _by_value(trimmed, _integer_of, arrow_type(target))
+        elif target.root is _R.TIME:
+            parsed = _by_value(trimmed, _time_of, pa.int32()).cast(arrow_type(target))
+        elif target.root in _TIMESTAMPS:
+            parsed = trimmed.cast(pa.timestamp("ns")).cast(arrow_type(target), safe=False)
+        else:
+            parsed = trimmed.cast(arrow_type(target))
+    except (pa.ArrowException, ArithmeticError, ValueError, OverflowError) as e:
+        raise InvalidRequest(f"a text of the column cannot be read as {target}: {e}") from e
+    return parsed

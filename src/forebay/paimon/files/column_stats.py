@@ -1,0 +1,110 @@
+"""Statistics of a data file's columns: taken from the Parquet footer, thinned out by the table's options.
+
+Parquet's writer has the least and greatest values of each column chunk anyway, so nothing is computed twice. Columns
+with a NaN somewhere get no bounds: Parquet leaves NaN out of them, and filters take NaN for the greatest value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.paimon.format.file_meta import SimpleStats
+from forebay.paimon.format.schema import DataField
+from forebay.paimon.format.stats import ColumnStats, StatsMode, pack_stats, upper_bound
+
+_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+_STAMPS = (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
+_TICKS = (TypeRoot.DATE, TypeRoot.TIME, *_STAMPS)
+
+
+UNKNOWN = ColumnStats()
+
+
+def in_mode(found: ColumnStats, mode: StatsMode) -> ColumnStats:
+    """What remains of `found` in a statistics mode. A bound that is cut is still a bound."""
+    if not mode.counts:
+        return UNKNOWN
+    if not mode.bounds or found.min is None:
+        return ColumnStats(null_count=found.null_count)
+    if mode.length is None or not isinstance(found.max, str | bytes):
+        return found
+    high = upper_bound(found.max, mode.length)
+    if high is None:
+        return ColumnStats(null_count=found.null_count)
+    return ColumnStats(found.min[: mode.length], high, found.null_count)
+
+
+def columns_with_nan(data: pa.Table | pa.RecordBatch, fields: Iterable[DataField]) -> set[str]:
+    """Names of the floating-point columns of `data` that hold a NaN."""
+    return {
+        f.name for f in fields if f.type.root in _FLOATS and pc.any(pc.is_nan(data.column(f.name)), min_count=0).as_py()
+    }
+
+
+def stamp_ranges(
+    data: pa.Table | pa.RecordBatch, fields: Iterable[DataField], known: Mapping[str, ColumnStats]
+) -> dict[str, ColumnStats]:
+    """Ranges of the timestamps of more than six digits in `data`, widened by those `known`.
+
+    Such columns are INT96, for which Parquet's footer has no ranges.
+    """
+    found: dict[str, ColumnStats] = {}
+    for f in fields:
+        if f.type.root not in _STAMPS or (f.type.precision or 0) <= 6:
+            continue
+        column = data.column(f.name)
+        ends = pc.min_max(column.cast(pa.int64()))
+        low, high, nulls = ends["min"].as_py(), ends["max"].as_py(), column.null_count
+        if (before := known.get(f.name)) is not None:
+            low = before.min if low is None else low if before.min is None else min(low, before.min)
+            high = before.max if high is None else high if before.max is None else max(high, before.max)
+            nulls += before.null_count or 0
+        found[f.name] = ColumnStats(low, high, nulls)
+    return found
+
+
+def footer_ranges(
+    footer: pq.FileMetaData, fields: Sequence[DataField], nan: set[str], row_groups: Iterable[int] | None = None
+) -> dict[str, ColumnStats]:
+    """Ranges of the columns `fields` over a file's row groups: those given, or all."""
+    found: dict[str, ColumnStats] = {}
+    groups = [footer.row_group(i) for i in (range(footer.num_row_groups) if row_groups is None else row_groups)]
+    positions = {footer.schema.column(j).path: j for j in range(footer.num_columns)}
+    for f in fields:
+        position = positions.get(f.name)
+        if position is None:  # nested: Paimon keeps no statistics
+            found[f.name] = UNKNOWN
+            continue
+        merged = _merged([g.column(position).statistics for g in groups], f.type)
+        found[f.name] = ColumnStats(null_count=merged.null_count) if f.name in nan else merged
+    return found
+
+
+def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
+    if not parts or any(p is None or not p.has_null_count for p in parts):
+        return UNKNOWN
+    nulls = sum(p.null_count for p in parts)
+    valued = [p for p in parts if p.num_values > 0]
+    if not valued or not all(p.has_min_max for p in valued):
+        return ColumnStats(null_count=nulls)
+    if t.root in _TICKS:
+        return ColumnStats(min(p.min_raw for p in valued), max(p.max_raw for p in valued), nulls)
+    low, high = min(p.min for p in valued), max(p.max for p in valued)
+    if t.root in _FLOATS:  # the sign of a zero is not known
+        low, high = -0.0 if low == 0 else low, 0.0 if high == 0 else high
+    return ColumnStats(low, high, nulls)
+
+
+def dense_stats(
+    fields: Sequence[DataField], found: Mapping[str, ColumnStats], dense: bool
+) -> tuple[SimpleStats, tuple[str, ...] | None]:
+    """Value statistics, and the names of the columns they are about; None where these are all columns."""
+    kept = [f for f in fields if not dense or found.get(f.name, UNKNOWN) != UNKNOWN]
+    names = None if len(kept) == len(fields) else tuple(f.name for f in kept)
+    return pack_stats(kept, [found.get(f.name, UNKNOWN) for f in kept]), names

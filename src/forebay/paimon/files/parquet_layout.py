@@ -1,0 +1,129 @@
+"""What a Parquet file of Paimon looks like: its Arrow schema with field ids, and pyarrow's writer set up for it.
+
+Java Paimon finds columns by name and nested fields by the ids that stand in the file, so ids are written at all
+depths: a column's own id; for what is inside ARRAY and MAP, ids computed from the column's id and the depth.
+
+Timestamps of more than six digits are INT96 and the others INT64; Java Paimon 1.x fails, or reads other values, where
+it is otherwise. pyarrow writes either all of a file's timestamps as INT96 or none. So in a file that has both, those of
+at most six digits are written as plain integers, INT64 without a logical type, which Java reads by the table's schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.types import DataType, TypeRoot, child, walk
+from forebay.paimon.format.arrow import arrow_type
+from forebay.paimon.format.schema import DataField
+
+NESTED_ID_BASE = ((1 << 31) - 1) // 4
+NESTED_ID_STEP = 1 << 10
+_ID_KEY = b"PARQUET:field_id"
+
+COMPRESSIONS = {"none": "NONE", "uncompressed": "NONE", "snappy": "SNAPPY", "gzip": "GZIP", "zstd": "ZSTD",
+                "lz4": "LZ4", "brotli": "BROTLI"}  # fmt: skip
+_LEVELLED = frozenset({"ZSTD", "GZIP", "BROTLI"})
+
+
+def parquet_schema(fields: Sequence[DataField]) -> pa.Schema:
+    """The Arrow schema by which pyarrow writes columns `fields`, with Paimon's field ids in its metadata."""
+    bare = has_nanoseconds(f.type for f in fields)
+    return pa.schema([_field(f.name, f.type, f.id, bare) for f in fields])
+
+
+def _field(name: str, t: DataType, field_id: int, bare: bool) -> pa.Field:
+    return _with_id(pa.field(name, _typed(t, field_id, 0, bare), nullable=t.nullable), field_id)
+
+
+def _with_id(field: pa.Field, field_id: int) -> pa.Field:
+    return field.with_metadata({_ID_KEY: str(_int32(field_id)).encode()})
+
+
+def _int32(value: int) -> int:
+    """Ids wrap around as Java's integers do."""
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _typed(t: DataType, column_id: int, depth: int, bare: bool) -> pa.DataType:
+    """The Arrow type to write; `bare`: timestamps of at most six digits as integers."""
+    inner = depth + 1
+    upper = NESTED_ID_BASE + column_id * NESTED_ID_STEP + inner
+    match t.root:
+        case TypeRoot.ARRAY:
+            element = child(t.element)
+            field = pa.field("element", _typed(element, column_id, inner, bare), nullable=element.nullable)
+            return pa.list_(_with_id(field, upper))
+        case TypeRoot.MAP:
+            key, value = child(t.key), child(t.value)
+            key_field = pa.field("key", _typed(key, column_id, inner, bare), nullable=False)
+            value_field = pa.field("value", _typed(value, column_id, inner, bare), nullable=value.nullable)
+            lower = NESTED_ID_BASE - column_id * NESTED_ID_STEP - inner
+            return pa.map_(_with_id(key_field, lower), _with_id(value_field, upper))
+        case TypeRoot.ROW:
+            return pa.struct([_field(f.name, f.data_type, f.field_id or 0, bare) for f in t.fields])
+        case _:
+            plain = arrow_type(t)
+            return pa.int64() if bare and pa.types.is_timestamp(plain) and plain.unit != "ns" else plain
+
+
+def compression_arguments(name: str, zstd_level: int) -> dict[str, Any]:
+    """Arguments for pyarrow's Parquet writer. Raises `InvalidRequest` for an unknown compression."""
+    codec = COMPRESSIONS.get(name.lower())
+    if codec is None:
+        raise InvalidRequest(f"file.compression '{name}' is unknown; there are {', '.join(COMPRESSIONS)}")
+    arguments: dict[str, Any] = {"compression": codec}
+    if codec in _LEVELLED and codec == "ZSTD":
+        arguments["compression_level"] = zstd_level
+    return arguments
+
+
+def open_writer(
+    sink: Any,
+    schema: pa.Schema,
+    fields: Sequence[DataField],
+    compression: str,
+    zstd_level: int,
+    footers: list[Any],
+    plain: frozenset[str] = frozenset(),
+) -> pq.ParquetWriter:
+    """A Parquet writer of columns `fields` to `sink`; when closed, it appends the file's metadata to `footers`.
+
+    Columns `plain` are known to have no repeated values, so no dictionary is tried.
+    """
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        **compression_arguments(compression, zstd_level),
+        use_dictionary=[path for path in _leaf_paths(schema) if path not in plain],
+        use_deprecated_int96_timestamps=has_nanoseconds([f.type for f in fields]),
+        store_decimal_as_integer=True,
+        store_schema=False,
+        write_time_adjusted_to_utc=True,
+        metadata_collector=footers,
+    )
+
+
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    """Paths of the Parquet columns of `schema`."""
+    return [path for f in schema for path in _paths(f.name, f.type)]
+
+
+def _paths(path: str, t: pa.DataType) -> list[str]:
+    if pa.types.is_list(t):
+        return _paths(f"{path}.list.element", t.value_type)
+    if pa.types.is_map(t):
+        return [*_paths(f"{path}.key_value.key", t.key_type), *_paths(f"{path}.key_value.value", t.item_type)]
+    if pa.types.is_struct(t):
+        return [leaf for f in t for leaf in _paths(f"{path}.{f.name}", f.type)]
+    return [path]
+
+
+def has_nanoseconds(types: Iterable[DataType]) -> bool:
+    """Whether there is, at any depth, a timestamp of more than six digits."""
+    stamps = (t for top in types for t in walk(top) if t.root in (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ))
+    return any(arrow_type(t).unit == "ns" for t in stamps)

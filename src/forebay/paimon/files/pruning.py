@@ -1,0 +1,113 @@
+"""Which files and row groups cannot hold a matching row: predicates against ranges of columns.
+
+Predicates are bound (codec.filters) to columns of storage types, whose `column_id` is the field's id, so that a file
+written under an older schema is judged by its own names. Everything answers "may match" when in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind
+from forebay.codec.literals import is_floating, sort_key
+from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
+from forebay.metadata.table import Column
+from forebay.paimon.files.casts import same_type
+from forebay.paimon.format.arrow import storage_type
+from forebay.paimon.format.schema import DataField
+from forebay.paimon.format.stats import ColumnStats
+
+_F = LeafFunction
+
+RangeOf = Callable[[Column], ColumnStats | None]
+
+
+def filter_columns(fields: Iterable[DataField]) -> tuple[Column, ...]:
+    """`fields` as filters see them."""
+    return tuple(Column(f.name, storage_type(f.type), column_id=f.id) for f in fields)
+
+
+def bind_filter(predicate: Predicate, fields: Iterable[DataField]) -> BoundPredicate:
+    """`predicate` bound to columns `fields`. Raises `InvalidRequest` as `codec.filters.bind` does."""
+    return bind(predicate, filter_columns(fields))
+
+
+def columns_of(bound: BoundPredicate) -> set[str]:
+    """Names of the columns that a bound predicate reads."""
+    if isinstance(bound, BoundLeaf):
+        return {bound.column.name}
+    return set().union(*(columns_of(child) for child in bound.children))
+
+
+def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
+    """The parts of `bound` that must all hold."""
+    if bound is None:
+        return []
+    if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
+        return [part for child in bound.children for part in conjuncts(child)]
+    return [bound]
+
+
+def join(parts: Sequence[BoundPredicate]) -> BoundPredicate | None:
+    """The conjunction of `parts`; None where there are none."""
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else BoundCompound(CompoundFunction.AND, tuple(parts))
+
+
+def may_match(bound: BoundPredicate, range_of: RangeOf, row_count: int) -> bool:
+    """Whether one of `row_count` rows, whose columns have the ranges `range_of(column)`, may match."""
+    if isinstance(bound, BoundCompound):
+        test = all if bound.function is CompoundFunction.AND else any
+        return test(may_match(child, range_of, row_count) for child in bound.children)
+    found = range_of(bound.column)
+    return True if found is None else _leaf_may_match(bound, found, row_count)
+
+
+def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool:
+    nulls = found.null_count
+    if leaf.function is _F.IS_NULL:
+        return nulls is None or nulls > 0
+    if nulls is not None and nulls >= row_count:
+        return False
+    if leaf.function is _F.IN and not leaf.literals:
+        return False
+    decide = _DECISIONS.get(leaf.function)
+    if decide is None or found.min is None or found.max is None:
+        return True
+    low, high, literals = found.min, found.max, list(leaf.literals)
+    if is_floating(leaf.column.data_type):
+        # Bounds leave NaN out, which filters take for the greatest value: no upper bound is to be trusted.
+        if leaf.function in (_F.GREATER_THAN, _F.GREATER_OR_EQUAL, _F.NOT_EQUAL, _F.NOT_IN):
+            return True
+        if any(v != v for v in literals):
+            return True
+        low, high, literals = sort_key(low), sort_key(high), [sort_key(v) for v in literals]
+    return bool(decide(low, high, literals))
+
+
+def _starts_with(low: Any, high: Any, literals: list[Any]) -> bool:
+    prefix = literals[0]
+    return bool((low.startswith(prefix) or low <= prefix) and (high.startswith(prefix) or high >= prefix))
+
+
+_DECISIONS: dict[LeafFunction, Callable[[Any, Any, list[Any]], bool]] = {
+    _F.EQUAL: lambda low, high, literals: low <= literals[0] <= high,
+    _F.NOT_EQUAL: lambda low, high, literals: not low == high == literals[0],
+    _F.LESS_THAN: lambda low, high, literals: low < literals[0],
+    _F.LESS_OR_EQUAL: lambda low, high, literals: low <= literals[0],
+    _F.GREATER_THAN: lambda low, high, literals: high > literals[0],
+    _F.GREATER_OR_EQUAL: lambda low, high, literals: high >= literals[0],
+    _F.IN: lambda low, high, literals: any(low <= value <= high for value in literals),
+    _F.NOT_IN: lambda low, high, literals: not (low == high and low in literals),
+    _F.STARTS_WITH: _starts_with,
+}
+
+
+def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:
+    """The file's field that holds `column`'s values unchanged; None if there is none, or if its type changed."""
+    found = fields.get(-1 if column.column_id is None else column.column_id)
+    if found is None or not same_type(storage_type(found.type), column.data_type):
+        return None
+    return found

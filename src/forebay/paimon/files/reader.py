@@ -1,0 +1,303 @@
+"""Reading data files: any schema version, any of three formats, as batches of the columns that are wanted.
+
+`DataFileReader.read(file, path)` yields record batches of `fields`. A file is read under the schema it was written
+with; columns are found by id, brought to the reader's types (`casts`), and are null where the file lacks them. Key
+columns that a thin file leaves out are taken from the table's columns. Row groups and deleted rows are left out
+before anything is cast. One row group, or a part of a very large one, is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from forebay.base.errors import CorruptData, NotFound, UnsupportedOperation
+from forebay.codec.filters import BoundPredicate, filter_rows, mask
+from forebay.metadata.table import Column
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.paimon.files.casts import evolve
+from forebay.paimon.files.column_stats import UNKNOWN, footer_ranges
+from forebay.paimon.files.pruning import columns_of, field_for, may_match
+from forebay.paimon.files.row_formats import avro_tables, orc_tables
+from forebay.paimon.files.writer import key_value_fields
+from forebay.paimon.format.arrow import arrow_type
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.schema import KEY_FIELD_ID_START, KEY_PREFIX, DataField, TableSchema
+from forebay.paimon.format.stats import ColumnStats
+from forebay.paimon.io.file_io import FileIO
+
+GROUP_BYTES_MAX = 160 << 20
+"""Row groups above this are read in batches, not whole."""
+
+BATCH_ROWS = 1 << 17
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a wanted column comes from: the file's field, cut to what is wanted of it; None means nulls."""
+
+    wanted: DataField
+    held: DataField | None
+
+
+class DataFileReader:
+    """Reads columns `fields` of a table's data files. Thread-safe.
+
+    `schemas` gives the table's schema of an id. `prune` is a filter on `fields` (and other columns) by which row
+    groups may be left out; rows are not filtered by it. `keep` is a filter on `fields` alone, which rows must match.
+    """
+
+    def __init__(
+        self,
+        io: FileIO,
+        schemas: Callable[[int], TableSchema],
+        fields: Sequence[DataField],
+        prune: BoundPredicate | None = None,
+        keep: BoundPredicate | None = None,
+    ) -> None:
+        self._io = io
+        self._schemas = schemas
+        self._fields = tuple(fields)
+        self._prune = prune if prune is not None else keep
+        self._keep = keep
+        self._keep_names = columns_of(keep) if keep is not None else set()
+        self._plans: dict[tuple[int, tuple[str, ...] | None], tuple[_Source, ...]] = {}
+        self.schema = pa.schema([pa.field(f.name, arrow_type(f.type), f.type.nullable) for f in fields])
+
+    def read(self, file: DataFileMeta, path: str, deleted: Positions | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of `file` at `path`, but those at the positions `deleted`, in order."""
+        sources = self._plan(file)
+        extension = path.rpartition(".")[2].lower()
+        if extension == "parquet":
+            parts = self._parquet(file, path, sources)
+        elif extension == "orc":
+            parts = orc_tables(self._io, path, _names(sources))
+        elif extension == "avro":
+            parts = avro_tables(self._io, path, [s.held for s in sources if s.held is not None])
+        else:
+            raise UnsupportedOperation(f"data file {path} is neither Parquet nor ORC nor Avro")
+        gone = None if deleted is None or len(deleted) == 0 else np.sort(np.asarray(deleted, np.int64))
+        for first_row, table in parts:
+            kept = table if gone is None else _without(table, first_row, gone)
+            for batch in _batches(kept):
+                evolved = self._evolved(batch, sources)
+                if self._keep is not None:
+                    evolved = filter_rows(evolved, self._keep)
+                if evolved.num_rows:
+                    yield evolved
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    def _plan(self, file: DataFileMeta) -> tuple[_Source, ...]:
+        key = (file.schema_id, file.write_cols)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = tuple(self._make_plan(file))
+        return found
+
+    def _make_plan(self, file: DataFileMeta) -> Iterator[_Source]:
+        held = self._held_fields(file)
+        for wanted in self._fields:
+            found = held.get(wanted.id)
+            if found is not None:
+                found = DataField(found.id, found.name, _cut(found.type, wanted.type))
+            yield _Source(wanted, found)
+
+    def _held_fields(self, file: DataFileMeta) -> dict[int, DataField]:
+        schema = self._schemas(file.schema_id)
+        fields = key_value_fields(schema) if schema.has_primary_key else schema.fields
+        if file.write_cols is not None:
+            fields = tuple(f for f in fields if f.name in file.write_cols or f.id >= KEY_FIELD_ID_START)
+        return {f.id: f for f in fields}
+
+    def _evolved(self, batch: pa.RecordBatch, sources: Sequence[_Source]) -> pa.RecordBatch:
+        columns = []
+        for source in sources:
+            index = -1 if source.held is None else batch.schema.get_field_index(source.held.name)
+            if source.held is None or index < 0:
+                columns.append(pa.nulls(batch.num_rows, arrow_type(source.wanted.type)))
+            else:
+                columns.append(evolve(batch.column(index), source.held.type, source.wanted.type))
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))
+        if len(columns) == len(self._fields):
+            return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(
+            columns, schema=pa.schema([self.schema.field(s.wanted.name) for s in sources])
+        )
+
+    # -- Parquet ------------------------------------------------------------------------------------------------------
+
+    def _parquet(
+        self, file: DataFileMeta, path: str, sources: Sequence[_Source]
+    ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+        with self._io.open_input(path) as source:
+            try:
+                parquet = pq.ParquetFile(_fast(source), pre_buffer=True)
+            except pa.ArrowInvalid as e:
+                raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
+            present = set(parquet.schema_arrow.names)
+            renames = {
+                s.held.name: s.held.name.removeprefix(KEY_PREFIX)
+                for s in sources
+                if s.held is not None and s.held.name not in present and s.held.name.startswith(KEY_PREFIX)
+            }
+            columns = _paths(sources, renames, present)
+            yield from self._row_groups(parquet, file, columns, sources, renames)
+
+    def _row_groups(
+        self, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
+        renames: dict[str, str],
+    ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:  # fmt: skip
+        footer = parquet.metadata
+        first_row = 0
+        for i in range(footer.num_row_groups):
+            group = footer.row_group(i)
+            if self._group_may_match(file, footer, i):
+                first = self._filter_columns(parquet, i, columns, sources)
+                if first is None or self._any_match(first, sources):
+                    for offset, table in _group_tables(parquet, i, columns, group, first):
+                        yield first_row + offset, _with_keys(table, renames)
+            first_row += group.num_rows
+
+    def _filter_columns(
+        self, parquet: pq.ParquetFile, index: int, columns: list[str], sources: Sequence[_Source]
+    ) -> pa.Table | None:
+        """The columns of a row group that the filter reads; None if that is all, or if some are not plain columns."""
+        wanted = [s.held.name for s in sources if s.held is not None and s.wanted.name in self._keep_names]
+        if not wanted or len(wanted) == len(columns) or not set(wanted) <= set(columns):
+            return None
+        return parquet.read_row_group(index, columns=wanted, use_threads=True)
+
+    def _any_match(self, table: pa.Table, sources: Sequence[_Source]) -> bool:
+        assert self._keep is not None
+        chosen = [s for s in sources if s.wanted.name in self._keep_names]
+        return any(
+            pc.any(mask(self._keep, self._evolved(batch, chosen)), min_count=0).as_py() for batch in _batches(table)
+        )
+
+    def _group_may_match(self, file: DataFileMeta, footer: pq.FileMetaData, index: int) -> bool:
+        if self._prune is None:
+            return True
+        held = self._held_fields(file)
+        group = footer.row_group(index)
+
+        def range_of(column: Column) -> ColumnStats:
+            f = field_for(column, held)
+            return UNKNOWN if f is None else _group_range(footer, index, f)
+
+        return may_match(self._prune, range_of, group.num_rows)
+
+
+def _group_range(footer: pq.FileMetaData, index: int, f: DataField) -> ColumnStats:
+    return footer_ranges(footer, [f], set(), [index])[f.name]
+
+
+def _fast(source: Any) -> Any:
+    """A file of the local disk is read by Arrow itself, without Python's lock; others by their own `read`."""
+    name = getattr(source, "name", None)
+    if hasattr(source, "fileno") and isinstance(name, str):
+        try:
+            return pa.OSFile(name)
+        except OSError as e:
+            raise NotFound(f"cannot open {name}: {e}") from e
+    return source
+
+
+def _group_tables(
+    parquet: pq.ParquetFile, index: int, columns: list[str], group: pq.RowGroupMetaData, known: pa.Table | None
+) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
+    """The rows of a row group, with the position of the first of each part within the group.
+
+    `known` are columns that have been read already.
+    """
+    if not columns:
+        yield 0, _rows_without_columns(group.num_rows)
+        return
+    wanted = set(columns)
+    size = sum(
+        c.total_uncompressed_size
+        for c in (group.column(j) for j in range(group.num_columns))
+        if any(c.path_in_schema == w or c.path_in_schema.startswith(w + ".") for w in wanted)
+    )
+    if size <= GROUP_BYTES_MAX:
+        rest = [c for c in columns if known is None or c not in known.schema.names]
+        table = parquet.read_row_group(index, columns=rest, use_threads=True)
+        if known is not None:
+            for name in known.schema.names:
+                table = table.append_column(known.schema.field(name), known.column(name))
+        yield 0, table
+        return
+    offset = 0
+    rows = max(1024, group.num_rows * GROUP_BYTES_MAX // size)
+    for batch in parquet.iter_batches(batch_size=rows, row_groups=[index], columns=columns, use_threads=True):
+        yield offset, batch
+        offset += batch.num_rows
+
+
+def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Parts of at most `BATCH_ROWS` rows, none empty."""
+    for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(start, BATCH_ROWS)
+
+
+def _rows_without_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+
+
+def _with_keys(table: pa.Table | pa.RecordBatch, renames: dict[str, str]) -> pa.Table | pa.RecordBatch:
+    """`table` with the key columns that a thin file has not, made of the table's columns."""
+    for key, name in renames.items():
+        if name in table.schema.names:
+            table = table.append_column(key, table.column(name))
+    return table
+
+
+def _without(table: pa.Table | pa.RecordBatch, first_row: int, deleted: Positions) -> Any:
+    start, stop = np.searchsorted(deleted, [first_row, first_row + table.num_rows])
+    if start == stop:
+        return table
+    keep = np.ones(table.num_rows, bool)
+    keep[deleted[start:stop] - first_row] = False
+    return table.filter(pa.array(keep))
+
+
+def _names(sources: Sequence[_Source]) -> list[str]:
+    return list(dict.fromkeys(s.held.name for s in sources if s.held is not None))
+
+
+def _paths(sources: Sequence[_Source], renames: dict[str, str], present: set[str]) -> list[str]:
+    """The Parquet columns to read: whole ones, and parts of nested rows."""
+    paths: dict[str, None] = {}
+    for source in sources:
+        if source.held is None:
+            continue
+        name = renames.get(source.held.name, source.held.name)
+        if name in present:
+            paths.update(dict.fromkeys(_leaves(name, source.held.type)))
+    return list(paths)
+
+
+def _leaves(path: str, t: DataType) -> list[str]:
+    if t.root is not TypeRoot.ROW or not t.fields:
+        return [path]
+    return [leaf for f in t.fields for leaf in _leaves(f"{path}.{f.name}", f.data_type)]
+
+
+def _cut(held: DataType, wanted: DataType) -> DataType:
+    """The held type without those nested fields that are not wanted."""
+    if held.root is not TypeRoot.ROW or wanted.root is not TypeRoot.ROW:
+        return held
+    by_id = {f.field_id: f.data_type for f in wanted.fields}
+    kept = [replace(f, data_type=_cut(f.data_type, by_id[f.field_id])) for f in held.fields if f.field_id in by_id]
+    return replace(held, fields=tuple(kept)) if kept else held

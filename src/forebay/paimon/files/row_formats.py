@@ -1,0 +1,79 @@
+"""Data files in ORC and Avro, read only. Paimon writes Parquet unless told otherwise; we write nothing else.
+
+ORC is read stripe by stripe by Arrow. Avro has no columnar reader in Python: its records become Python objects first,
+so it is slow. Both yield pairs of the position of a part's first row in the file, and the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import orc
+
+from forebay.base.errors import CorruptData
+from forebay.metadata.types import DataType, TypeRoot, child
+from forebay.paimon.format.arrow import arrow_type
+from forebay.paimon.format.avro import read_blocks
+from forebay.paimon.format.schema import DataField
+from forebay.paimon.io.file_io import FileIO
+
+_DECIMALS = Context(prec=40)
+
+
+def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The columns of an ORC file that are there, a stripe at a time."""
+    with io.open_input(path) as source:
+        try:
+            file = orc.ORCFile(source)
+        except pa.ArrowInvalid as e:
+            raise CorruptData(f"data file {path} is no ORC file: {e}") from e
+        present = [name for name in columns if name in file.schema.names]
+        first_row = 0
+        for i in range(file.nstripes):
+            batch = file.read_stripe(i, columns=present or file.schema.names[:1])
+            yield first_row, pa.Table.from_batches([batch])
+            first_row += batch.num_rows
+
+
+def avro_tables(io: FileIO, path: str, fields: Sequence[DataField]) -> Iterator[tuple[int, pa.Table]]:
+    """The columns of an Avro file that are there, a block at a time."""
+    with io.open_input(path) as source:
+        data = source.read()
+    first_row = 0
+    try:
+        for rows in read_blocks(data):
+            yield first_row, _avro_table(rows, [f for f in fields if rows and f.name in rows[0]])
+            first_row += len(rows)
+    except CorruptData as e:
+        raise CorruptData(f"data file {path}: {e.message}") from e
+
+
+def _avro_table(rows: list[dict[str, Any]], fields: Sequence[DataField]) -> pa.Table:
+    if not fields:
+        return pa.table({"": pa.nulls(len(rows))})
+    return pa.table(
+        {f.name: pa.array([_value(row[f.name], f.type) for row in rows], arrow_type(f.type)) for f in fields}
+    )
+
+
+def _value(value: Any, t: DataType) -> Any:
+    """An Avro value as pyarrow takes it: maps, which Paimon writes as lists of entries, become pairs.
+
+    Dates, times and timestamps are numbers in Arrow's units already; decimals are big-endian bytes.
+    """
+    if value is None:
+        return None
+    if t.root is TypeRoot.DECIMAL:
+        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-(t.scale or 0), _DECIMALS)
+    if not t.is_nested:
+        return value
+    if t.root is TypeRoot.ARRAY:
+        return [_value(v, child(t.element)) for v in value]
+    if t.root is TypeRoot.ROW:
+        return {f.name: _value(value[f.name], f.data_type) for f in t.fields}
+    key, item = child(t.key), child(t.value)
+    entries = value.items() if isinstance(value, dict) else ((e["key"], e["value"]) for e in value)
+    return [(_value(k, key), _value(v, item)) for k, v in entries]

@@ -1,0 +1,398 @@
+"""Writing data files: batches in, `DataFileMeta` out.
+
+A `RollingWriter` writes the rows of one bucket, in the order given, to as many files as `target-file-size` demands.
+It collects rows until they make a row group (`file.block-size`), and measures files by the bytes that are really
+written, so that well compressed tables get large files too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import UnsupportedOperation
+from forebay.metadata.types import bigint, tinyint
+from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
+from forebay.paimon.files.parquet_layout import has_nanoseconds, open_writer, parquet_schema
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import EMPTY_ROW, EMPTY_STATS, DataFileMeta, FileSource
+from forebay.paimon.format.schema import (
+    KEY_PREFIX,
+    SEQUENCE_NUMBER,
+    SEQUENCE_NUMBER_ID,
+    VALUE_KIND,
+    VALUE_KIND_ID,
+    DataField,
+    TableSchema,
+)
+from forebay.paimon.format.stats import ColumnStats, StatsMode, pack_stats, parse_mode
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.paths import DataFileNames
+
+BLOCK_SIZE_DEFAULT = 32 << 20
+"""Bytes of Arrow data in a row group where `file.block-size` says nothing: small enough to skip some."""
+KEYED_GROUP_ROWS = 1 << 16
+"""The most rows of a row group in files that are sorted by key: a point lookup reads one row group of each file."""
+
+_ROWS_MIN = 1024
+"""Fewer rows than this are not worth a row group of their own."""
+_DELETES = pa.array([1, 3], pa.int8())
+
+
+def key_value_fields(schema: TableSchema, thin: bool = False) -> tuple[DataField, ...]:
+    """The columns of a primary-key table's data files; `thin` files leave out the keys, which are columns anyway."""
+    system = (
+        DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_null()),
+        DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null()),
+    )
+    return (*(() if thin else schema.key_fields), *system, *schema.fields)
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """What all data files of one kind in a table have in common. Pickles."""
+
+    schema: TableSchema
+    fields: tuple[DataField, ...]
+    level: int
+    compression: str
+    zstd_level: int
+    block_size: int
+    target_size: int
+    target_rows: int
+    stats: tuple[StatsMode, ...]
+    dense: bool
+    changelog: bool
+    source: FileSource
+
+    @classmethod
+    def of(
+        cls,
+        schema: TableSchema,
+        options: CoreOptions,
+        level: int = 0,
+        source: FileSource = FileSource.APPEND,
+        changelog: bool = False,
+    ) -> FileSettings:
+        """The settings of data files (or `changelog` files) at `level` of a table."""
+        file_format = options.file_format_per_level.get(level, options.file_format)
+        compression = options.file_compression_per_level.get(level, options.file_compression)
+        if changelog:
+            file_format = options.changelog_file_format or file_format
+            compression = options.changelog_file_compression or compression
+        if file_format.lower() != "parquet":
+            raise UnsupportedOperation(f"file.format '{file_format}' can be read but not written; set it to 'parquet'")
+        keyed = schema.has_primary_key
+        fields = key_value_fields(schema, options.data_file_thin_mode) if keyed else schema.fields
+        return cls(
+            schema=schema,
+            fields=fields,
+            level=level,
+            compression=compression,
+            zstd_level=options.file_compression_zstd_level,
+            block_size=options.file_block_size or BLOCK_SIZE_DEFAULT,
+            target_size=options.target_file_size(keyed),
+            target_rows=options.target_file_row_num,
+            stats=_stats_modes(schema, options, level, changelog),
+            dense=options.stats_dense_store,
+            changelog=changelog,
+            source=source,
+        )
+
+
+def _stats_modes(schema: TableSchema, options: CoreOptions, level: int, changelog: bool) -> tuple[StatsMode, ...]:
+    first = options.stats_keep_first_n_columns
+    modes = []
+    for position, f in enumerate(schema.fields):
+        text = options.stats_mode_of(f.name, level)
+        if changelog and options.changelog_file_stats_mode:
+            text = options.changelog_file_stats_mode
+        if 0 <= first <= position and options.field_option(f.name, "stats-mode") is None:
+            text = "none"
+        modes.append(parse_mode(text))
+    return tuple(modes)
+
+
+class RollingWriter:
+    """Writes one bucket's rows to data files in `directory`. Not thread-safe.
+
+    Rows are `settings.fields` in order; those of primary-key tables are sorted by key, and no key comes twice.
+    Append tables give `next_sequence`, the sequence number of the first row; the others have theirs in a column.
+    """
+
+    def __init__(
+        self,
+        io: FileIO,
+        directory: str,
+        settings: FileSettings,
+        names: DataFileNames,
+        next_sequence: int = 0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._io = io
+        self._directory = directory
+        self._settings = settings
+        self._schema = parquet_schema(settings.fields)
+        self._group_rows = KEYED_GROUP_ROWS if settings.schema.has_primary_key else settings.target_rows
+        self._clock = clock
+        self._names = names
+        self.next_sequence = next_sequence
+        self._pending: list[pa.Table] = []
+        self._pending_bytes = 0
+        self._file: _OpenFile | None = None
+        self._ratio = 1.0
+        self._done: list[DataFileMeta] = []
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of Arrow data that wait to be written."""
+        return self._pending_bytes
+
+    def write(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Append rows. After an error the writer can only be aborted."""
+        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        if table.num_rows == 0:
+            return
+        if table.schema.names != self._schema.names:
+            table = table.select(self._schema.names)
+        self._pending.append(table)
+        self._pending_bytes += table.nbytes
+        while self._pending_bytes >= self._group_bytes():
+            self._write_group(self._take(self._group_bytes()))
+
+    def flush(self) -> None:
+        """Write what waits as a row group, to free its memory."""
+        while self._pending:
+            self._write_group(self._take(self._pending_bytes))
+
+    def finish_file(self) -> None:
+        """End the open file, so that rows that follow go to another."""
+        self.flush()
+        self._finish_file()
+
+    def close(self) -> list[DataFileMeta]:
+        """Finish the last file; the metadata of all."""
+        self.finish_file()
+        return self._done
+
+    def abort(self) -> None:
+        """Delete all files that were written."""
+        self._pending, self._pending_bytes = [], 0
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+        for meta in self._done:
+            with contextlib.suppress(Exception):
+                self._io.delete(f"{self._directory}/{meta.file_name}")
+        self._done = []
+
+    # -- row groups ---------------------------------------------------------------------------------------------------
+
+    def _group_bytes(self) -> int:
+        """How many bytes of Arrow data the next row group should hold."""
+        written = self._file.size if self._file is not None else 0
+        wanted = (self._settings.target_size - written) / self._ratio
+        return max(1, min(self._settings.block_size, int(wanted)))
+
+    def _take(self, wanted: int) -> pa.Table:
+        """About `wanted` bytes from the front of what waits."""
+        table = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
+        per_row = max(1e-9, self._pending_bytes / table.num_rows)
+        rows = min(table.num_rows, max(_ROWS_MIN, int(wanted / per_row) + 1))
+        rows = min(rows, self._rows_left(), self._group_rows)
+        if rows >= table.num_rows:
+            self._pending, self._pending_bytes = [], 0
+            return table
+        rest = table.slice(rows)
+        self._pending = [rest]
+        self._pending_bytes -= int(per_row * rows)
+        return table.slice(0, rows)
+
+    def _rows_left(self) -> int:
+        return self._settings.target_rows - (self._file.rows if self._file is not None else 0)
+
+    def _write_group(self, table: pa.Table) -> None:
+        if self._file is None:
+            self._open_file()
+        file = self._file
+        assert file is not None
+        file.write(table)
+        if table.nbytes:
+            self._ratio = min(1.0, max(1e-3, (file.size or 1) / file.arrow_bytes))
+        if file.size >= self._settings.target_size * 0.98 or self._rows_left() <= 0:
+            self._finish_file()
+
+    def _open_file(self) -> None:
+        s = self._settings
+        make = self._names.changelog if s.changelog else self._names.data
+        name = make("parquet", s.compression)
+        self._file = _OpenFile(self._io, f"{self._directory}/{name}", name, s, self._schema)
+
+    def _finish_file(self) -> None:
+        if self._file is None:
+            return
+        file = self._file
+        meta = file.finish(self.next_sequence, local_millis(self._clock))
+        self._file = None
+        if not self._settings.schema.has_primary_key:
+            self.next_sequence += meta.row_count
+        self._done.append(meta)
+
+
+def local_millis(clock: Clock) -> int:
+    """Local wall-clock time as if it were UTC: what Java's `LocalDateTime.now()` puts into a file's metadata."""
+    now = clock.now_ms()
+    offset = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().utcoffset()
+    return now + int((offset or datetime.timedelta()).total_seconds() * 1000)
+
+
+@dataclass
+class _Keys:
+    """What is gathered of a primary-key file while it is written."""
+
+    first: pa.Table | None = None
+    last: pa.Table | None = None
+    deletes: int = 0
+    least: int = (1 << 63) - 1
+    greatest: int = -(1 << 63)
+
+    def see(self, table: pa.Table) -> None:
+        if self.first is None:
+            self.first = table.slice(0, 1)
+        self.last = table.slice(table.num_rows - 1, 1)
+        self.deletes += pc.sum(pc.is_in(table[VALUE_KIND], value_set=_DELETES)).as_py() or 0
+        bounds = pc.min_max(table[SEQUENCE_NUMBER])
+        self.least = min(self.least, bounds["min"].as_py())
+        self.greatest = max(self.greatest, bounds["max"].as_py())
+
+
+class _OpenFile:
+    """One Parquet file that is being written."""
+
+    def __init__(self, io: FileIO, path: str, name: str, settings: FileSettings, schema: pa.Schema) -> None:
+        self._io = io
+        self._path = path
+        self._name = name
+        self._settings = settings
+        self._output: BinaryIO = io.open_output(path)
+        self._sink = pa.PythonFile(self._output, mode="w")
+        self._footers: list[Any] = []
+        self._schema = schema
+        self._writer = open_writer(
+            self._sink,
+            schema,
+            settings.fields,
+            settings.compression,
+            settings.zstd_level,
+            self._footers,
+            _unique(settings.schema),
+        )
+        self._nan: set[str] = set()
+        self._int96 = has_nanoseconds(f.type for f in settings.fields)
+        self._stamps: dict[str, ColumnStats] = {}
+        self._keys = _Keys()
+        self.rows = 0
+        self.arrow_bytes = 0
+
+    @property
+    def size(self) -> int:
+        return int(self._sink.tell())
+
+    def write(self, table: pa.Table) -> None:
+        labelled = table if table.schema == self._schema else _labelled(table, self._schema)
+        self._writer.write_table(labelled, row_group_size=table.num_rows)
+        self._nan |= columns_with_nan(table, self._settings.schema.fields)
+        if self._int96:
+            self._stamps = stamp_ranges(table, self._settings.schema.fields, self._stamps)
+        if self._settings.schema.has_primary_key:
+            self._keys.see(table)
+        self.rows += table.num_rows
+        self.arrow_bytes += table.nbytes
+
+    def abandon(self) -> None:
+        """Give the file up: nothing of it stays."""
+        with contextlib.suppress(Exception):
+            self._writer.close()  # else its destructor would write to a file that is closed
+        self._writer.is_open = False
+        abort = getattr(self._output, "abort", None)
+        if abort is not None:
+            abort()
+            return
+        with contextlib.suppress(Exception):
+            self._output.close()
+        with contextlib.suppress(Exception):
+            self._io.delete(self._path)
+
+    def finish(self, next_sequence: int, created: int) -> DataFileMeta:
+        self._writer.close()
+        self._sink.flush()
+        size = self.size
+        self._output.close()
+        s = self._settings
+        columns = s.schema.fields
+        ranges = footer_ranges(self._footers[0], columns, self._nan) | self._stamps
+        kept = {f.name: in_mode(ranges[f.name], mode) for f, mode in zip(columns, s.stats, strict=True)}
+        value_stats, stats_columns = dense_stats(columns, kept, s.dense)
+        common: dict[str, Any] = {
+            "file_name": self._name,
+            "file_size": size,
+            "row_count": self.rows,
+            "value_stats": value_stats,
+            "value_stats_cols": stats_columns,
+            "schema_id": s.schema.id,
+            "level": s.level,
+            "creation_time": created,
+            "file_source": s.source,
+        }
+        if s.schema.has_primary_key:
+            return DataFileMeta(**common, **self._key_range(ranges))
+        return DataFileMeta(
+            min_key=EMPTY_ROW,
+            max_key=EMPTY_ROW,
+            key_stats=EMPTY_STATS,
+            min_sequence_number=next_sequence,
+            max_sequence_number=next_sequence + self.rows - 1,
+            delete_row_count=0,
+            **common,
+        )
+
+    def _key_range(self, ranges: dict[str, ColumnStats]) -> dict[str, Any]:
+        """Keys of the first and the last row, and what else a primary-key file's metadata says about keys."""
+        schema, keys = self._settings.schema, self._keys
+        fields = schema.fields_named(schema.trimmed_primary_keys)
+        assert keys.first is not None
+        assert keys.last is not None
+        ends = pa.concat_tables([keys.first, keys.last]).select([f.name for f in fields]).combine_chunks()
+        low, high = row_layout(fields).encode(ends.to_batches()[0]).to_pylist()
+        full = [ranges[f.name] for f in fields]
+        return {
+            "min_key": low,
+            "max_key": high,
+            "key_stats": pack_stats(fields, full),
+            "min_sequence_number": keys.least,
+            "max_sequence_number": keys.greatest,
+            "delete_row_count": keys.deletes,
+        }
+
+
+def _unique(schema: TableSchema) -> frozenset[str]:
+    """The columns of a primary-key table's files in which no value comes twice."""
+    keys = schema.trimmed_primary_keys
+    return frozenset({SEQUENCE_NUMBER, *([keys[0], KEY_PREFIX + keys[0]] if len(keys) == 1 else ())})
+
+
+def _labelled(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The same columns under `schema`, which differs in nullability, metadata, and integers for timestamps at most."""
+    columns: Sequence[pa.ChunkedArray] = [
+        column if column.type.equals(f.type, check_metadata=True) else column.cast(f.type)
+        for column, f in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(list(columns), schema=schema)

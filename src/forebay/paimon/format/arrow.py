@@ -1,0 +1,65 @@
+"""Arrow types of Paimon's types: those that readers of Paimon's Parquet files get.
+
+TIMESTAMP and TIMESTAMP_LTZ have unit ms up to precision 3, us up to 6, else ns; LTZ carries the zone UTC. TIME is
+time32 in milliseconds whatever its precision, as Paimon keeps no more. CHAR and VARCHAR are strings, BINARY and
+VARBINARY binary, MULTISET a map to int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+import pyarrow as pa
+
+from forebay.codec import arrow_types
+from forebay.metadata.types import DataType, TypeRoot, child
+from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND, DataField, TableSchema
+
+_MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 3, 6, 9
+
+
+@lru_cache(maxsize=4096)
+def storage_type(t: DataType) -> DataType:
+    """`t` as files and rows hold it: one type for all that are stored alike. Nullability is kept."""
+    match t.root:
+        case TypeRoot.CHAR | TypeRoot.STRING:
+            return DataType(TypeRoot.STRING, t.nullable)
+        case TypeRoot.BINARY | TypeRoot.BYTES:
+            return DataType(TypeRoot.BYTES, t.nullable)
+        case TypeRoot.TIME:
+            return replace(t, precision=_MILLISECONDS)
+        case TypeRoot.TIMESTAMP | TypeRoot.TIMESTAMP_LTZ:
+            digits = t.precision if t.precision is not None else _MICROSECONDS
+            return replace(t, precision=next(p for p in (_MILLISECONDS, _MICROSECONDS, _NANOSECONDS) if digits <= p))
+        case TypeRoot.ARRAY:
+            return replace(t, element=storage_type(child(t.element)))
+        case TypeRoot.MAP:
+            key, value = storage_type(child(t.key)).not_null(), storage_type(child(t.value))
+            return replace(t, key=key, value=value, length=None)
+        case TypeRoot.ROW:
+            return replace(t, fields=tuple(replace(f, data_type=storage_type(f.data_type)) for f in t.fields))
+    return t
+
+
+@lru_cache(maxsize=4096)
+def arrow_type(t: DataType) -> pa.DataType:
+    """The Arrow type of `t`."""
+    return arrow_types.arrow_type(storage_type(t), "UTC")
+
+
+def arrow_field(f: DataField) -> pa.Field:
+    """The Arrow field of a column; nullability is the column's."""
+    return pa.field(f.name, arrow_type(f.type), nullable=f.type.nullable)
+
+
+def arrow_schema(fields: Iterable[DataField]) -> pa.Schema:
+    """The Arrow schema of columns, in their order."""
+    return pa.schema([arrow_field(f) for f in fields])
+
+
+def key_value_schema(schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of a primary-key table's data files: key columns, sequence number, kind, all columns."""
+    system = [pa.field(SEQUENCE_NUMBER, pa.int64(), nullable=False), pa.field(VALUE_KIND, pa.int8(), nullable=False)]
+    return pa.schema([*map(arrow_field, schema.key_fields), *system, *map(arrow_field, schema.fields)])

@@ -1,0 +1,201 @@
+"""Statistics of columns: least and greatest value and number of nulls, by the column's mode.
+
+Modes are those of `metadata.stats-mode`: none, counts (nulls only), truncate(n) (bounds of text and bytes cut to n
+characters or bytes, the upper one rounded up) and full. Text is ordered by its UTF-8 bytes. Columns of nested types
+have null counts only, and floating-point columns no bounds if a NaN is in them, as in Parquet.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import SimpleStats
+from forebay.paimon.format.schema import DataField
+
+_TRUNCATE = re.compile(r"^truncate\((\d+)\)$")
+_FLOATING = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+_TEMPORAL = (TypeRoot.DATE, TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
+_SURROGATES = range(0xD800, 0xE000)
+_CODE_POINT_MAX = 0x10FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class StatsMode:
+    """What is kept of a column. `length` is where bounds are cut; None means not at all."""
+
+    counts: bool
+    bounds: bool
+    length: int | None = None
+
+
+@lru_cache(maxsize=256)
+def parse_mode(text: str) -> StatsMode:
+    """The mode that an option's value names. Raises `InvalidRequest`."""
+    lowered = text.strip().lower()
+    if lowered == "none":
+        return StatsMode(counts=False, bounds=False)
+    if lowered == "counts":
+        return StatsMode(counts=True, bounds=False)
+    if lowered == "full":
+        return StatsMode(counts=True, bounds=True)
+    match = _TRUNCATE.match(lowered)
+    if match is None or int(match[1]) == 0:
+        raise InvalidRequest(f"{text!r} is not a statistics mode: write none, counts, truncate(16) or full")
+    return StatsMode(counts=True, bounds=True, length=int(match[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStats:
+    """Statistics of one column, as column values. None means unknown; bounds are None too if all values are null."""
+
+    min: Any = None
+    max: Any = None
+    null_count: int | None = None
+
+
+class StatsCollector:
+    """Collects the statistics of a file while its batches are written."""
+
+    def __init__(self, fields: Sequence[DataField], modes: Sequence[StatsMode]) -> None:
+        self._columns = [_ColumnCollector(f, mode) for f, mode in zip(fields, modes, strict=True)]
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Take in a batch that has a column for each of the fields' names."""
+        for column in self._columns:
+            column.add(batch)
+
+    def columns(self) -> list[ColumnStats]:
+        return [column.result() for column in self._columns]
+
+    def result(self, dense: bool = False) -> tuple[SimpleStats, tuple[str, ...] | None]:
+        """The statistics, and the names of the columns they are about (None: all).
+
+        `dense` leaves out columns whose mode is none.
+        """
+        pairs = [(column.field, column.result()) for column in self._columns]
+        if dense:
+            kept = [(f, s) for f, s in pairs if s != ColumnStats()]
+            names = None if len(kept) == len(pairs) else tuple(f.name for f, _ in kept)
+            return pack_stats([f for f, _ in kept], [s for _, s in kept]), names
+        return pack_stats([f for f, _ in pairs], [s for _, s in pairs]), None
+
+
+class _ColumnCollector:
+    def __init__(self, field: DataField, mode: StatsMode) -> None:
+        self.field, self._mode = field, mode
+        self._bounds = mode.bounds and field.type.root not in NESTED_ROOTS
+        self._floating = field.type.root in _FLOATING
+        self._nulls = 0
+        self._min: Any = None
+        self._max: Any = None
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        if not self._mode.counts:
+            return
+        values = batch.column(self.field.name)
+        self._nulls += values.null_count
+        if not self._bounds or values.null_count == len(values):
+            return
+        if self._floating and pc.any(pc.is_nan(values)).as_py():
+            self._bounds = False
+            self._min = self._max = None
+            return
+        extremes = pc.min_max(values)
+        low, high = column_value(extremes["min"], self.field.type), column_value(extremes["max"], self.field.type)
+        self._min = low if self._min is None or low < self._min else self._min
+        self._max = high if self._max is None or high > self._max else self._max
+
+    def result(self) -> ColumnStats:
+        if not self._mode.counts:
+            return ColumnStats()
+        low, high = self._min, self._max
+        if self._floating and low is not None:
+            # Whichever zero is in the data, both signs must lie within the bounds.
+            low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
+        length = self._mode.length
+        if length is not None and isinstance(high, str | bytes):
+            low, high = low[:length], upper_bound(high, length)
+            low = None if high is None else low
+        return ColumnStats(low, high, self._nulls)
+
+
+def column_value(scalar: pa.Scalar, t: DataType) -> Any:
+    """The column value (see `forebay.codec.literals`) of an Arrow scalar of type `t`."""
+    if not scalar.is_valid:
+        return None
+    return scalar.value if t.root in _TEMPORAL else scalar.as_py()
+
+
+def upper_bound(value: Any, length: int) -> Any:
+    """The shortest value of up to `length` characters that is not below `value`; None if there is none."""
+    if len(value) <= length:
+        return value
+    cut = value[:length]
+    for i in range(length - 1, -1, -1):
+        if isinstance(cut, bytes):
+            if cut[i] != 0xFF:
+                return cut[:i] + bytes([cut[i] + 1])
+            continue
+        following = ord(cut[i]) + 1
+        if following in _SURROGATES:  # not characters: UTF-8 cannot hold them
+            following = _SURROGATES.stop
+        if following <= _CODE_POINT_MAX:
+            return cut[:i] + chr(following)
+    return None
+
+
+def pack_stats(fields: Sequence[DataField], columns: Sequence[ColumnStats]) -> SimpleStats:
+    """`SimpleStats` of the statistics of `fields`."""
+    layout = row_layout(fields)
+    return SimpleStats(
+        layout.encode_one([c.min for c in columns]),
+        layout.encode_one([c.max for c in columns]),
+        tuple(c.null_count for c in columns),
+    )
+
+
+def unpack_stats(
+    stats: SimpleStats, fields: Sequence[DataField], stats_cols: Sequence[str] | None = None
+) -> dict[str, ColumnStats]:
+    """Statistics by column name. `fields` are the columns of the file's schema; `stats_cols` as in `DataFileMeta`.
+
+    Columns without statistics are absent. Raises `CorruptData` for rows that do not have these columns.
+    """
+    by_name: Mapping[str, DataField] = {f.name: f for f in fields}
+    if stats_cols is not None:
+        fields = [by_name[name] for name in stats_cols if name in by_name]
+        if len(fields) != len(stats_cols):  # a column that this engine adds nothing to (a system column): no way in
+            return {}
+    if len(stats.null_counts) != len(fields):
+        return {}
+    layout = row_layout(fields)
+    rows = layout.decode(stats.min_values), layout.decode(stats.max_values), stats.null_counts
+    return {f.name: ColumnStats(*values) for f, values in zip(fields, zip(*rows, strict=True), strict=True)}
+
+
+def bounds(values: Iterable[Any], t: DataType) -> tuple[Any, Any]:
+    """Least and greatest of column values in Java's order; None, None where there are none."""
+    ordered = list(values)
+    if not ordered:
+        return None, None
+    if t.root in _FLOATING:
+        return min(ordered, key=_java_order), max(ordered, key=_java_order)
+    return min(ordered), max(ordered)
+
+
+def _java_order(value: float) -> tuple[bool, float, bool]:
+    """`Double.compare`: -0.0 before 0.0, NaN last."""
+    if math.isnan(value):
+        return True, 0.0, False
+    return False, value, math.copysign(1.0, value) > 0

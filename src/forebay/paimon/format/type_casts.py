@@ -1,0 +1,71 @@
+"""Which types a column's type may change to: Paimon's rules (`DataTypeCasts` and the cast executors there are)."""
+
+from __future__ import annotations
+
+from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot
+
+R = TypeRoot
+
+_INTEGERS = frozenset({R.TINYINT, R.SMALLINT, R.INT, R.BIGINT})
+_NUMERIC = _INTEGERS | {R.FLOAT, R.DOUBLE, R.DECIMAL}
+_TEXT = frozenset({R.CHAR, R.STRING})
+_BYTES = frozenset({R.BINARY, R.BYTES})
+_TIMESTAMPS = frozenset({R.TIMESTAMP, R.TIMESTAMP_LTZ})
+
+_IMPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
+    R.STRING: _TEXT,
+    R.BYTES: _BYTES,
+    R.DECIMAL: _NUMERIC,
+    R.SMALLINT: frozenset({R.TINYINT}),
+    R.INT: frozenset({R.TINYINT, R.SMALLINT}),
+    R.BIGINT: frozenset({R.TINYINT, R.SMALLINT, R.INT}),
+    R.FLOAT: _INTEGERS | {R.DECIMAL},
+    R.DOUBLE: _NUMERIC,
+    R.DATE: frozenset({R.TIMESTAMP}),
+    R.TIME: frozenset({R.TIMESTAMP}),
+    R.TIMESTAMP: _TIMESTAMPS,
+    R.TIMESTAMP_LTZ: _TIMESTAMPS,
+}
+"""Target -> sources that lose nothing in principle; a type changes to itself with other parameters, too."""
+
+_EXPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
+    R.CHAR: frozenset(TypeRoot),
+    R.STRING: frozenset(TypeRoot),
+    R.BOOLEAN: _TEXT | _INTEGERS,
+    R.BINARY: _TEXT | _BYTES,
+    R.BYTES: _TEXT | _BYTES,
+    R.DECIMAL: _TEXT | {R.BOOLEAN},
+    R.TINYINT: _NUMERIC | _TEXT | {R.BOOLEAN},
+    R.SMALLINT: _NUMERIC | _TEXT | {R.BOOLEAN},
+    R.INT: _NUMERIC | _TEXT | _TIMESTAMPS | {R.BOOLEAN},
+    R.BIGINT: _NUMERIC | _TEXT | _TIMESTAMPS | {R.BOOLEAN},
+    R.FLOAT: _NUMERIC | _TEXT | {R.BOOLEAN},
+    R.DOUBLE: _TEXT | {R.BOOLEAN},
+    R.DATE: _TIMESTAMPS | _TEXT,
+    R.TIME: _TIMESTAMPS | _TEXT,
+    R.TIMESTAMP: frozenset({R.DATE, R.TIME}) | _TEXT | _INTEGERS,
+    R.TIMESTAMP_LTZ: frozenset({R.DATE, R.TIME}) | _TEXT | _INTEGERS,
+}
+"""Target -> sources that may lose something; allowed unless `disable-explicit-type-casting` is set."""
+
+_WITHOUT_A_CAST = frozenset({(R.TIME, R.TIME)})
+"""Pairs that the rules allow and Paimon has no conversion for (TIME keeps milliseconds whatever its precision)."""
+
+
+def supports_cast(source: DataType, target: DataType, explicit: bool = True) -> bool:
+    """Whether a column of type `source` may become one of type `target`.
+
+    `explicit` allows changes that may lose information. Rows, arrays and maps only become text; their parts change
+    one by one.
+    """
+    if source.nullable and not target.nullable and not explicit:
+        return False
+    if source.as_nullable() == target.as_nullable():
+        return True
+    if target.root in NESTED_ROOTS or (source.root, target.root) in _WITHOUT_A_CAST:
+        return False
+    if source.root is target.root or source.root in _IMPLICIT.get(target.root, frozenset()):
+        return True
+    if source.root in _BYTES and target.root in _TEXT:
+        return explicit
+    return explicit and source.root in _EXPLICIT.get(target.root, frozenset())

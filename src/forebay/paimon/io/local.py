@@ -1,0 +1,284 @@
+"""The local disk: every file appears whole and synced, or not at all.
+
+A file is written beside its target under a hidden name, synced, and then linked (`create`, which fails if the target
+is there: link(2) is atomic between processes) or renamed over the target (`write`, `open_output`). The directory is
+synced after that, so that a power cut cannot take the name back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import BinaryIO, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+from forebay.base.errors import Conflict, NotFound, StorageFailure
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.paimon.io.file_io import FileStatus
+
+_T = TypeVar("_T")
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Files whose names begin with a dot and end with this are being written, or were when their writer died."""
+
+
+def local_path(path: str) -> str:
+    """The plain path of `path`, which may be a `file:` URI."""
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    return path
+
+
+class _Output(io.BufferedWriter):
+    """A hidden file that takes its name when closed, and vanishes if the `with` block failed or nobody closed it."""
+
+    def __init__(self, owner: LocalFileIO, temporary: str, target: str) -> None:
+        super().__init__(io.FileIO(temporary, "xb"), 1 << 20)
+        self._owner, self._temporary, self._target = owner, temporary, target
+        self._state = "open"
+
+    def close(self) -> None:
+        if self._state != "open":
+            return
+        try:
+            self.flush()
+            self._owner._sync(self.fileno())
+            self._state = "closed"
+            super().close()
+            os.replace(self._temporary, self._target)
+            self._owner._sync_directory(os.path.dirname(self._target))
+        except OSError as e:
+            self.abort()
+            raise _failure("write", self._target, e) from e
+
+    def abort(self) -> None:
+        """Give the file up: nothing of it stays."""
+        self._state = "aborted"
+        with contextlib.suppress(OSError):
+            super().close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._temporary)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", None) == "open":
+            self.abort()
+
+
+class LocalFileIO:
+    """The local file system. Stateless; `sync=False` gives up durability (for benchmarks of everything else)."""
+
+    supports_atomic_create = True
+
+    def __init__(self, ids: IdSource = SYSTEM_IDS, sync: bool = True) -> None:
+        self._ids = ids
+        self._syncs = sync
+
+    def read(self, path: str) -> bytes:
+        path = local_path(path)
+        try:
+            with open(path, "rb") as f:
+                return f.read()
+        except OSError as e:
+            raise _failure("read", path, e) from e
+
+    def open_input(self, path: str) -> BinaryIO:
+        path = local_path(path)
+        try:
+            return open(path, "rb")
+        except OSError as e:
+            raise _failure("open", path, e) from e
+
+    def open_output(self, path: str) -> BinaryIO:
+        path = local_path(path)
+        try:
+            return cast(BinaryIO, self._retry_without_parent(path, lambda t: _Output(self, t, path)))
+        except OSError as e:
+            raise _failure("write", path, e) from e
+
+    def write(self, path: str, data: bytes) -> None:
+        path = local_path(path)
+        try:
+            temporary = self._write_temporary(path, data)
+            try:
+                os.replace(temporary, path)
+            except OSError:
+                _unlink_quietly(temporary)
+                raise
+            self._sync_directory(os.path.dirname(path))
+        except OSError as e:
+            raise _failure("write", path, e) from e
+
+    def create(self, path: str, data: bytes) -> bool:
+        path = local_path(path)
+        try:
+            if os.path.lexists(path):
+                return False
+            temporary = self._write_temporary(path, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            finally:
+                _unlink_quietly(temporary)
+            self._sync_directory(os.path.dirname(path))
+            return True
+        except OSError as e:
+            raise _failure("create", path, e) from e
+
+    def exists(self, path: str) -> bool:
+        path = local_path(path)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as e:
+            raise _failure("look for", path, e) from e
+        return True
+
+    def list(self, path: str) -> list[FileStatus]:
+        path = local_path(path)
+        try:
+            with os.scandir(path) as entries:
+                return [status for entry in entries if (status := _status(entry)) is not None]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as e:
+            raise _failure("list", path, e) from e
+
+    def walk(self, path: str) -> Iterator[FileStatus]:
+        for status in self.list(path):
+            if status.is_directory:
+                yield from self.walk(status.path)
+            else:
+                yield status
+
+    def delete(self, path: str) -> bool:
+        path = local_path(path)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as e:
+            raise _failure("delete", path, e) from e
+        return True
+
+    def delete_directory(self, path: str) -> None:
+        path = local_path(path)
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if os.path.isdir(path):  # something inside went away while we deleted: begin again
+                self.delete_directory(path)
+        except OSError as e:
+            raise _failure("delete", path, e) from e
+
+    def make_directory(self, path: str) -> None:
+        path = local_path(path)
+        try:
+            self._make_directories(path)
+        except OSError as e:
+            raise _failure("make the directory", path, e) from e
+
+    def rename(self, source: str, target: str) -> None:
+        source, target = local_path(source), local_path(target)
+        try:
+            self._make_directories(os.path.dirname(target))
+            if os.path.isdir(source):
+                if os.path.lexists(target):
+                    raise Conflict(f"cannot rename {source} to {target}: the target exists")
+                os.rename(source, target)
+            else:
+                os.link(source, target)
+                os.unlink(source)
+            self._sync_directory(os.path.dirname(target))
+        except (FileExistsError, IsADirectoryError) as e:
+            raise Conflict(f"cannot rename {source} to {target}: the target exists") from e
+        except OSError as e:
+            raise _failure("rename", source, e) from e
+
+    def _write_temporary(self, path: str, data: bytes) -> str:
+        """A hidden, synced file beside `path` with all of `data`."""
+
+        def write(temporary: str) -> str:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                self._sync(descriptor)
+            except BaseException:
+                _unlink_quietly(temporary)
+                raise
+            finally:
+                os.close(descriptor)
+            return temporary
+
+        return self._retry_without_parent(path, write)
+
+    def _retry_without_parent(self, path: str, make: Callable[[str], _T]) -> _T:
+        """`make(hidden name beside path)`; if the directory is not there, it is made first."""
+        directory, name = os.path.split(path)
+        temporary = os.path.join(directory, f".{name}.{self._ids.token_hex()}{TEMPORARY_SUFFIX}")
+        try:
+            return make(temporary)
+        except FileNotFoundError:
+            self._make_directories(directory)
+            return make(temporary)
+
+    def _make_directories(self, path: str) -> None:
+        missing = []
+        while path and not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory)
+            self._sync_directory(os.path.dirname(directory))
+
+    def _sync(self, descriptor: int) -> None:
+        if self._syncs:
+            os.fsync(descriptor)
+
+    def _sync_directory(self, path: str) -> None:
+        if not self._syncs:
+            return
+        descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _status(entry: os.DirEntry[str]) -> FileStatus | None:
+    """What `entry` is; None if it went away since the directory was read."""
+    try:
+        found = entry.stat()
+    except FileNotFoundError:
+        return None
+    is_directory = stat.S_ISDIR(found.st_mode)
+    return FileStatus(entry.path, 0 if is_directory else found.st_size, is_directory, found.st_mtime_ns // 1_000_000)
+
+
+def _unlink_quietly(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _failure(action: str, path: str, e: OSError) -> Exception:
+    if isinstance(e, FileNotFoundError | NotADirectoryError):
+        return NotFound(f"cannot {action} {path}: there is no such file")
+    if e.errno in (errno.EPERM, errno.EOPNOTSUPP) and action == "create":
+        return StorageFailure(f"cannot create {path}: {e}; the file system must support hard links")
+    return StorageFailure(f"cannot {action} {path}: {e}")

@@ -1,0 +1,84 @@
+"""S3 and stores that speak its protocol: data by pyarrow, commits by a conditional PUT (`If-None-Match: *`).
+
+The conditional PUT needs boto3 (`pip install 'forebay[s3]'`). Without it, or with a store that does not know such
+requests (`s3.conditional-put` = false), tables can be read and data files written, but commits need a catalog's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyarrow import fs
+
+from forebay.base.errors import StorageFailure
+from forebay.base.quantity import parse_bool
+from forebay.paimon.io.arrow import ArrowFileIO
+
+_TAKEN = ("PreconditionFailed", "412")
+_RACING = ("ConditionalRequestConflict", "409")
+
+
+class S3FileIO(ArrowFileIO):
+    """Files of one S3 endpoint. `scheme` is that of the paths: s3, s3a, oss."""
+
+    def __init__(self, options: Mapping[str, str], scheme: str = "s3") -> None:
+        self._options = dict(options)
+        self._scheme = scheme
+        self._client: Any = None
+        wanted = parse_bool(options.get("s3.conditional-put", "true"))
+        super().__init__(_filesystem(options), f"{scheme}://", self._put if wanted and _has_boto3() else None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return S3FileIO, (self._options, self._scheme)
+
+    def _put(self, inside: str, data: bytes) -> bool:
+        """Create the object `bucket/key`; False if there is one. Raises `StorageFailure` if the outcome is unknown."""
+        from botocore.exceptions import BotoCoreError, ClientError  # boto3 is optional, and slow to import
+
+        if self._client is None:
+            self._client = _client(self._options)
+        bucket, _, key = inside.partition("/")
+        try:
+            self._client.put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+        except ClientError as e:
+            code = str(e.response.get("Error", {}).get("Code", ""))
+            if code in _TAKEN:
+                return False
+            racing = "somebody else writes it right now; " if code in _RACING else ""
+            raise StorageFailure(f"cannot create s3://{inside}: {racing}{e}") from e
+        except BotoCoreError as e:
+            raise StorageFailure(f"cannot create s3://{inside}: {e}") from e
+        return True
+
+
+def _has_boto3() -> bool:
+    try:
+        import boto3
+    except ImportError:
+        return False
+    return boto3 is not None
+
+
+def _filesystem(options: Mapping[str, str]) -> fs.FileSystem:
+    given = {
+        "endpoint_override": options.get("s3.endpoint"),
+        "access_key": options.get("s3.access-key"),
+        "secret_key": options.get("s3.secret-key"),
+        "session_token": options.get("s3.session-token"),
+        "region": options.get("s3.region"),
+    }
+    return fs.S3FileSystem(**{name: value for name, value in given.items() if value is not None})
+
+
+def _client(options: Mapping[str, str]) -> Any:
+    import boto3
+
+    given = {
+        "endpoint_url": options.get("s3.endpoint"),
+        "aws_access_key_id": options.get("s3.access-key"),
+        "aws_secret_access_key": options.get("s3.secret-key"),
+        "aws_session_token": options.get("s3.session-token"),
+        "region_name": options.get("s3.region"),
+    }
+    return boto3.client("s3", **{name: value for name, value in given.items() if value is not None})

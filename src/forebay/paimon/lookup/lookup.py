@@ -1,0 +1,312 @@
+"""Finding rows by primary key: for joins with dimension tables.
+
+    with table.lookup(columns=["name"]) as customers:
+        customers.get([{"id": 7}, {"id": 8}])          # their rows
+        customers.join(orders, on=["customer_id"])     # orders, with the customer's columns at their side
+
+A key's partition and bucket are computed; of the bucket's files, those that may hold the key are copied to the local
+disk once (`forebay.paimon.lookup.local_files`) and probed there. What they say of the key is merged as any read merges
+it, so every merge engine gives what a read would give. New snapshots only change which files there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.codec.buckets import bucket_ids
+from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.format.binary_row import RowLayout, row_layout
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.schema import DataField
+from forebay.paimon.format.split import DataSplit, DeletionFile
+from forebay.paimon.lookup.local_files import LocalFiles, Probe, copy_name
+from forebay.paimon.lookup.table_files import TableFiles
+from forebay.paimon.merge.intervals import rank_keys
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.write.bucketing import PartitionSplitter, parts_of
+from forebay.paimon.write.incoming import Intake
+
+_RETRIES = 3
+
+Int64s = npt.NDArray[np.int64]
+
+
+class Lookup:
+    """Finds rows of a primary-key table by their keys. Thread-safe; close it to delete its local copies.
+
+    It follows the table: before a lookup it looks for a new snapshot if it has not for `continuous.discovery-interval`.
+    Memory and disk are bounded by `lookup.cache-max-memory-size` and `lookup.cache-max-disk-size`; a file too large for
+    that disk is read where it is. Copies not used for `lookup.cache-file-retention` are deleted.
+    """
+
+    def __init__(
+        self,
+        table: TableContext,
+        snapshots: SnapshotManager,
+        manifests: ManifestStore,
+        *,
+        columns: Sequence[str] | None = None,
+        directory: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`columns` of the rows (None: all). `directory` is where local copies are kept while this is open."""
+        schema, options = table.schema, table.options
+        if not schema.has_primary_key:
+            raise InvalidRequest(f"{table.paths.root} has no primary key to look rows up by; read it with a filter")
+        if not set(schema.partition_keys) <= set(schema.primary_keys):
+            raise UnsupportedOperation(
+                f"lookups in {table.paths.root} are not supported: its partition ({', '.join(schema.partition_keys)}) "
+                f"does not follow from its primary key ({', '.join(schema.primary_keys)})"
+            )
+        self._table, self._clock = table, clock
+        self._keys = schema.primary_keys
+        self._names = list(columns) if columns is not None else list(schema.names)
+        fields = schema.fields_named(self._names)
+        self._layout = row_layout(schema.fields_named(schema.trimmed_primary_keys))
+        self._bucket_layout = row_layout(schema.fields_named(schema.bucket_keys))
+        self._partitions = PartitionSplitter(schema)
+        self._intake = Intake(schema, self._keys)
+        self._files = TableFiles(table, snapshots, manifests)
+        self._local = LocalFiles(
+            row_layout(schema.key_fields),
+            directory=directory,
+            memory_bytes_max=options.lookup_cache_max_memory_size,
+            disk_bytes_max=options.lookup_cache_max_disk_size,
+            retention_ms=options.lookup_cache_file_retention_ms,
+            clock=clock,
+        )
+        held = [f.name for f in fields] + [k for k in self._layout.names if k not in self._names]
+        self._reader = _KeyReader(table, held, self._local)
+        self.schema: pa.Schema = pa.schema([self._reader.schema.field(name) for name in self._names])
+        self._looked_at: float | None = None
+        self._interval_s = options.continuous_discovery_interval_ms / 1000
+        self._guard = threading.Lock()
+
+    def __enter__(self) -> Lookup:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Delete the local copies. The lookup may be used again, and begins anew."""
+        with self._guard:
+            self._local.close()
+            self._looked_at = None
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot that rows are found in; None before the first lookup and in a table without any."""
+        return self._files.snapshot_id
+
+    def refresh(self) -> bool:
+        """Look for a new snapshot now; whether there was one."""
+        with self._guard:
+            return self._refresh()
+
+    def get(self, keys: Any) -> pa.Table:
+        """The rows that have these keys, in the order of `keys`; keys that are not there are left out.
+
+        `keys` have all columns of the primary key (Arrow data, dicts, ...). A key that repeats is found again.
+        """
+        found, positions = self._find(keys)
+        return found.take(pa.array(positions[positions >= 0]))
+
+    def join(
+        self, rows: pa.Table | pa.RecordBatch, on: Sequence[str] | None = None, *, inner: bool = False
+    ) -> pa.Table:
+        """`rows` with the columns of the table's rows beside them; null where there is none, or, if `inner`, without
+        those rows.
+
+        `on`: the columns of `rows` that hold the primary key, in its order; by default those of the same names, which
+        are not repeated then. Raises `InvalidRequest` if `rows` have a column of the same name as another.
+        """
+        names = tuple(on) if on is not None else self._keys
+        if len(names) != len(self._keys):
+            raise InvalidRequest(
+                f"the primary key is ({', '.join(self._keys)}); name {len(self._keys)} columns in 'on'"
+            )
+        left = pa.table(rows)
+        missing = [name for name in names if name not in left.schema.names]
+        if missing:
+            raise InvalidRequest(f"the rows to join have no column '{missing[0]}'; they have {left.schema.names}")
+        shared = {key for key, name in zip(self._keys, names, strict=True) if key == name}
+        added = [name for name in self._names if name not in shared]
+        twice = [name for name in added if name in left.schema.names]
+        if twice:
+            raise InvalidRequest(f"both sides of the join have column '{twice[0]}'; rename it, or choose columns")
+        found, positions = self._find(left.select(names).rename_columns(list(self._keys)))
+        if inner:
+            left = left.filter(pa.array(positions >= 0))
+            positions = positions[positions >= 0]
+        right = found.select(added).take(pa.array(positions, mask=positions < 0))
+        for name in added:
+            left = left.append_column(pa.field(name, right.schema.field(name).type), right.column(name))
+        return left
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def _find(self, keys: Any) -> tuple[pa.Table, Int64s]:
+        """Rows of wanted columns, and for each of `keys` which of them it is (-1: none)."""
+        if isinstance(keys, pa.RecordBatch):
+            keys = pa.table(keys)
+        given: Int64s | None = None
+        if isinstance(keys, pa.Table):
+            keys, given = self._without_nulls(keys)
+        batches = list(self._intake.batches(keys, deletes=True))
+        with self._guard:
+            if self._looked_at is None or self._clock.monotonic() - self._looked_at >= self._interval_s:
+                self._refresh()
+            for _ in range(_RETRIES):
+                try:
+                    found, positions = self._find_all(batches)
+                    break
+                except NotFound:  # a file's snapshot expired, so there is a newer one
+                    if not self._refresh():
+                        raise
+            else:
+                found, positions = self._find_all(batches)
+        if given is None:
+            return found, positions
+        spread = np.full(len(given), -1, np.int64)
+        spread[given >= 0] = positions
+        return found, spread
+
+    def _without_nulls(self, keys: pa.Table) -> tuple[pa.Table, Int64s]:
+        """Keys that may be there: those without nulls; and for each key its position among them, or -1."""
+        missing = [name for name in self._keys if name not in keys.schema.names]
+        if missing:
+            raise InvalidRequest(f"a key lacks column '{missing[0]}'; the primary key is ({', '.join(self._keys)})")
+        chosen = keys.select(self._keys)
+        whole = np.ones(chosen.num_rows, bool)
+        for column in chosen.columns:
+            if column.null_count:
+                whole &= pc.is_valid(column).to_numpy()
+        position = np.where(whole, np.cumsum(whole) - 1, -1)
+        return (chosen if whole.all() else chosen.filter(pa.array(whole))), position
+
+    def _find_all(self, batches: Sequence[pa.RecordBatch]) -> tuple[pa.Table, Int64s]:
+        tables: list[pa.RecordBatch] = []
+        all_positions = [np.empty(0, np.int64)]
+        count = 0
+        for batch in batches:
+            positions = np.full(batch.num_rows, -1, np.int64)
+            encoded = self._layout.encode(batch)
+            for rows, splits in self._places(batch):
+                asked = encoded if rows is None else encoded.take(rows)
+                at = np.full(len(asked), -1, np.int64)
+                for split in splits:
+                    for found in self._reader.find(split, asked.unique(), self._layout):
+                        hit = pc.index_in(asked, value_set=self._layout.encode(found)).fill_null(-1).to_numpy()
+                        at = np.where(hit >= 0, hit + count, at)
+                        count += found.num_rows
+                        tables.append(found.select(self._names))
+                positions[slice(None) if rows is None else rows.to_numpy()] = at
+            all_positions.append(positions)
+        return pa.Table.from_batches(tables, schema=self.schema), np.concatenate(all_positions)
+
+    def _places(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.Array | None, list[DataSplit]]]:
+        """Which of the keys in `batch` (positions; None: all) may be in which buckets."""
+        partitions, partition_of = self._partitions.split(batch)
+        bucket_of = np.zeros(batch.num_rows, np.int32)
+        dynamic = set()
+        for i, partition in enumerate(partitions):
+            total = self._files.total_buckets(partition)
+            if total is None or total < 1:  # any bucket may have the key
+                dynamic.add(partition)
+            elif total > 1:
+                rows = np.flatnonzero(partition_of == i)
+                keys = self._bucket_layout.encode(batch.take(pa.array(rows)))
+                bucket_of[rows] = bucket_ids(keys, total, "paimon")
+        for part in parts_of(partitions, partition_of, bucket_of):
+            bucket = None if part.partition in dynamic else part.bucket
+            splits = self._files.splits(part.partition, bucket)
+            if splits:
+                yield part.rows, splits
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> bool:
+        looked_at, self._looked_at = self._clock.monotonic(), None  # if it fails, the next lookup tries again
+        changed = self._files.refresh()
+        self._looked_at = looked_at
+        self._local.keep_only(self._files.names())
+        return changed
+
+
+class _KeyReader(SplitReader):
+    """Reads those rows of a split that have certain keys, from local copies."""
+
+    def __init__(self, table: TableContext, columns: Sequence[str], local: LocalFiles) -> None:
+        super().__init__(table, columns)
+        self._local = local
+        self._key_layout = row_layout(table.schema.key_fields)
+        self._probe = Probe(pa.array([], pa.binary()))
+        self._copied, _ = self._merge_fields()
+
+    def find(self, split: DataSplit, keys: pa.BinaryArray, layout: RowLayout) -> Iterable[pa.RecordBatch]:
+        """The rows of the distinct `keys` (encoded by `layout`), merged."""
+        files: list[DataFileMeta] = []
+        deletions: list[DeletionFile | None] = []
+        vectors = split.deletion_files or (None,) * len(split.files)
+        touched = _touched(split.files, keys, layout)
+        for file, deletion, hit in zip(split.files, vectors, touched, strict=True):
+            if hit:
+                files.append(file)
+                deletions.append(deletion)
+        if not files:
+            return ()
+        self._probe = Probe(keys)
+        chosen = DataSplit(
+            split.snapshot_id, split.partition, split.bucket, split.total_buckets, tuple(files), False,
+            deletion_files=tuple(deletions) if any(deletions) else None,
+        )  # fmt: skip
+        return self.read_sorted(chosen)
+
+    def _run(
+        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...]
+    ) -> Iterator[pa.RecordBatch]:
+        deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
+        for file in files:
+            yield from self._matching(split, file, deletion_of.get(file.file_name))
+
+    def _matching(
+        self, split: DataSplit, file: DataFileMeta, deletion: DeletionFile | None
+    ) -> Iterator[pa.RecordBatch]:
+        def whole() -> Iterator[pa.RecordBatch]:
+            reader = DataFileReader(self._table.io, self._table.schemas, self._copied)
+            path = self._table.paths.data_file(split.partition, split.bucket, file)
+            return reader.read(file, path, self._deleted(deletion))
+
+        copy = self._local.open(copy_name(file, deletion), whole)
+        if copy is not None:
+            yield from copy.find(self._probe, self._key_layout)
+            return
+        for batch in whole():
+            found = batch.filter(pc.is_in(self._key_layout.encode(batch), value_set=self._probe.keys))
+            if found.num_rows:
+                yield found
+
+
+def _touched(files: Sequence[DataFileMeta], keys: pa.BinaryArray, layout: RowLayout) -> npt.NDArray[np.bool_]:
+    """For each file whether one of `keys` is in its range of keys."""
+    ends = pa.array([f.min_key for f in files] + [f.max_key for f in files], pa.binary())
+    ranks = np.asarray(rank_keys(layout.decode_all(pa.concat_arrays([ends, keys])).columns))
+    low, high, asked = ranks[: len(files)], ranks[len(files) : 2 * len(files)], np.sort(ranks[2 * len(files) :])
+    touched: npt.NDArray[np.bool_] = np.searchsorted(asked, low, "left") < np.searchsorted(asked, high, "right")
+    return touched

@@ -1,0 +1,127 @@
+"""Which data files a table has, bucket by bucket, kept up to date by what new snapshots added and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from forebay.base.errors import Conflict, NotFound
+from forebay.paimon.format.file_meta import LEVEL_0, FileKind, ManifestEntry
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.split import DataSplit, DeletionFile
+from forebay.paimon.lookup.local_files import copy_name
+from forebay.paimon.merge.spec import merge_function
+from forebay.paimon.read.planner import BucketKey, Planner
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore, merge_entries
+from forebay.paimon.store.snapshots import SnapshotManager
+
+_FOLLOWED_MAX = 50
+"""Behind by more snapshots than this, the latest is planned anew instead."""
+
+_Buckets = dict[int, dict[str, ManifestEntry]]
+
+
+class TableFiles(Planner):
+    """The files of the snapshot that `refresh` found last. Not thread-safe."""
+
+    def __init__(self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore) -> None:
+        super().__init__(table, snapshots, manifests)
+        self._reads_level0 = merge_function(table.schema).reads_level0
+        self._snapshot: Snapshot | None = None
+        self._known: dict[bytes, _Buckets] = {}
+        self._vectors_of: dict[BucketKey, dict[str, DeletionFile]] = {}
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return None if self._snapshot is None else self._snapshot.id
+
+    def refresh(self) -> bool:
+        """Go to the latest snapshot; whether it is another one than before."""
+        latest = self._snapshots.latest()
+        before = self._snapshot
+        if latest == before:
+            return False
+        self._snapshot = None  # what is known is of no use if this fails half-way
+        steps = self._steps(before, latest)
+        if steps is None or not self._follow(steps):
+            self._plan_anew(latest)
+        self._snapshot = latest
+        return True
+
+    def total_buckets(self, partition: bytes) -> int | None:
+        """How many buckets a partition has; -1 if they are dynamic, None if it has no files."""
+        for files in self._known.get(partition, {}).values():
+            for entry in files.values():
+                return entry.total_buckets
+        return None
+
+    def splits(self, partition: bytes, bucket: int | None) -> list[DataSplit]:
+        """One split for the bucket, or for each bucket of the partition (None), that has files which readers see."""
+        buckets = self._known.get(partition, {})
+        found = []
+        for number in buckets if bucket is None else [bucket]:
+            entries = [e for e in buckets.get(number, {}).values() if self._reads_level0 or e.file.level != LEVEL_0]
+            if not entries:
+                continue
+            vectors = self._vectors_of.get((partition, number), {})
+            deletions = tuple(vectors.get(e.file.file_name) for e in entries)
+            found.append(
+                DataSplit(
+                    self.snapshot_id or 0,
+                    partition,
+                    number,
+                    entries[0].total_buckets,
+                    tuple(e.file for e in entries),
+                    False,
+                    deletion_files=deletions if any(deletions) else None,
+                )
+            )
+        return found
+
+    def names(self) -> set[str]:
+        """The names under which copies of the files are kept."""
+        return {
+            copy_name(e.file, self._vectors_of.get((partition, bucket), {}).get(e.file.file_name))
+            for partition, buckets in self._known.items()
+            for bucket, files in buckets.items()
+            for e in files.values()
+        }
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    def _steps(self, before: Snapshot | None, latest: Snapshot | None) -> list[Snapshot] | None:
+        """The snapshots behind `before` up to `latest`; None if what lies between cannot be followed."""
+        if before is None or latest is None or not 0 < latest.id - before.id <= _FOLLOWED_MAX:
+            return None
+        if self._vectors or self._snapshots.find(before.id) != before:  # rolled back, or expired
+            return None
+        between = [self._snapshots.find(i) for i in range(before.id + 1, latest.id)]
+        found = [s for s in between if s is not None]
+        return [*found, latest] if len(found) == len(between) else None
+
+    def _follow(self, steps: Iterable[Snapshot]) -> bool:
+        """Apply what `steps` added and deleted; False if it does not fit to what is known."""
+        try:
+            for snapshot in steps:
+                for e in merge_entries(self._manifests.entries(self._manifests.delta_manifests(snapshot))):
+                    files = self._known.setdefault(e.partition, {}).setdefault(e.bucket, {})
+                    # A file that only moved to another level is deleted and added under the same name.
+                    if e.kind is FileKind.ADD:
+                        files[e.file.file_name] = e
+                    elif files.get(e.file.file_name, e).identity == e.identity:
+                        files.pop(e.file.file_name, None)
+        except (Conflict, NotFound):  # a rollback, or an expiry, came in between
+            return False
+        self._known = {p: {b: f for b, f in buckets.items() if f} for p, buckets in self._known.items()}
+        return True
+
+    def _plan_anew(self, latest: Snapshot | None) -> None:
+        self._known, self._vectors_of = {}, {}
+        if latest is None:
+            return
+        for e in self.entries(latest, ScanFilter.of(self._table.schema, None)):
+            self._known.setdefault(e.partition, {}).setdefault(e.bucket, {})[e.file.file_name] = e
+        if self._vectors:
+            buckets = {(p, b): list(files.values()) for p, bs in self._known.items() for b, files in bs.items()}
+            self._vectors_of = self._deletions(latest, buckets)

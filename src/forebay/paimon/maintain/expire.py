@@ -1,0 +1,217 @@
+"""Expiry of snapshots: old ones go, with the files that no snapshot, tag, branch or changelog needs any more.
+
+The order makes it safe to die at any point: data files first (readers of expiring snapshots get an error; of all
+others nothing is touched), then manifests, then the snapshots' files from the oldest on. What is left is cleaned by the
+next run, which finds the same snapshots again.
+
+With options that let changelogs live longer than snapshots (`changelog.*` above `snapshot.*`), an expired snapshot
+leaves `changelog/changelog-<id>` and the files with its changes, which `expire_changelogs` takes away in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest
+from forebay.paimon.format.file_meta import FileSource, ManifestEntry
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.maintain.deletion import Deleted, Deletion
+from forebay.paimon.maintain.references import BranchView, References
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.paths import EARLIEST, LATEST
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What is kept: at least `least` and at most `most`, those younger than `time_ms`; no more than `limit` go."""
+
+    least: int
+    most: int
+    time_ms: int
+    limit: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise InvalidRequest(f"keep at least 1, and at most no less: got {self.least} to {self.most}")
+
+    @classmethod
+    def of_snapshots(cls, o: CoreOptions) -> Retention:
+        limit = o.snapshot_expire_limit
+        return cls(o.snapshot_num_retained_min, o.snapshot_num_retained_max, o.snapshot_time_retained_ms, limit)
+
+    @classmethod
+    def of_changelogs(cls, o: CoreOptions) -> Retention:
+        limit = o.snapshot_expire_limit
+        return cls(o.changelog_num_retained_min, o.changelog_num_retained_max, o.changelog_time_retained_ms, limit)
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What an expiry did: how many snapshots (or changelogs) went, and how many files with them."""
+
+    count: int = 0
+    files: Deleted = field(default_factory=Deleted)
+
+
+class SnapshotExpiry:
+    """Expires the snapshots of one branch. Not thread-safe; several processes may run one at the same time."""
+
+    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._branch, self._manifests, self._clock = branch, manifests, clock
+        self._options = CoreOptions(branch.schema.options)
+        self._snapshots = branch.snapshots
+        self._references = References(manifests)
+        self._decoupled = self._options.changelog_decoupled
+        self._logs_changes = self._options.changelog_producer != "none"
+
+    def expire(self, retention: Retention | None = None) -> Expired:
+        """Expire what `retention` (default: the table's options) allows."""
+        kept = retention or Retention.of_snapshots(self._options)
+        self._expire_consumers()
+        latest, earliest = self._snapshots.latest_id(), self._snapshots.earliest_id()
+        if latest is None or earliest is None:
+            return Expired()
+        end = latest - kept.least + 1
+        if not self._options.consumer_changelog_only:
+            needed = ConsumerManager(self._branch.io, self._branch.paths).least_next_snapshot()
+            end = end if needed is None else min(end, needed)
+        end = min(end, earliest + kept.limit)
+        old = self._clock.now_ms() - kept.time_ms
+        for snapshot_id in range(max(latest - kept.most + 1, earliest), end):
+            following = self._snapshots.find(snapshot_id + 1)
+            # A snapshot goes only when the next one, which took its place, is old enough.
+            if following is not None and following.time_millis >= old:
+                end = snapshot_id
+                break
+        return self.expire_until(earliest, end)
+
+    def _expire_consumers(self) -> None:
+        time_ms = self._options.consumer_expiration_time_ms
+        if time_ms is not None:
+            ConsumerManager(self._branch.io, self._branch.paths).expire(self._clock.now_ms() - time_ms)
+
+    def expire_until(self, earliest: int, end: int) -> Expired:
+        """Expire all snapshots from `earliest` to before `end`, which must be there, or nothing happens."""
+        found = [s for s in map(self._snapshots.find, range(earliest, end + 1)) if s is not None]
+        if end <= earliest or not found or found[-1].id != end:
+            return Expired()
+        going, first_kept = found[:-1], found[-1]
+        tags = self._branch.tags.tagged_snapshots()
+        histories = [self._references.of_history(other) for other in self._branch.others()]
+        elsewhere: set[str] = set().union(*(data for data, _ in histories))
+        deletion = Deletion(self._branch.io, self._manifests, self._references)
+        live_in_tag: dict[int, set[str]] = {}
+        # What a snapshot took away, the ones before it needed: so the first one is left out, the first kept is not.
+        for snapshot in found[1:]:
+            earlier = _before(tags, snapshot.id)
+            if earlier is not None and earlier.id not in live_in_tag:
+                live_in_tag = {earlier.id: elsewhere | self._references.live(earlier)}
+            protected = live_in_tag[earlier.id] if earlier is not None else elsewhere
+            deletion.data_files(self._unneeded(snapshot), protected)
+        if not self._decoupled:
+            for snapshot in going:
+                deletion.data_files(self._references.changelog_of(snapshot), elsewhere)
+        if self._options.snapshot_clean_empty_directories:
+            deletion.empty_directories()
+        names: set[str] = set().union(*(names for _, names in histories))
+        for tag in _needed_tags(tags, earliest, end):
+            names |= self._references.metadata(tag, with_changelog=False)
+        names |= self._references.metadata(first_kept)
+        for snapshot in going:
+            deletion.metadata(
+                snapshot,
+                names,
+                data_lists=not self._decoupled or self._logs_changes,
+                changelog=not self._decoupled,
+            )
+        self._drop(going, end)
+        return Expired(len(going), deletion.deleted)
+
+    def _unneeded(self, snapshot: Snapshot) -> list[ManifestEntry]:
+        """The data files that went with `snapshot`; those that are changelog themselves live on as that."""
+        gone = self._references.deleted_by(snapshot)
+        if not self._decoupled or self._logs_changes:
+            return gone
+        return [e for e in gone if e.file.file_source is FileSource.COMPACT]
+
+    def _drop(self, going: list[Snapshot], end: int) -> None:
+        for snapshot in going:
+            if self._decoupled:
+                self._snapshots.write_changelog(snapshot)
+                self._snapshots.changelogs.write_hint(LATEST, snapshot.id)
+            self._snapshots.delete(snapshot.id)
+        self._snapshots.write_earliest_hint(end)
+
+
+class ChangelogExpiry:
+    """Expires the long-lived changelogs of one branch. Not thread-safe."""
+
+    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._branch, self._manifests, self._clock = branch, manifests, clock
+        self._options = CoreOptions(branch.schema.options)
+        self._snapshots = branch.snapshots
+        self._references = References(manifests)
+
+    def expire(self, retention: Retention | None = None) -> Expired:
+        """Expire what `retention` (default: the table's options) allows. The numbers count snapshots, too."""
+        kept = retention or Retention.of_changelogs(self._options)
+        logs = self._snapshots.changelogs
+        latest, earliest_snapshot = self._snapshots.latest_id(), self._snapshots.earliest_id()
+        first, last = logs.earliest(), logs.latest()
+        if latest is None or earliest_snapshot is None or first is None or last is None:
+            return Expired()
+        end = min(latest - kept.least + 1, first + kept.limit, last)
+        needed = ConsumerManager(self._branch.io, self._branch.paths).least_next_snapshot()
+        end = end if needed is None else min(end, needed)
+        old = self._clock.now_ms() - kept.time_ms
+        by_id = {c.id: c for c in self._branch.changelogs()}
+        for changelog_id in range(max(latest - kept.most + 1, first), end + 1):
+            found = by_id.get(changelog_id)
+            if found is not None and found.time_millis >= old:
+                end = changelog_id
+                break
+        going = [by_id[i] for i in range(first, end) if i in by_id]
+        if not going or end not in by_id:
+            return Expired()
+        return self._delete(going, [c for c in by_id.values() if c.id >= end], earliest_snapshot, end)
+
+    def _delete(self, going: list[Snapshot], staying: list[Snapshot], earliest_snapshot: int, end: int) -> Expired:
+        tags = self._branch.tags.tagged_snapshots()
+        histories = [self._references.of_history(other) for other in self._branch.others()]
+        elsewhere: set[str] = set().union(*(data for data, _ in histories))
+        names: set[str] = set().union(*(names for _, names in histories))
+        for tag in _needed_tags(tags, going[0].id, end):
+            names |= self._references.metadata(tag, with_changelog=False)
+        names |= self._references.metadata(self._snapshots.snapshot(earliest_snapshot))
+        for changelog in staying:
+            names |= self._references.changelog_metadata(changelog)
+        deletion = Deletion(self._branch.io, self._manifests, self._references)
+        for changelog in going:
+            if changelog.changelog_manifest_list is not None:
+                deletion.data_files(self._references.changelog_of(changelog), elsewhere)
+                deletion.manifest_list(changelog.changelog_manifest_list, names)
+            else:
+                earlier = _before(tags, changelog.id)
+                protected = elsewhere if earlier is None else elsewhere | self._references.live(earlier)
+                deletion.data_files(self._references.deleted_by(changelog), protected)
+                for name in (changelog.base_manifest_list, changelog.delta_manifest_list):
+                    deletion.manifest_list(name, names)
+            self._branch.io.delete(self._snapshots.changelogs.path(changelog.id))
+        self._snapshots.changelogs.write_hint(EARLIEST, end)
+        if self._options.snapshot_clean_empty_directories:
+            deletion.empty_directories()
+        return Expired(len(going), deletion.deleted)
+
+
+def _before(tags: list[Snapshot], snapshot_id: int) -> Snapshot | None:
+    """The last tagged snapshot before `snapshot_id`; `tags` are ordered by id."""
+    return next((tag for tag in reversed(tags) if tag.id < snapshot_id), None)
+
+
+def _needed_tags(tags: list[Snapshot], start: int, end: int) -> list[Snapshot]:
+    """The tagged snapshots that may share manifests with snapshots from `start` to before `end`."""
+    earlier = [tag for tag in tags if tag.id <= start]
+    return [*earlier[-1:], *(tag for tag in tags if start < tag.id < end)]

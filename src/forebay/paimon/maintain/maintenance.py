@@ -1,0 +1,167 @@
+"""All upkeep of a table in one place; what the methods of `forebay.paimon.table.Table` call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ForebayError, InvalidRequest
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.maintain.analyze import Statistics, collect, format_statistics
+from forebay.paimon.maintain.auto_tags import AutoTags
+from forebay.paimon.maintain.deletion import Deleted
+from forebay.paimon.maintain.expire import ChangelogExpiry, Expired, Retention, SnapshotExpiry
+from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
+from forebay.paimon.maintain.partitions import PartitionExpiry
+from forebay.paimon.maintain.references import BranchView
+from forebay.paimon.maintain.rollback import Rollback
+from forebay.paimon.maintain.tags import TagDeletion
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.planner import Planner
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+
+_log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """Upkeep of one branch of a table. Not thread-safe."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        manifests: ManifestStore,
+        commit: Callable[[], FileStoreCommit],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`commit` makes a committer of the table."""
+        self._table, self._manifests, self._commit, self._clock = table, manifests, commit, clock
+        self._branch = BranchView(table.io, table.paths, table.schema)
+        self._options: CoreOptions = table.options
+
+    # -- expiry -------------------------------------------------------------------------------------------------------
+
+    def expire_snapshots(
+        self,
+        retain_min: int | None = None,
+        retain_max: int | None = None,
+        older_than_ms: int | None = None,
+        max_deletes: int | None = None,
+    ) -> Expired:
+        """Expire snapshots; what is not said is as the table's options say. `older_than_ms` is since the epoch."""
+        return SnapshotExpiry(self._branch, self._manifests, self._clock).expire(
+            self._retention(Retention.of_snapshots(self._options), retain_min, retain_max, older_than_ms, max_deletes)
+        )
+
+    def expire_changelogs(
+        self,
+        retain_min: int | None = None,
+        retain_max: int | None = None,
+        older_than_ms: int | None = None,
+        max_deletes: int | None = None,
+    ) -> Expired:
+        """Expire long-lived changelogs."""
+        return ChangelogExpiry(self._branch, self._manifests, self._clock).expire(
+            self._retention(Retention.of_changelogs(self._options), retain_min, retain_max, older_than_ms, max_deletes)
+        )
+
+    def _retention(
+        self, base: Retention, least: int | None, most: int | None, older_than_ms: int | None, limit: int | None
+    ) -> Retention:
+        chosen = replace(base, least=least if least is not None else min(base.least, most or base.least))
+        chosen = replace(chosen, most=most if most is not None else max(base.most, chosen.least))
+        if older_than_ms is not None:
+            chosen = replace(chosen, time_ms=self._clock.now_ms() - older_than_ms)
+        return chosen if limit is None else replace(chosen, limit=limit)
+
+    def expire_partitions(self, time_ms: int | None = None) -> list[dict[str, Any]]:
+        """Drop partitions older than `time_ms`, or than the table's option says; their values."""
+        snapshots = self._branch.snapshots
+        return PartitionExpiry(self._table.schema, snapshots, self._manifests, self._commit, self._clock).expire(
+            time_ms
+        )
+
+    def expire_tags(self) -> list[str]:
+        """Delete tags whose time is over; their names."""
+        return TagDeletion(self._branch, self._manifests, self._clock).expire()
+
+    def create_auto_tags(self) -> list[str]:
+        """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags."""
+        if self._options.tag_automatic_creation == "none":
+            return []
+        return AutoTags(self._branch, self._manifests, self._clock).create()
+
+    def delete_tag(self, name: str) -> Deleted:
+        """Delete a tag and the files that only it needs."""
+        return TagDeletion(self._branch, self._manifests, self._clock).delete(name)
+
+    def after_commit(self, *, dedicated: bool = False) -> None:
+        """What writers do after each commit unless the table is `write-only`: expire what has become old.
+
+        `dedicated`: this was the job that does for writers what `write-only` forbids them. The commit is done, so a
+        failure is logged and not raised; the next commit tries again.
+        """
+        if self._options.write_only and not dedicated:
+            return
+        try:
+            self.create_auto_tags()
+            self.expire_snapshots()
+            if self._options.changelog_decoupled:
+                self.expire_changelogs()
+            if self._options.tag_time_expire_enabled:
+                self.expire_tags()
+        except ForebayError as e:
+            _log.warning("upkeep of %s after a commit failed: %s", self._table.paths.root, e)
+
+    # -- repair -------------------------------------------------------------------------------------------------------
+
+    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
+        """Delete files that nothing refers to and that are older than a day (or than `older_than_ms`)."""
+        return OrphanRemoval(self._branch, self._clock).remove(older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def rollback_to(
+        self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None
+    ) -> Snapshot:
+        """Drop everything behind a snapshot, a tag or a moment; the snapshot that is the latest now."""
+        rollback = Rollback(self._branch)
+        if (snapshot is not None) + (tag is not None) + (timestamp_ms is not None) != 1:
+            raise InvalidRequest("say one of snapshot, tag and timestamp_ms to roll back to")
+        if snapshot is not None:
+            return rollback.to_snapshot(snapshot)
+        if tag is not None:
+            return rollback.to_tag(tag)
+        assert timestamp_ms is not None
+        return rollback.to_timestamp(timestamp_ms)
+
+    # -- statistics ---------------------------------------------------------------------------------------------------
+
+    def analyze(self, columns: Sequence[str] = ()) -> Statistics | None:
+        """Collect statistics of all rows, and of `columns`, and commit them; None for a table without snapshots."""
+        snapshot = SnapshotManager(self._table.io, self._table.paths).latest()
+        if snapshot is None:
+            return None
+        fields = self._table.schema.fields_named(columns)
+        plan = Planner(self._table, self._branch.snapshots, self._manifests).plan(snapshot)
+        reader = SplitReader(self._table, list(columns))
+        found = collect(_all_rows(reader, plan.splits), fields, snapshot.id, self._table.schema.id)
+        size = sum(e.file.file_size for e in self._manifests.live_files(snapshot))
+        total = snapshot.total_record_count
+        merged = found.merged_record_count or 0
+        found = replace(found, merged_record_size=size * merged // total if total else 0)
+        name = self._table.paths.new_statistics_name()
+        self._table.io.write(self._table.paths.statistics(name), format_statistics(found))
+        self._commit().commit_statistics(name)
+        return found
+
+
+def _all_rows(reader: SplitReader, splits: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    for split in splits:
+        yield from reader.read(split)

@@ -1,0 +1,233 @@
+"""Removing orphans: files that no snapshot, tag or changelog of any branch refers to.
+
+They are left by processes that died, by commits that failed, by rollbacks, and by deletions that did not get through.
+What keeps this safe:
+
+* Only files older than a day (by default) are touched: younger ones may belong to a commit that is under way.
+* Files are listed before the references are read, so that a file which is committed meanwhile is seen as needed.
+* What refers to files is listed twice, before and behind, and both listings count: one that comes back empty by
+  mistake does no harm. A history with gaps, or that ends before its hint LATEST, ends the run with nothing deleted.
+* A manifest that cannot be read ends the run too, unless its snapshot has expired meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest, NotFound, StorageFailure
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.io.file_io import FileStatus
+from forebay.paimon.maintain.references import BranchView
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.paths import BUCKET_PREFIX, EARLIEST, LATEST, MAIN_BRANCH
+from forebay.paimon.store.snapshots import CHANGELOG_PREFIX, SNAPSHOT_PREFIX, NumberedFiles
+
+DAY_MS = 86_400_000
+
+
+@dataclass
+class Orphans:
+    """Files that were, or with a dry run would be, deleted."""
+
+    files: list[str] = field(default_factory=list)
+    bytes: int = 0
+    dry_run: bool = False
+
+
+@dataclass
+class _Roots:
+    """What refers to files, by branch, and all that was ever listed of it."""
+
+    snapshots: dict[tuple[str, str, int], BranchView] = field(default_factory=dict)
+    tags: dict[tuple[str, str], BranchView] = field(default_factory=dict)
+
+    def add(self, branch: BranchView) -> None:
+        name = branch.paths.branch
+        for kind, files in (("snapshot", branch.snapshots.files), ("changelog", branch.snapshots.changelogs)):
+            for file_id in files.ids():
+                self.snapshots[(name, kind, file_id)] = branch
+        for tag in branch.tags.names():
+            self.tags[(name, tag)] = branch
+
+
+class OrphanRemoval:
+    """Finds and deletes the orphans of one table. Not thread-safe."""
+
+    def __init__(self, branch: BranchView, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._branch, self._clock = branch, clock
+        self._io, self._paths = branch.io, branch.paths
+        # A cache of its own: what is believed here must be on the disk.
+        self._manifests = ManifestStore(branch.io, branch.paths, branch.schema)
+
+    def remove(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
+        """Delete all orphans that were last changed before `older_than_ms` (since the epoch; default: a day ago).
+
+        Raises `StorageFailure` if it cannot be told what is needed; then nothing has been deleted.
+        """
+        now = self._clock.now_ms()
+        limit = now - DAY_MS if older_than_ms is None else older_than_ms
+        if limit > now:
+            raise InvalidRequest("orphans must be older than now: files that are being written look the same")
+        roots = _Roots()
+        branches = {b.paths.branch: b for b in self._branch.branches()}
+        for branch in branches.values():
+            roots.add(branch)
+        candidates = [s for s in self._candidates(list(branches.values())) if _is_older(s, limit)]
+        for branch in self._branch.branches():
+            branches.setdefault(branch.paths.branch, branch)
+        for branch in branches.values():
+            roots.add(branch)
+            self._check_history(branch, roots)
+        needed = self._needed(roots)
+        found = Orphans(dry_run=dry_run)
+        for status in candidates:
+            name = status.path.rpartition("/")[2]
+            if name in needed:
+                continue
+            if not dry_run:
+                self._io.delete(status.path)
+            found.files.append(status.path)
+            found.bytes += status.size
+        return found
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _candidates(self, branches: list[BranchView]) -> Iterator[FileStatus]:
+        """All files that could be orphans: those in directories that hold nothing but files which are referred to."""
+        p = self._paths
+        for directory in (p.manifest_directory, p.index_directory, p.statistics_directory):
+            yield from (s for s in self._io.list(directory) if not s.is_directory)
+        yield from self._data_files(p.data_root, len(self._branch.schema.partition_keys))
+        for branch in branches:
+            for directory, prefix in (
+                (branch.paths.snapshot_directory, SNAPSHOT_PREFIX),
+                (branch.paths.changelog_directory, CHANGELOG_PREFIX),
+            ):
+                for status in self._io.list(directory):
+                    name = status.path.rpartition("/")[2]
+                    if not status.is_directory and name not in (EARLIEST, LATEST) and not name.startswith(prefix):
+                        yield status
+
+    def _data_files(self, directory: str, levels: int) -> Iterator[FileStatus]:
+        for status in self._io.list(directory):
+            name = status.path.rstrip("/").rpartition("/")[2]
+            if not status.is_directory:
+                continue
+            if levels and "=" in name:
+                yield from self._data_files(status.path.rstrip("/"), levels - 1)
+            elif not levels and name.startswith(BUCKET_PREFIX):
+                yield from (s for s in self._io.list(status.path.rstrip("/")) if not s.is_directory)
+
+    # -- references ---------------------------------------------------------------------------------------------------
+
+    def _check_history(self, branch: BranchView, roots: _Roots) -> None:
+        """Raise `StorageFailure` if the listed snapshots cannot be all there are."""
+        listed = sorted(i for name, kind, i in roots.snapshots if (name, kind) == (branch.paths.branch, "snapshot"))
+        files: NumberedFiles = branch.snapshots.files
+        hint = files.hinted_latest()
+        if hint is not None and files.exists(hint) and hint not in listed:
+            raise self._unsure(branch, f"snapshot {hint} is there, but was not listed")
+        for low, high in itertools.pairwise(listed):
+            missing = next((i for i in range(low + 1, high) if files.exists(i)), None)
+            if missing is not None:
+                raise self._unsure(branch, f"snapshot {missing} is there, but was not listed")
+        if not listed and not branch.tags.names() and files.exists(1):
+            raise self._unsure(branch, "snapshot 1 is there, but was not listed")
+
+    def _needed(self, roots: _Roots) -> set[str]:
+        """The names of all files that something refers to."""
+        names: set[str] = set()
+        for (_, kind, file_id), branch in roots.snapshots.items():
+            manager = branch.snapshots
+            try:
+                snapshot = manager.snapshot(file_id) if kind == "snapshot" else manager.changelog(file_id)
+            except NotFound:
+                continue  # expired since it was listed
+            try:
+                if (
+                    branch.paths.branch != MAIN_BRANCH
+                ):  # its first snapshot came from a tag, perhaps without a changelog
+                    names |= self._of_changelog(snapshot)
+                    snapshot = replace(snapshot, changelog_manifest_list=None)
+                names |= self._of(snapshot, partial=kind == "changelog")
+            except NotFound as e:
+                still_there = manager.exists(file_id)
+                if still_there and not self._is_expiring(branch, file_id):
+                    raise self._unsure(branch, f"a manifest of {kind} {file_id} is missing ({e.message})") from e
+                names |= self._of(snapshot, partial=True)
+        for (_, tag), branch in roots.tags.items():
+            found = branch.tags.find(tag)
+            if found is None:
+                continue
+            try:
+                # A tag does not keep its snapshot's changelog.
+                names |= self._of(replace(found.snapshot, changelog_manifest_list=None), partial=False)
+            except NotFound as e:
+                if branch.tags.find(tag) is not None:
+                    raise self._unsure(branch, f"a manifest of tag '{tag}' is missing ({e.message})") from e
+        return names
+
+    @staticmethod
+    def _is_expiring(branch: BranchView, snapshot_id: int) -> bool:
+        """Whether the snapshot is left of an expiry that died: the earliest ones, never the latest."""
+        latest = branch.snapshots.latest_id()
+        return latest is not None and snapshot_id < latest
+
+    def _of_changelog(self, snapshot: Snapshot) -> set[str]:
+        """Names of what is left of the snapshot's changelog."""
+        name = snapshot.changelog_manifest_list
+        return set() if name is None else self._of_lists([name], partial=True)
+
+    def _of(self, snapshot: Snapshot, *, partial: bool) -> set[str]:
+        """Names of all files of a snapshot. Raises `NotFound` if a manifest is missing, unless `partial`: of
+        changelogs, and of snapshots whose expiry died, parts are gone."""
+        lists = [snapshot.base_manifest_list, snapshot.delta_manifest_list]
+        if snapshot.changelog_manifest_list is not None:
+            lists.append(snapshot.changelog_manifest_list)
+        names = self._of_lists(lists, partial)
+        if snapshot.index_manifest is not None:
+            names.add(snapshot.index_manifest)
+            try:
+                names |= {e.index_file.file_name for e in self._manifests.read_index(snapshot.index_manifest)}
+            except NotFound:
+                if not partial:
+                    raise
+        if snapshot.statistics is not None:
+            names.add(snapshot.statistics)
+        return names
+
+    def _of_lists(self, lists: list[str], partial: bool) -> set[str]:
+        """Names of manifest lists, of their manifests, and of all files that these mention, deleted ones too."""
+        names: set[str] = set(lists)
+        for name in lists:
+            try:
+                manifests = self._manifests.read_list(name)
+                names |= {manifest.file_name for manifest in manifests}
+            except NotFound:
+                if not partial:
+                    raise
+                continue
+            for manifest in manifests:
+                try:
+                    entries = self._manifests.read(manifest.file_name)
+                except NotFound:
+                    if not partial:
+                        raise
+                    continue
+                for e in entries:
+                    names.add(e.file.file_name)
+                    names.update(e.file.extra_files)
+        return names
+
+    def _unsure(self, branch: BranchView, why: str) -> StorageFailure:
+        return StorageFailure(
+            f"orphans of {self._paths.root} (branch {branch.paths.branch}) cannot be told from files in use: {why}; "
+            "nothing was deleted, try again"
+        )
+
+
+def _is_older(status: FileStatus, limit_ms: int) -> bool:
+    return status.modified_ms is not None and status.modified_ms < limit_ms

@@ -1,0 +1,97 @@
+"""Expiry of partitions (`partition.expiration-time`): whole partitions are dropped by a commit when they are old.
+
+Strategy `values-time` takes the time that the values of a partition stand for, `update-time` the time when its newest
+file was made.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.local_time import epoch_millis
+from forebay.paimon.format.partition_path import value_text
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.maintain.partition_time import PartitionTime
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import local_time
+
+VALUES_TIME, UPDATE_TIME = "values-time", "update-time"
+
+
+class PartitionExpiry:
+    """Expires the partitions of one branch. Not thread-safe."""
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        snapshots: SnapshotManager,
+        manifests: ManifestStore,
+        commit: Callable[[], FileStoreCommit],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`commit` makes a committer of the table."""
+        self._schema, self._snapshots, self._manifests = schema, snapshots, manifests
+        self._commit, self._clock = commit, clock
+        self._options = CoreOptions(schema.options)
+        self._layout = row_layout(schema.partition_fields)
+
+    def expire(self, time_ms: int | None = None) -> list[dict[str, Any]]:
+        """Drop the partitions that are older than `time_ms` (default: the table's option); their values.
+
+        At most `partition.expiration-max-num` of them, in order of their values. Raises `InvalidRequest` for tables
+        without partitions, or if no time is said.
+        """
+        age_ms = self._options.partition_expiration_time_ms if time_ms is None else time_ms
+        if not self._schema.partition_keys:
+            raise InvalidRequest("the table has no partitions that could expire")
+        if age_ms is None:
+            raise InvalidRequest("say how old partitions may become: option 'partition.expiration-time' is not set")
+        latest = self._snapshots.latest()
+        if latest is None:
+            return []
+        newest: dict[bytes, int | None] = {}
+        for entry in self._manifests.live_files(latest):
+            made = entry.file.creation_time
+            known = newest.get(entry.partition)
+            newest[entry.partition] = made if known is None or (made is not None and made > known) else known
+        expired = self._chosen(newest, age_ms)
+        expired.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
+        names = self._schema.partition_keys
+        specs = [
+            dict(zip(names, self._layout.decode(p), strict=True))
+            for p in expired[: self._options.partition_expiration_max_num]
+        ]
+        if specs:
+            self._commit().drop_partitions(specs)
+        return specs
+
+    def _chosen(self, newest: dict[bytes, int | None], age_ms: int) -> list[bytes]:
+        strategy = self._options.partition_expiration_strategy
+        if strategy == VALUES_TIME:
+            o = self._options
+            time = PartitionTime(o.partition_timestamp_pattern, o.partition_timestamp_formatter)
+            oldest = local_time(self._clock) - datetime.timedelta(milliseconds=age_ms)
+            times = {p: time.of(self._texts(p)) for p in newest}
+            return [p for p, t in times.items() if t is not None and t < oldest]
+        if strategy == UPDATE_TIME:
+            before = self._clock.now_ms() - age_ms
+            return [p for p, made in newest.items() if made is not None and epoch_millis(made) < before]
+        raise InvalidRequest(
+            f"option 'partition.expiration-strategy' is {strategy!r}; write {VALUES_TIME} or {UPDATE_TIME}"
+        )
+
+    def _texts(self, partition: bytes) -> dict[str, str | None]:
+        """The values of a partition as SQL writes them."""
+        fields = self._schema.partition_fields
+        return {
+            f.name: None if value is None else value_text(f.type, value, legacy=False)
+            for f, value in zip(fields, self._layout.decode(partition), strict=True)
+        }

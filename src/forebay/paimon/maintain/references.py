@@ -1,0 +1,167 @@
+"""What snapshots, tags and changelogs refer to: the files that nobody may delete.
+
+Data files are known by path, everything else by name (names of manifests, index files and statistics are unique).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from forebay.base.errors import NotFound
+from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.manifests import ManifestStore, merge_entries
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+
+
+@dataclass(frozen=True)
+class BranchView:
+    """One branch of a table as maintenance sees it."""
+
+    io: FileIO
+    paths: PathFactory
+    schema: TableSchema
+
+    @property
+    def snapshots(self) -> SnapshotManager:
+        return SnapshotManager(self.io, self.paths)
+
+    @property
+    def tags(self) -> TagManager:
+        return TagManager(self.io, self.paths)
+
+    def changelogs(self) -> list[Snapshot]:
+        """The long-lived changelogs, oldest first. Those that expire meanwhile are left out."""
+        found = []
+        for changelog_id in self.snapshots.changelogs.ids():
+            try:
+                found.append(self.snapshots.changelog(changelog_id))
+            except NotFound:
+                continue
+        return found
+
+    def branches(self) -> list[BranchView]:
+        """All branches of the table, this one among them."""
+        names = [MAIN_BRANCH, *BranchManager(self.io, self.paths).names()]
+        return [BranchView(self.io, self.paths.on_branch(name), self.schema) for name in names]
+
+    def others(self) -> list[BranchView]:
+        """All branches but this one."""
+        return [b for b in self.branches() if b.paths.branch != self.paths.branch]
+
+
+class References:
+    """Answers which files some snapshots need. Not cached but for manifests."""
+
+    def __init__(self, manifests: ManifestStore) -> None:
+        self._manifests = manifests
+        self._paths = manifests.paths
+
+    def data_path(self, entry: ManifestEntry) -> str:
+        return self._paths.data_file(entry.partition, entry.bucket, entry.file)
+
+    def data_paths(self, entry: ManifestEntry) -> list[str]:
+        """The paths of a data file and its extra files."""
+        return self._paths.data_file_and_companions(entry.partition, entry.bucket, entry.file)
+
+    def live(self, snapshot: Snapshot) -> set[str]:
+        """The paths of the data files of a snapshot (extra files left out)."""
+        return {self.data_path(e) for e in self._manifests.live_files(snapshot)}
+
+    def list_or_none(self, name: str | None) -> list[ManifestFileMeta]:
+        """The manifests that a list names; none if an interrupted deletion has taken it away already."""
+        if name is None:
+            return []
+        try:
+            return self._manifests.read_list(name)
+        except NotFound:
+            return []
+
+    def entries_or_none(self, manifests: Iterable[ManifestFileMeta]) -> Iterator[ManifestEntry]:
+        """The entries of those `manifests` that are still there."""
+        for manifest in manifests:
+            try:
+                yield from self._manifests.read(manifest.file_name)
+            except NotFound:
+                continue
+
+    def deleted_by(self, snapshot: Snapshot) -> list[ManifestEntry]:
+        """The data files that `snapshot` took away for good. Those that only changed their level are not among them.
+
+        There are none if a manifest is missing: then an earlier run has come that far, and has deleted them.
+        """
+        found: dict[str, ManifestEntry] = {}
+        try:
+            for e in self._manifests.entries(self._manifests.read_list(snapshot.delta_manifest_list)):
+                if e.kind is FileKind.ADD:
+                    found.pop(self.data_path(e), None)
+                else:
+                    found[self.data_path(e)] = e
+        except NotFound:
+            return []
+        return list(found.values())
+
+    def changelog_of(self, snapshot: Snapshot) -> list[ManifestEntry]:
+        """The changelog files of `snapshot` that can still be found."""
+        entries = self.entries_or_none(self.list_or_none(snapshot.changelog_manifest_list))
+        return [e for e in entries if e.kind is FileKind.ADD]
+
+    def merged(self, snapshot: Snapshot) -> list[ManifestEntry]:
+        """The data files of a snapshot of which manifests may be missing."""
+        lists = (*self.list_or_none(snapshot.base_manifest_list), *self.list_or_none(snapshot.delta_manifest_list))
+        return [e for e in merge_entries(self.entries_or_none(lists)) if e.kind is FileKind.ADD]
+
+    def metadata(self, snapshot: Snapshot, with_changelog: bool = True) -> set[str]:
+        """The names of all manifests, lists, index files and statistics that `snapshot` needs. Raises `NotFound`.
+
+        A tag does not need the changelog: that expires with the snapshot.
+        """
+        names = {snapshot.base_manifest_list, snapshot.delta_manifest_list}
+        names |= {m.file_name for m in self._manifests.data_manifests(snapshot)}
+        if snapshot.index_manifest is not None:
+            names.add(snapshot.index_manifest)
+            names |= {e.index_file.file_name for e in self._manifests.read_index(snapshot.index_manifest)}
+        if snapshot.statistics is not None:
+            names.add(snapshot.statistics)
+        if with_changelog and snapshot.changelog_manifest_list is not None:
+            names.add(snapshot.changelog_manifest_list)
+            names |= {m.file_name for m in self.list_or_none(snapshot.changelog_manifest_list)}
+        return names
+
+    def of_history(self, branch: BranchView) -> tuple[set[str], set[str]]:
+        """Data paths and names of metadata that another branch needs, all its snapshots, tags and changelogs.
+
+        Costs one listing of live files for each tag and for the earliest snapshot; of the others their deltas do.
+        """
+        data: set[str] = set()
+        names: set[str] = set()
+        snapshots = list(branch.snapshots.snapshots())
+        for snapshot in (*branch.tags.tagged_snapshots(), *snapshots[:1]):
+            data |= self.live(snapshot)
+            names |= self.metadata(snapshot, with_changelog=False)
+        for snapshot in (*snapshots, *branch.changelogs()):
+            for manifest_list in (snapshot.delta_manifest_list, snapshot.changelog_manifest_list):
+                entries = self.entries_or_none(self.list_or_none(manifest_list))
+                data |= {self.data_path(e) for e in entries}
+            try:
+                names |= self.metadata(snapshot)
+            except NotFound:  # a changelog has not all that its snapshot had
+                names |= self.changelog_metadata(snapshot)
+        return data, names
+
+    def changelog_metadata(self, changelog: Snapshot) -> set[str]:
+        """The names of those manifests and lists of a long-lived changelog that are there."""
+        names: set[str] = set()
+        lists = changelog.base_manifest_list, changelog.delta_manifest_list, changelog.changelog_manifest_list
+        for name in lists:
+            manifests = self.list_or_none(name)
+            if name is not None and manifests:
+                names.add(name)
+                names |= {m.file_name for m in manifests}
+        return names

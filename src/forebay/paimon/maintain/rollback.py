@@ -1,0 +1,62 @@
+"""Rollback: make an older snapshot, or a tagged one, the latest again.
+
+Snapshots behind it are deleted from the last to the first, so that whoever reads meanwhile, or after a crash, sees a
+history that ends somewhere between. Then a repeated rollback goes on. The data files of what was dropped become
+orphans. Nobody may commit meanwhile.
+"""
+
+from __future__ import annotations
+
+from forebay.base.errors import NotFound
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.snapshot_json import format_snapshot
+from forebay.paimon.maintain.references import BranchView
+from forebay.paimon.store.paths import EARLIEST, LATEST
+
+
+class Rollback:
+    """Rolls one branch back. Not thread-safe."""
+
+    def __init__(self, branch: BranchView) -> None:
+        self._branch = branch
+        self._snapshots = branch.snapshots
+
+    def to_snapshot(self, snapshot_id: int) -> Snapshot:
+        """Drop everything behind snapshot `snapshot_id`. Raises `NotFound`."""
+        kept = self._snapshots.snapshot(snapshot_id)
+        self._drop_behind(kept)
+        return kept
+
+    def to_tag(self, name: str) -> Snapshot:
+        """Drop everything behind the snapshot of tag `name`, which comes back if it had expired. Raises `NotFound`."""
+        kept = self._branch.tags.tag(name).snapshot
+        if not self._snapshots.exists(kept.id):
+            self._branch.io.write(self._branch.paths.snapshot(kept.id), format_snapshot(kept))
+            self._snapshots.write_earliest_hint(kept.id)
+        self._drop_behind(kept)
+        return kept
+
+    def to_timestamp(self, millis: int) -> Snapshot:
+        """Drop all snapshots made behind `millis` (since the epoch). Raises `NotFound` if that would be all."""
+        kept = self._snapshots.at_or_before(millis)
+        if kept is None:
+            raise NotFound(f"{self._branch.paths.root} has no snapshot as old as {millis} ms since 1970")
+        return self.to_snapshot(kept.id)
+
+    def _drop_behind(self, kept: Snapshot) -> None:
+        self._snapshots.write_latest_hint(kept.id)
+        for snapshot_id in sorted((i for i in self._snapshots.ids() if i > kept.id), reverse=True):
+            self._snapshots.delete(snapshot_id)
+        logs = self._snapshots.changelogs
+        dropped = sorted((i for i in logs.ids() if i > kept.id), reverse=True)
+        for changelog_id in dropped:
+            self._branch.io.delete(logs.path(changelog_id))
+        left = logs.ids() if dropped else []
+        if left:
+            logs.write_hint(LATEST, left[-1])
+        elif dropped:
+            logs.delete_hint(LATEST)
+            logs.delete_hint(EARLIEST)
+        for tag in self._branch.tags.tags():
+            if tag.snapshot.id > kept.id:
+                self._branch.tags.delete(tag.name)

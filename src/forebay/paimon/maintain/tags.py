@@ -1,0 +1,67 @@
+"""Deleting tags, and with them the files that only they kept alive; expiry of tags by time."""
+
+from __future__ import annotations
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import NotFound
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.maintain.deletion import Deleted, Deletion
+from forebay.paimon.maintain.references import BranchView, References
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.tags import TagManager
+
+
+class TagDeletion:
+    """Deletes tags of one branch. Not thread-safe.
+
+    The tag's file goes first. If the process dies behind that, the files that only the tag needed are orphans.
+    """
+
+    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._branch, self._manifests = branch, manifests
+        self._tags = TagManager(branch.io, branch.paths, clock)
+        self._references = References(manifests)
+
+    def delete(self, name: str) -> Deleted:
+        """Delete tag `name`. Raises `NotFound`."""
+        tag = self._tags.tag(name)
+        others = [t.snapshot for t in self._tags.tags() if t.name != name]
+        self._tags.delete(name)
+        if any(other.id == tag.snapshot.id for other in others) or self._branch.snapshots.exists(tag.snapshot.id):
+            return Deleted()
+        return self._clean(tag.snapshot, others)
+
+    def expire(self) -> list[str]:
+        """Delete the tags whose time is over; their names."""
+        expired = [tag.name for tag in self._tags.expired()]
+        for name in expired:
+            try:
+                self.delete(name)
+            except NotFound:  # somebody else was faster
+                continue
+        return expired
+
+    def _clean(self, gone: Snapshot, others: list[Snapshot]) -> Deleted:
+        """Delete what `gone` needed and its neighbours do not: the tags before and behind it, the first snapshot."""
+        earliest_id = self._branch.snapshots.earliest_id()
+        neighbours = [s for s in others if s.id < gone.id][-1:]
+        behind = [s for s in others if s.id > gone.id][:1]
+        if earliest_id is not None and (not behind or earliest_id < behind[0].id):
+            behind = [self._branch.snapshots.snapshot(earliest_id)]
+        neighbours += behind
+        histories = [self._references.of_history(other) for other in self._branch.others()]
+        data: set[str] = set().union(*(d for d, _ in histories))
+        names: set[str] = set().union(*(n for _, n in histories))
+        for snapshot in neighbours:
+            data |= self._references.live(snapshot)
+            names |= self._references.metadata(snapshot, with_changelog=False)
+        for changelog in self._branch.changelogs():
+            names |= self._references.changelog_metadata(changelog)
+            data |= {self._references.data_path(e) for e in self._references.deleted_by(changelog)}
+        deletion = Deletion(self._branch.io, self._manifests, self._references)
+        deletion.data_files(self._references.merged(gone), data)
+        if CoreOptions(self._branch.schema.options).snapshot_clean_empty_directories:
+            deletion.empty_directories()
+        deletion.metadata(gone, names, data_lists=True, changelog=False)
+        return deletion.deleted

@@ -1,0 +1,273 @@
+"""Folds: the rows of each key become one value, for one column and one aggregate function.
+
+Most functions choose one of the rows (`fold_picked` gives its position, and the value is gathered later together with
+all other columns); the others compute a new value. Sums, products and joined strings are here, lists and maps in
+`merge.nested`.
+"""
+
+from __future__ import annotations
+
+import decimal
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.errors import InvalidRequest
+from forebay.paimon.merge._fold import fold_floats, fold_integers, fold_pick, fold_wide
+from forebay.paimon.merge.functions import RETRACTING, Aggregator
+from forebay.paimon.merge.order import decimal_words, fixed_values, sort_key, validity
+
+SKIP, ADD, ADD_OLDER, RETRACT, SET, CLEAR, SET_RETRACT = range(7)
+"""What a fold does with a row (`Op` in the kernels). ADD_OLDER: the row belongs before those that were added."""
+
+PICKS = {
+    "last_value": 0,
+    "last_non_null_value": 1,
+    "first_value": 2,
+    "first_non_null_value": 3,
+    "max": 4,
+    "min": 5,
+    "primary-key": 6,
+    "bool_or": 4,
+    "bool_and": 5,
+    "latest": 7,
+}
+"""The functions that choose a row, by the kernel's number. Of booleans, `or` is the greatest and `and` the least."""
+
+_COMPARING = frozenset({4, 5, 7})
+_WHITESPACE = (
+    "".join(map(chr, [*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), *range(0x2008, 0x200B)]))
+    + "\u2028\u2029\u205f\u3000"
+)
+"""What Java calls white space: no-break spaces are none."""
+
+_EXACT = decimal.Context(prec=1000, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Inexact])
+_ROUNDING = decimal.Context(prec=1000, rounding=decimal.ROUND_HALF_UP, traps=[decimal.InvalidOperation])
+
+_INTEGER_RANGE_BITS = 63
+_DECIMAL_INT_PRECISION_MAX = 9
+_DECIMAL_LONG_PRECISION_MAX = 18
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows by key: `rows[starts[g]:starts[g + 1]]` are those of key g in their order, and `ops` says what they do."""
+
+    rows: Indices
+    starts: Indices
+    ops: npt.NDArray[np.uint8]
+
+    @property
+    def count(self) -> int:
+        return len(self.starts) - 1
+
+    def with_ops(self, ops: npt.NDArray[np.uint8]) -> Groups:
+        return replace(self, ops=ops)
+
+    def local(self) -> Groups:
+        """The same groups over a column from which `rows` have been taken."""
+        return replace(self, rows=np.arange(len(self.rows), dtype=np.int64))
+
+    def has_only(self, *ops: int) -> bool:
+        return bool(np.isin(self.ops, ops).all())
+
+    def numbers(self) -> Indices:
+        """The number of the key of each element of `rows`."""
+        return np.repeat(np.arange(self.count, dtype=np.int64), np.diff(self.starts))
+
+
+def allowed_ops(aggregator: Aggregator, groups: Groups) -> Groups:
+    """`groups` without the retractions that the column ignores. Raises `InvalidRequest` if it cannot take them."""
+    retracts = (groups.ops == RETRACT) | (groups.ops == SET_RETRACT)
+    if not retracts.any():
+        return groups
+    if aggregator.ignore_retract:
+        ignored = np.array([SKIP, ADD, ADD_OLDER, SKIP, SET, CLEAR, SET], np.uint8)
+        return groups.with_ops(ignored[groups.ops])
+    if aggregator.function not in RETRACTING:
+        raise InvalidRequest(
+            f"aggregate function '{aggregator.function}' of column '{aggregator.column}' cannot take back rows (-U, "
+            f"-D); set 'fields.{aggregator.column}.ignore-retract' to leave them out"
+        )
+    return groups
+
+
+def fold_picked(function: str, column: pa.Array, groups: Groups) -> Indices:
+    """The row of `column` whose value each key gets, or -1 for null."""
+    number = PICKS[function]
+    if number not in _COMPARING:
+        valid = validity(column)
+        return fold_pick(number, groups.rows, groups.starts, groups.ops, len(column), valid, None)
+    taken = column.take(pa.array(groups.rows))
+    local = groups.local()
+    key = sort_key([taken])
+    picked = fold_pick(number, local.rows, local.starts, local.ops, len(taken), validity(taken), key)
+    return _rows_at(groups.rows, picked)
+
+
+def _rows_at(rows: Indices, positions: Indices) -> Indices:
+    if len(rows) == 0:
+        return positions
+    return np.where(positions < 0, -1, rows[positions])
+
+
+def fold_number(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+    """Sums and products. Raises `InvalidRequest` where an integer overflows or a product takes back a zero.
+
+    A DECIMAL of up to 9 digits is a 32-bit number, one of up to 18 a 64-bit number, and may get more digits than its
+    precision as long as it fits, as in Java; beyond that (32 bits), it fails, where Java's files would hold another
+    number. Other decimals that do not fit become null.
+    """
+    taken = column.take(pa.array(groups.rows))
+    product = aggregator.function == "product"
+    local = groups.local()
+    try:
+        if pa.types.is_decimal(taken.type):
+            return _fold_decimal(product, taken, local)
+        if pa.types.is_floating(taken.type):
+            single = taken.type.bit_width == 32
+            values = taken.cast(pa.float64())
+            floats, some = fold_floats(
+                product, single, _doubles(values), validity(taken), local.rows, local.starts, local.ops
+            )
+            return _from_numpy(floats.astype(np.float32) if single else floats, some, taken.type)
+        bits = taken.type.bit_width - 1
+        values = _longs(taken.cast(pa.int64()))
+        numbers, some = fold_integers(
+            product, values, validity(taken), -(1 << bits), (1 << bits) - 1, False, local.rows, local.starts, local.ops
+        )
+        return _from_numpy(numbers, some, taken.type)
+    except (OverflowError, ZeroDivisionError, decimal.DecimalException) as e:
+        raise InvalidRequest(
+            f"column '{aggregator.column}': '{aggregator.function}' fails for {aggregator.data_type}: {e}"
+        ) from e
+
+
+def _doubles(column: pa.Array) -> npt.NDArray[np.float64]:
+    return fixed_values(column, np.dtype(np.float64)).astype(np.float64, copy=False)
+
+
+def _longs(column: pa.Array) -> Indices:
+    return fixed_values(column, np.dtype(np.int64)).astype(np.int64, copy=False)
+
+
+def _from_numpy(values: npt.NDArray[np.generic], some: npt.NDArray[np.uint8], data_type: pa.DataType) -> pa.Array:
+    return pa.array(values, mask=some == 0).cast(data_type)
+
+
+def decimals_from_words(words: npt.NDArray[np.uint64], some: npt.NDArray[np.uint8], data_type: pa.DataType) -> pa.Array:
+    """Decimals from the low and high halves of their unscaled values, one behind the other."""
+    bitmap = pa.array(some.astype(np.bool_)).buffers()[1]
+    return pa.Array.from_buffers(data_type, len(some), [bitmap, pa.py_buffer(np.ascontiguousarray(words))])
+
+
+def _fold_decimal(product: bool, taken: pa.Array, groups: Groups) -> pa.Array:
+    precision = taken.type.precision
+    low, high = decimal_words(taken)
+    valid = validity(taken)
+    if product:
+        return _decimal_products(taken, groups)
+    if precision > _DECIMAL_LONG_PRECISION_MAX:
+        words, some = fold_wide(low, high, valid, precision, groups.rows, groups.starts, groups.ops)
+        return decimals_from_words(words, some, taken.type)
+    short = precision <= _DECIMAL_INT_PRECISION_MAX
+    bits = 31 if short else _INTEGER_RANGE_BITS
+    numbers, some = fold_integers(
+        False,
+        low.view(np.int64),
+        valid,
+        -(1 << bits),
+        (1 << bits) - 1,
+        not short,
+        groups.rows,
+        groups.starts,
+        groups.ops,
+    )
+    words = np.empty(2 * len(numbers), np.uint64)
+    words[0::2] = numbers.view(np.uint64)
+    words[1::2] = (numbers >> 63).view(np.uint64)
+    return decimals_from_words(words, some, taken.type)
+
+
+def _decimal_products(taken: pa.Array, groups: Groups) -> pa.Array:
+    """Value by value: nobody multiplies many decimals, and 256-bit arithmetic is not worth a kernel."""
+    precision, scale = taken.type.precision, taken.type.scale
+    values = taken.to_pylist()
+    unit = decimal.Decimal(1).scaleb(-scale)
+    results: list[decimal.Decimal | None] = []
+    for g in range(groups.count):
+        result: decimal.Decimal | None = None
+        for i in range(groups.starts[g], groups.starts[g + 1]):
+            op, value = groups.ops[i], values[i]
+            if op in (SET, CLEAR, SET_RETRACT):
+                result = None if op == CLEAR else value
+            if value is None or op in (SKIP, SET, CLEAR):
+                continue
+            if op in (ADD, ADD_OLDER) and result is None:
+                result = value
+                continue
+            if result is None:
+                continue
+            retracts = op in (RETRACT, SET_RETRACT)
+            raw = _EXACT.divide(result, value) if retracts else _EXACT.multiply(result, value)
+            result = raw.quantize(unit, context=_ROUNDING)
+            if len(result.as_tuple().digits) > precision:
+                result = None
+        results.append(result)
+    return pa.array(results, taken.type)
+
+
+def fold_text(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+    """`listagg`: non-blank strings, joined by the delimiter in their order."""
+    if aggregator.distinct or not groups.has_only(SKIP, ADD):
+        return _text_by_value(aggregator, column, groups)
+    taken = column.take(pa.array(groups.rows)).cast(pa.string())
+    filled = pc.greater(pc.binary_length(pc.utf8_trim(taken, _WHITESPACE)), 0).fill_null(False)
+    chosen = np.flatnonzero(filled.to_numpy(zero_copy_only=False) & (groups.ops == ADD))
+    offsets = np.searchsorted(chosen, groups.starts).astype(np.int32)
+    empty = offsets[1:] == offsets[:-1]
+    lists = pa.ListArray.from_arrays(pa.array(offsets), taken.take(pa.array(chosen)))
+    joined = pc.binary_join(lists, aggregator.delimiter)
+    return pc.if_else(pa.array(empty), pa.scalar(None, joined.type), joined)
+
+
+def _is_blank(text: str | None) -> bool:
+    return text is None or not text.strip(_WHITESPACE)
+
+
+def _text_by_value(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+    values = column.take(pa.array(groups.rows)).to_pylist()
+    results: list[str | None] = []
+    for g in range(groups.count):
+        result: str | None = None
+        for i in range(groups.starts[g], groups.starts[g + 1]):
+            op, value = groups.ops[i], values[i]
+            if op in (SET, CLEAR):
+                result = None if op == CLEAR else value
+            elif op == ADD:
+                result = _joined(aggregator, result, value)
+            elif op == ADD_OLDER:
+                result = _joined(aggregator, value, result)
+        results.append(result)
+    return pa.array(results, column.type)
+
+
+def _joined(aggregator: Aggregator, result: str | None, value: str | None) -> str | None:
+    if value is None or _is_blank(value):
+        return result
+    if result is None or _is_blank(result):
+        return value
+    if not aggregator.distinct:
+        return result + aggregator.delimiter + value
+    separator = aggregator.delimiter or " "
+    seen = set(result.split(separator))
+    for token in value.split(separator):
+        if not _is_blank(token) and token not in seen:
+            seen.add(token)
+            result += aggregator.delimiter + token
+    return result

@@ -1,0 +1,189 @@
+"""Merging runs whose rows know their level, and telling what each key was before.
+
+`merge_runs` needs no levels: the newest row wins, or all rows are folded. Two things do. Compaction of a table that
+produces a changelog must know the row that readers saw before. And where rows were written by a compaction that looked
+up older values (changelog producer `lookup`, deletion vectors), a row of a level above 0 holds all that is below it
+already, so that only the lowest such row of a key counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
+from forebay.paimon.merge._order import SortKey, group_starts, merge_sorted
+from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows
+from forebay.paimon.merge.order import concat_keys, fixed_values
+from forebay.paimon.merge.runs import _kinds, _numbers, _Run, _sequence_key, _window
+from forebay.paimon.merge.spec import MergeEngine, MergeSpec
+
+LEVEL = "_FOREBAY_LEVEL"
+"""The column (int32, no nulls) that batches need besides those of the table."""
+
+_POSITION = "_FOREBAY_POSITION"
+_FAR = np.int32((1 << 31) - 1)
+
+_Ints = npt.NDArray[np.int64]
+_Levels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRules:
+    """What levels mean to a merge.
+
+    `lowest_only`: of a key's rows above level 0 only the lowest counts. Keys that have rows above `input_max` only are
+    left out: those levels are looked up and not merged. `before_level` is the level whose rows readers saw before;
+    None means the lowest above 0.
+    """
+
+    lowest_only: bool = False
+    input_max: int = int(_FAR)
+    before_level: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergedWindow:
+    """Merged rows (deletes too), one for each key, ascending, and what their keys were before.
+
+    `before[i]` is the position in `source` of the row that readers saw under the key of `rows[i]`, or -1; `changed[i]`
+    says whether anything newer than that row took part.
+    """
+
+    rows: pa.RecordBatch
+    source: pa.RecordBatch
+    before: _Ints
+    changed: npt.NDArray[np.bool_]
+
+
+def merge_leveled(
+    runs: Sequence[Iterable[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str], rules: LevelRules
+) -> Iterator[MergedWindow]:
+    """Merges runs, each sorted by key without repeating one, into rows with the columns `names`.
+
+    Batches have all columns that `merge_runs` asks for, and `LEVEL`.
+    """
+    cursors = [_Run(run, spec.key_columns) for run in runs]
+    for cursor in cursors:
+        cursor.load()
+    while active := [cursor for cursor in cursors if cursor.batch is not None]:
+        ends = _window(active, True)
+        pieces = [(c, c.start, end) for c, end in zip(active, ends, strict=True) if end > c.start]
+        merged = _merge_window(pieces, spec, names, rules)
+        for cursor, _, end in pieces:
+            cursor.advance(end)
+        if merged.rows.num_rows:
+            yield merged
+
+
+def _merge_window(
+    pieces: Sequence[tuple[_Run, int, int]], spec: MergeSpec, names: Sequence[str], rules: LevelRules
+) -> MergedWindow:
+    batches: list[pa.RecordBatch] = []
+    keys: list[SortKey] = []
+    for cursor, start, end in pieces:
+        if cursor.batch is not None and cursor.key is not None:
+            batches.append(cursor.batch.slice(start, end - start))
+            keys.append(cursor.key.slice(start, end))
+    columns = {
+        name: pa.concat_arrays([batch.column(name) for batch in batches])
+        if len(batches) > 1
+        else batches[0].column(name)
+        for name in batches[0].schema.names
+    }
+    order, starts = _ordered(columns, keys, [b.num_rows for b in batches], spec)
+    levels = fixed_values(columns[LEVEL], np.dtype(np.int32)).astype(np.int32, copy=False)
+    order, starts = _counting(order, starts, levels[order], rules, spec)
+    source = pa.RecordBatch.from_arrays(list(columns.values()), schema=batches[0].schema)
+    return _described(source, columns, order, starts, levels, spec, names, rules)
+
+
+def _ordered(
+    columns: dict[str, pa.Array], keys: Sequence[SortKey], sizes: Sequence[int], spec: MergeSpec
+) -> tuple[_Ints, _Ints]:
+    """The order of the rows, and where in it a key begins."""
+    if len(keys) == 1:
+        return np.arange(sizes[0], dtype=np.int64), np.arange(sizes[0] + 1, dtype=np.int64)
+    key = concat_keys(keys)
+    bounds = np.cumsum([0, *sizes]).tolist()
+    order = merge_sorted(key, _sequence_key(columns, spec), _numbers(columns), _kinds(columns), bounds)
+    return order, group_starts(key, order)
+
+
+def _counting(order: _Ints, starts: _Ints, levels: _Levels, rules: LevelRules, spec: MergeSpec) -> tuple[_Ints, _Ints]:
+    """Order and starts of those rows that count. `levels` are in order."""
+    first, sizes = starts[:-1], np.diff(starts)
+    kept_groups = np.minimum.reduceat(levels, first) <= rules.input_max
+    if spec.engine is MergeEngine.FIRST_ROW:  # a key that is further up already has its first row there
+        kept_groups &= np.maximum.reduceat(levels, first) <= rules.input_max
+    kept = np.repeat(kept_groups, sizes)
+    if rules.lowest_only:
+        lowest = np.minimum.reduceat(np.where(levels > 0, levels, _FAR), first)
+        kept &= (levels <= 0) | (levels == np.repeat(lowest, sizes))
+    if kept.all():
+        return order, starts
+    counts = np.add.reduceat(kept.astype(np.int64), first)[kept_groups]
+    return order[kept], np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def _described(
+    source: pa.RecordBatch,
+    columns: dict[str, pa.Array],
+    order: _Ints,
+    starts: _Ints,
+    levels: _Levels,
+    spec: MergeSpec,
+    names: Sequence[str],
+    rules: LevelRules,
+) -> MergedWindow:
+    schema = pa.schema([source.schema.field(name) for name in names])
+    if not len(order):
+        return MergedWindow(_empty(schema), source, order, order > 0)
+    sizes = np.diff(starts)
+    in_order = levels[order]
+    seen = in_order > 0 if rules.before_level is None else in_order == rules.before_level
+    kinds = _kinds(columns)[order]
+    group_of = np.repeat(np.arange(len(sizes)), sizes)
+    before = np.full(len(sizes), -1, np.int64)
+    visible = np.flatnonzero(seen & ((kinds & 1) == 0))
+    before[group_of[visible]] = order[visible]
+    newer = (in_order <= 0) if rules.before_level is None else ~seen
+    changed = np.logical_or.reduceat(newer, starts[:-1])
+    rows, groups = _merged(columns, order, starts, group_of, spec, names)
+    return MergedWindow(pa.RecordBatch.from_arrays(rows, schema=schema), source, before[groups], changed[groups])
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def _merged(
+    columns: dict[str, pa.Array], order: _Ints, starts: _Ints, group_of: _Ints, spec: MergeSpec, names: Sequence[str]
+) -> tuple[list[pa.Array], _Ints | slice]:
+    """The merged columns, and which of the keys they are of: engines that choose rows may leave keys out."""
+    if spec.engine not in (MergeEngine.DEDUPLICATE, MergeEngine.FIRST_ROW):
+        return merge_sorted_rows(SortedRows(columns, order, starts), spec, names), slice(None)
+    height = len(columns[SEQUENCE_NUMBER])
+    rows = SortedRows({**columns, _POSITION: pa.array(np.arange(height))}, order, starts)
+    *merged, chosen = merge_sorted_rows(rows, spec, [*names, _POSITION])
+    group_at = np.empty(height, np.int64)
+    group_at[order] = group_of
+    return merged, group_at[chosen.to_numpy()]
+
+
+def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
+    """Batches with the column `LEVEL`."""
+    for batch in batches:
+        column = pa.array(np.full(batch.num_rows, level, np.int32))
+        yield batch.append_column(pa.field(LEVEL, pa.int32(), nullable=False), column)
+
+
+def without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that are no -U and no -D."""
+    kinds = fixed_values(batch.column(VALUE_KIND), np.dtype(np.int8)).astype(np.int8, copy=False)
+    gone = (kinds & 1) == 1
+    return batch.filter(pa.array(~gone)) if gone.any() else batch

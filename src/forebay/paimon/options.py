@@ -1,0 +1,423 @@
+"""Table options by Paimon's names, with Paimon's defaults, as typed properties.
+
+`CoreOptions({"bucket": "4"}).bucket == 4`. Only what the engine uses is a property; all other keys are kept and passed
+on. Sizes are bytes, durations milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar, overload
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
+
+T = TypeVar("T")
+
+KB, MB = 1 << 10, 1 << 20
+SECOND, HOUR = 1000, 3_600_000
+INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
+
+POSTPONE_BUCKET = -2
+"""The bucket number of tables that decide on buckets later, by compaction."""
+
+
+class Option(Generic[T]):
+    """One option: its key, older keys, how its text is read, and its default."""
+
+    def __init__(self, key: str, parse: Callable[[str], T], default: T, fallback: tuple[str, ...] = ()) -> None:
+        self.key, self.parse, self.default, self.fallback = key, parse, default, fallback
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, instance: CoreOptions, owner: type) -> T: ...
+    def __get__(self, instance: CoreOptions | None, owner: type) -> Option[T] | T:
+        if instance is None:
+            return self
+        for key in (self.key, *self.fallback):
+            text = instance.mapping.get(key)
+            if text is not None:
+                return self.read(key, text)
+        return self.default
+
+    def read(self, key: str, text: str) -> T:
+        """The value of `text`; errors name the option."""
+        try:
+            return self.parse(text)
+        except ValueError as e:
+            raise InvalidRequest(f"option '{key}' is {text!r}: {getattr(e, 'message', e)}") from e
+
+
+def _integer(key: str, default: int, *fallback: str) -> Option[int]:
+    return Option(key, int, default, fallback)
+
+
+def _maybe_integer(key: str) -> Option[int | None]:
+    return Option[int | None](key, int, None)
+
+
+def _number(key: str, default: float) -> Option[float]:
+    return Option(key, float, default)
+
+
+def _flag(key: str, default: bool, *fallback: str) -> Option[bool]:
+    return Option(key, parse_bool, default, fallback)
+
+
+def _size(key: str, default: int) -> Option[int]:
+    return Option(key, parse_memory_bytes, default)
+
+
+def _maybe_size(key: str) -> Option[int | None]:
+    return Option[int | None](key, parse_memory_bytes, None)
+
+
+def _duration(key: str, default: int) -> Option[int]:
+    return Option(key, parse_duration_ms, default)
+
+
+def _maybe_duration(key: str) -> Option[int | None]:
+    return Option[int | None](key, parse_duration_ms, None)
+
+
+def _text(key: str, default: str, *fallback: str) -> Option[str]:
+    return Option(key, str, default, fallback)
+
+
+def _maybe_text(key: str) -> Option[str | None]:
+    return Option[str | None](key, str, None)
+
+
+def _names(key: str, *fallback: str) -> Option[tuple[str, ...]]:
+    return Option(key, _split_names, (), fallback)
+
+
+def _split_names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> Option[str]:
+    """One of `values`, of which the first is the default. Case does not matter, and "_" stands for "-"."""
+
+    def parse(text: str) -> str:
+        value = text.strip().lower().replace("_", "-")
+        if value not in values:
+            raise ValueError(f"write one of {', '.join(values)}")
+        return value
+
+    return Option(key, parse, values[0], fallback)
+
+
+def _by_level(text: str) -> dict[int, str]:
+    """ "0:avro,3:parquet" -> {0: "avro", 3: "parquet"}."""
+    pairs = (part.partition(":") for part in text.split(",") if part.strip())
+    return {int(level): value.strip() for level, _, value in pairs}
+
+
+class CoreOptions:
+    """A table's options. `mapping` holds all of them as text, the ones that have no property too."""
+
+    def __init__(self, mapping: Mapping[str, str] | None = None) -> None:
+        self.mapping: Mapping[str, str] = dict(mapping or {})
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> CoreOptions:
+        """These options, with some replaced (the dynamic options of one read or write)."""
+        return CoreOptions({**self.mapping, **overrides})
+
+    # buckets, paths, branches
+    bucket = _integer("bucket", -1)
+    bucket_key = _names("bucket-key")
+    bucket_append_ordered = _flag("bucket-append-ordered", True)
+    bucket_function = _choice("bucket-function.type", "default", "mod", "hive")
+    branch = _text("branch", "main")
+    partition_default_name = _text("partition.default-name", "__DEFAULT_PARTITION__")
+    partition_legacy_name = _flag("partition.legacy-name", True)
+    data_file_prefix = _text("data-file.prefix", "data-")
+    data_file_path_directory = _maybe_text("data-file.path-directory")
+    changelog_file_prefix = _text("changelog-file.prefix", "changelog-")
+    file_suffix_include_compression = _flag("file.suffix.include.compression", False)
+    index_file_in_data_file_dir = _flag("index-file-in-data-file-dir", False)
+
+    # data files
+    file_format = _text("file.format", "parquet")
+    file_compression = _text("file.compression", "zstd")
+    file_compression_zstd_level = _integer("file.compression.zstd-level", 1)
+    file_block_size = _maybe_size("file.block-size")
+    file_format_per_level = Option[dict[int, str]]("file.format.per.level", _by_level, {})
+    file_compression_per_level = Option[dict[int, str]]("file.compression.per.level", _by_level, {})
+    changelog_file_format = _maybe_text("changelog-file.format")
+    changelog_file_compression = _maybe_text("changelog-file.compression")
+    changelog_file_stats_mode = _maybe_text("changelog-file.stats-mode")
+    data_file_thin_mode = _flag("data-file.thin-mode", False)
+    stats_mode = _text("metadata.stats-mode", "truncate(16)")
+    stats_mode_per_level = Option[dict[int, str]]("metadata.stats-mode.per.level", _by_level, {})
+    stats_dense_store = _flag("metadata.stats-dense-store", True)
+    stats_keep_first_n_columns = _integer("metadata.stats-keep-first-n-columns", -1)
+    read_batch_size = _integer("read.batch-size", 1024)
+
+    # manifests
+    manifest_compression = _text("manifest.compression", "zstd")
+    manifest_target_file_size = _size("manifest.target-file-size", 8 * MB)
+    manifest_full_compaction_threshold_size = _size("manifest.full-compaction-threshold-size", 16 * MB)
+    manifest_merge_min_count = _integer("manifest.merge-min-count", 30)
+    manifest_delete_file_drop_stats = _flag("manifest.delete-file-drop-stats", False)
+
+    # commits
+    commit_timeout_ms = _maybe_duration("commit.timeout")
+    commit_max_retries = _integer("commit.max-retries", 10)
+    commit_min_retry_wait_ms = _duration("commit.min-retry-wait", 10)
+    commit_max_retry_wait_ms = _duration("commit.max-retry-wait", 10 * SECOND)
+    commit_force_compact = _flag("commit.force-compact", False)
+    commit_force_create_snapshot = _flag("commit.force-create-snapshot", False)
+    commit_discard_duplicate_files = _flag("commit.discard-duplicate-files", False)
+    commit_user_prefix = _maybe_text("commit.user-prefix")
+    commit_strict_mode_last_safe_snapshot = _maybe_integer("commit.strict-mode.last-safe-snapshot")
+    dynamic_partition_overwrite = _flag("dynamic-partition-overwrite", True)
+    overwrite_upgrade = _flag("overwrite-upgrade", True)
+
+    # writing
+    write_only = _flag("write-only", False, "write.compaction-skip")
+    write_buffer_size = _size("write-buffer-size", 256 * MB)
+    write_buffer_spillable = _flag("write-buffer-spillable", True)
+    write_buffer_for_append = _flag("write-buffer-for-append", False)
+    write_batch_size = _integer("write.batch-size", 1024, "orc.write.batch-size")
+    target_file_row_num = _integer("target-file-row-num", LONG_MAX)
+    rowkind_field = _maybe_text("rowkind.field")
+    dynamic_bucket_target_row_num = _integer("dynamic-bucket.target-row-num", 2_000_000)
+    dynamic_bucket_initial_buckets = _maybe_integer("dynamic-bucket.initial-buckets")
+    dynamic_bucket_max_buckets = _integer("dynamic-bucket.max-buckets", -1)
+
+    # merging
+    merge_engine = _choice("merge-engine", "deduplicate", "partial-update", "aggregation", "first-row")
+    ignore_delete = _flag(
+        "ignore-delete",
+        False,
+        "first-row.ignore-delete",
+        "deduplicate.ignore-delete",
+        "partial-update.ignore-delete",
+    )
+    ignore_update_before = _flag("ignore-update-before", False)
+    sequence_field = _names("sequence.field")
+    sequence_field_sort_order = _choice("sequence.field.sort-order", "ascending", "descending")
+    partial_update_remove_record_on_delete = _flag("partial-update.remove-record-on-delete", False)
+    partial_update_remove_record_on_sequence_group = _names("partial-update.remove-record-on-sequence-group")
+    aggregation_remove_record_on_delete = _flag("aggregation.remove-record-on-delete", False)
+    changelog_producer = _choice("changelog-producer", "none", "input", "full-compaction", "lookup")
+    changelog_producer_row_deduplicate = _flag("changelog-producer.row-deduplicate", False)
+    changelog_producer_row_deduplicate_ignore_fields = _names("changelog-producer.row-deduplicate-ignore-fields")
+    force_lookup = _flag("force-lookup", False)
+    deletion_vectors_enabled = _flag("deletion-vectors.enabled", False)
+    deletion_vectors_bitmap64 = _flag("deletion-vectors.bitmap64", False)
+    deletion_vectors_merge_on_read = _flag("deletion-vectors.merge-on-read", False)
+
+    # compaction
+    num_sorted_run_compaction_trigger = _integer("num-sorted-run.compaction-trigger", 5)
+    compaction_max_size_amplification_percent = _integer("compaction.max-size-amplification-percent", 200)
+    compaction_size_ratio = _integer("compaction.size-ratio", 1)
+    compaction_min_file_num = _integer("compaction.min.file-num", 5)
+    compaction_file_num_limit = _integer("compaction.file-num-limit", 100_000)
+    compaction_delete_ratio_threshold = _number("compaction.delete-ratio-threshold", 0.2)
+    compaction_small_file_ratio = _number("compaction.small-file-ratio", 0.7)
+    compaction_force_up_level_0 = _flag("compaction.force-up-level-0", False)
+    compaction_force_rewrite_all_files = _flag("compaction.force-rewrite-all-files", False)
+    compaction_optimization_interval_ms = _maybe_duration("compaction.optimization-interval")
+    compaction_total_size_threshold = _maybe_size("compaction.total-size-threshold")
+    compaction_incremental_size_threshold = _maybe_size("compaction.incremental-size-threshold")
+    compaction_offpeak_start_hour = _integer("compaction.offpeak.start.hour", -1)
+    compaction_offpeak_end_hour = _integer("compaction.offpeak.end.hour", -1)
+    compaction_offpeak_ratio = _integer("compaction.offpeak-ratio", 0)
+    full_compaction_delta_commits = _maybe_integer("full-compaction.delta-commits")
+    lookup_compact = _choice("lookup-compact", "radical", "gentle")
+    lookup_compact_max_interval = _maybe_integer("lookup-compact.max-interval")
+    precommit_compact = _flag("precommit-compact", False, "changelog.precommit-compact")
+
+    # reading
+    scan_mode = _choice(
+        "scan.mode",
+        "default",
+        "latest-full",
+        "full",
+        "latest",
+        "compacted-full",
+        "from-timestamp",
+        "from-creation-timestamp",
+        "from-file-creation-time",
+        "from-snapshot",
+        "from-snapshot-full",
+        "incremental",
+        fallback=("log.scan",),
+    )
+    scan_snapshot_id = _maybe_integer("scan.snapshot-id")
+    scan_timestamp_millis = _maybe_integer("scan.timestamp-millis")
+    scan_timestamp = _maybe_text("scan.timestamp")
+    scan_watermark = _maybe_integer("scan.watermark")
+    scan_file_creation_time_millis = _maybe_integer("scan.file-creation-time-millis")
+    scan_creation_time_millis = _maybe_integer("scan.creation-time-millis")
+    scan_tag_name = _maybe_text("scan.tag-name")
+    scan_version = _maybe_text("scan.version")
+    scan_bounded_watermark = _maybe_integer("scan.bounded.watermark")
+    scan_bucket = _maybe_integer("scan.bucket")
+    scan_plan_sort_partition = _flag("scan.plan-sort-partition", False)
+    streaming_read_snapshot_delay_ms = _maybe_duration("streaming.read.snapshot.delay")
+    incremental_between_tag_to_snapshot = _flag("incremental-between-tag-to-snapshot", False)
+    incremental_between = _maybe_text("incremental-between")
+    incremental_between_timestamp = _maybe_text("incremental-between-timestamp")
+    incremental_between_scan_mode = _choice("incremental-between-scan-mode", "auto", "delta", "changelog", "diff")
+    incremental_to_auto_tag = _maybe_text("incremental-to-auto-tag")
+    source_split_target_size = _size("source.split.target-size", 128 * MB)
+    source_split_open_file_cost = _size("source.split.open-file-cost", 4 * MB)
+    streaming_read_overwrite = _flag("streaming-read-overwrite", False)
+    streaming_read_append_overwrite = _flag("streaming-read-append-overwrite", False)
+    continuous_discovery_interval_ms = _duration("continuous.discovery-interval", 10 * SECOND)
+    consumer_id = _maybe_text("consumer-id")
+    consumer_mode = _choice("consumer.mode", "exactly-once", "at-least-once")
+    consumer_ignore_progress = _flag("consumer.ignore-progress", False)
+    consumer_expiration_time_ms = _maybe_duration("consumer.expiration-time")
+    consumer_changelog_only = _flag("consumer.changelog-only", False)
+
+    # upkeep
+    snapshot_num_retained_min = _integer("snapshot.num-retained.min", 10)
+    snapshot_num_retained_max = _integer("snapshot.num-retained.max", INT_MAX)
+    snapshot_time_retained_ms = _duration("snapshot.time-retained", HOUR)
+    snapshot_expire_limit = _integer("snapshot.expire.limit", 50)
+    snapshot_clean_empty_directories = _flag(
+        "snapshot.clean-empty-directories", False, "snapshot.expire.clean-empty-directories"
+    )
+    partition_expiration_time_ms = _maybe_duration("partition.expiration-time")
+    partition_expiration_strategy = _text("partition.expiration-strategy", "values-time")
+    partition_expiration_check_interval_ms = _duration("partition.expiration-check-interval", HOUR)
+    partition_expiration_max_num = _integer("partition.expiration-max-num", 100)
+    partition_timestamp_formatter = _maybe_text("partition.timestamp-formatter")
+    partition_timestamp_pattern = _maybe_text("partition.timestamp-pattern")
+    tag_automatic_creation = _choice("tag.automatic-creation", "none", "process-time", "watermark", "batch")
+    tag_automatic_completion = _flag("tag.automatic-completion", False)
+    tag_creation_period = _choice("tag.creation-period", "daily", "hourly", "two-hours")
+    tag_creation_period_duration_ms = _maybe_duration("tag.creation-period-duration")
+    tag_creation_delay_ms = _duration("tag.creation-delay", 0)
+    tag_period_formatter = _choice("tag.period-formatter", "with-dashes", "without-dashes", "without-dashes-and-spaces")
+    sink_process_time_zone = _maybe_text("sink.process-time-zone")
+    sink_watermark_time_zone = _text("sink.watermark-time-zone", "UTC")
+    tag_num_retained_max = _maybe_integer("tag.num-retained-max")
+    tag_default_time_retained_ms = _maybe_duration("tag.default-time-retained")
+    tag_time_expire_enabled = _flag("tag.time-expire-enabled", True)
+    lookup_cache_max_memory_size = _size("lookup.cache-max-memory-size", 256 * MB)
+    lookup_cache_max_disk_size = _size("lookup.cache-max-disk-size", LONG_MAX)
+    lookup_cache_file_retention_ms = _duration("lookup.cache-file-retention", HOUR)
+
+    # schemas
+    alter_column_null_to_not_null_disabled = _flag("alter-column-null-to-not-null.disabled", True)
+    disable_explicit_type_casting = _flag("disable-explicit-type-casting", False)
+    add_column_before_partition = _flag("add-column-before-partition", False)
+
+    _target_file_size = _maybe_size("target-file-size")
+    _num_sorted_run_stop_trigger = _maybe_integer("num-sorted-run.stop-trigger")
+    _num_levels = _maybe_integer("num-levels")
+    _changelog_num_retained_min = _maybe_integer("changelog.num-retained.min")
+    _changelog_num_retained_max = _maybe_integer("changelog.num-retained.max")
+    _changelog_time_retained_ms = _maybe_duration("changelog.time-retained")
+    _snapshot_ignore_empty_commit: Option[bool | None] = Option("snapshot.ignore-empty-commit", parse_bool, None)
+
+    def target_file_size(self, has_primary_key: bool) -> int:
+        """Bytes at which a data file is closed: 128 MB in primary-key tables, 256 MB in append tables by default."""
+        return self._target_file_size or (128 * MB if has_primary_key else 256 * MB)
+
+    def compaction_file_size(self, has_primary_key: bool) -> int:
+        """Files below this many bytes are small, and compaction picks them up."""
+        return int(self.target_file_size(has_primary_key) * self.compaction_small_file_ratio)
+
+    @property
+    def num_sorted_run_stop_trigger(self) -> int:
+        """Sorted runs at which writers wait for compaction."""
+        given = self._num_sorted_run_stop_trigger
+        stop = self.num_sorted_run_compaction_trigger + 3 if given is None else given
+        return max(self.num_sorted_run_compaction_trigger, stop)
+
+    @property
+    def num_levels(self) -> int:
+        """Levels of an LSM tree, level 0 included."""
+        given = self._num_levels
+        return self.num_sorted_run_compaction_trigger + 1 if given is None else given
+
+    @property
+    def changelog_num_retained_min(self) -> int:
+        return self._changelog_num_retained_min or self.snapshot_num_retained_min
+
+    @property
+    def changelog_num_retained_max(self) -> int:
+        return self._changelog_num_retained_max or self.snapshot_num_retained_max
+
+    @property
+    def changelog_time_retained_ms(self) -> int:
+        given = self._changelog_time_retained_ms
+        return self.snapshot_time_retained_ms if given is None else given
+
+    @property
+    def changelog_decoupled(self) -> bool:
+        """Whether changelogs live longer than the snapshots they came with."""
+        return (
+            self.changelog_num_retained_max > self.snapshot_num_retained_max
+            or self.changelog_time_retained_ms > self.snapshot_time_retained_ms
+            or self.changelog_num_retained_min > self.snapshot_num_retained_min
+        )
+
+    def ignore_empty_commit(self, default: bool) -> bool:
+        """Whether a commit without changes makes no snapshot; batch writes ignore, streams do not."""
+        given = self._snapshot_ignore_empty_commit
+        return default if given is None else given
+
+    @property
+    def needs_lookup(self) -> bool:
+        """Whether new files must be compacted out of level 0 to be seen right (`CoreOptions.needLookup` in Java)."""
+        return (
+            self.merge_engine == "first-row"
+            or self.changelog_producer == "lookup"
+            or self.deletion_vectors_enabled
+            or self.force_lookup
+        )
+
+    def field_option(self, column: str, name: str) -> str | None:
+        """`fields.<column>.<name>`."""
+        return self.mapping.get(f"fields.{column}.{name}")
+
+    def stats_mode_of(self, column: str, level: int | None = None) -> str:
+        """The statistics mode of a column: its own, its level's, or the table's."""
+        own = self.field_option(column, "stats-mode")
+        if own is not None:
+            return own
+        if level is not None and level in self.stats_mode_per_level:
+            return self.stats_mode_per_level[level]
+        return self.stats_mode
+
+    def check_supported(self) -> None:
+        """Raise `UnsupportedOperation` naming an option that would change results, and whose feature is not built."""
+        for key, harmless in _NOT_BUILT.items():
+            value = self.mapping.get(key)
+            if value is not None and value.strip().lower() not in harmless:
+                raise UnsupportedOperation(
+                    f"option '{key}' is {value!r}, a feature of Paimon that is not supported here; "
+                    f"supported: {', '.join(harmless) or 'leaving it out'}"
+                )
+
+
+_NOT_BUILT: dict[str, tuple[str, ...]] = {
+    "type": ("table", "materialized-table"),
+    "bucket-function.type": ("default",),
+    "data-file.external-paths": ("",),
+    "data-evolution.enabled": ("false",),
+    "row-tracking.enabled": ("false",),
+    "chain-table.enabled": ("false",),
+    "scan.fallback-branch": (),
+    "scan.primary-branch": (),
+    "sequence.snapshot-ordering": ("false",),
+    "primary-key.nullable": ("false",),
+    "pk-clustering-override": ("false",),
+    "query-auth.enabled": ("false",),
+    "record-level.expire-time": (),
+    "blob-field": (),
+    "blob-descriptor-field": (),
+    "blob-view-field": (),
+    "vector-field": (),
+    "cross-partition-upsert.index-ttl": (),
+}
+"""Options whose features are not built -> the values that do not ask for the feature."""

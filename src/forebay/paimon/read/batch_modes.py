@@ -1,0 +1,199 @@
+"""Batch reads by options: `scan.mode` and its companions choose the snapshot, or what changed between two.
+
+Without any of these options this is the latest snapshot. `incremental-between` takes two snapshot ids or tags, the
+first exclusive; between ids, changes are what appends added, or the changelog if the table has one
+(`incremental-between-scan-mode`); between tags (or with mode `diff`), the states are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.paimon.format.local_time import parse_local_time
+from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.startup import INCREMENTAL, Startup
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+
+_SCAN_OPTIONS = (
+    "scan.mode",
+    "log.scan",
+    "scan.timestamp-millis",
+    "scan.timestamp",
+    "scan.snapshot-id",
+    "scan.tag-name",
+    "scan.watermark",
+    "scan.version",
+    "scan.file-creation-time-millis",
+    "scan.creation-time-millis",
+    "incremental-between",
+    "incremental-between-timestamp",
+)
+
+
+def chooses_snapshot(options: CoreOptions) -> bool:
+    """Whether options say what a batch read reads."""
+    return any(options.mapping.get(key) is not None for key in _SCAN_OPTIONS)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What a batch read consists of. `is_incremental`: the splits are changes, of which a reader of rows drops
+    deletions. `snapshot` is None if there is nothing to read."""
+
+    snapshot: Snapshot | None
+    splits: tuple[ChangeSplit, ...]
+    is_incremental: bool = False
+
+
+class BatchScan:
+    """Plans batch reads as the table's options say. Thread-safe."""
+
+    def __init__(
+        self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore, tags: TagManager
+    ) -> None:
+        self._table, self._snapshots, self._tags = table, snapshots, tags
+        self._options = table.options
+        self._startup = Startup(table.options, snapshots)
+        self.mode = self._startup.mode
+        self._planner = ChangePlanner(table, snapshots, manifests)
+        self._created = ChangePlanner(table, snapshots, manifests, self._startup.entry_filter())
+
+    def plan(self, scan_filter: ScanFilter) -> BatchPlan:
+        """The splits. Raises `NotFound` for snapshots and tags that are not there, `InvalidRequest` for options that
+        contradict each other."""
+        if self.mode == INCREMENTAL:
+            return self._incremental(scan_filter)
+        snapshot = self.snapshot()
+        if snapshot is None:
+            return BatchPlan(None, ())
+        return BatchPlan(snapshot, tuple(self._created.full(snapshot, scan_filter)))
+
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot that a read in full is of; None in a table without any."""
+        match self.mode:
+            case "compacted-full":
+                return self._startup.compacted()
+            case "from-timestamp":
+                return self._planner.at_timestamp(self._startup.timestamp())
+            case "from-snapshot-full":
+                return self._snapshots.snapshot(self._startup.snapshot_id())
+            case "from-snapshot":
+                return self._named()
+            case "from-creation-timestamp":
+                return self._startup.since_creation() or self._snapshots.latest()
+        return self._snapshots.latest()
+
+    def _named(self) -> Snapshot:
+        o = self._options
+        if o.scan_snapshot_id is not None:
+            return self._snapshots.snapshot(o.scan_snapshot_id)
+        if o.scan_watermark is not None:
+            return self._planner.at_watermark(o.scan_watermark)
+        if o.scan_tag_name is not None:
+            return self._tags.tag(o.scan_tag_name).snapshot
+        if o.scan_version is None:
+            raise InvalidRequest("scan.mode from-snapshot needs one of 'scan.snapshot-id', 'scan.tag-name', ...")
+        tag = self._tags.find(o.scan_version)
+        if tag is not None:
+            return tag.snapshot
+        if not o.scan_version.isdigit():
+            raise NotFound(f"'{o.scan_version}' (option 'scan.version') is neither a tag nor the id of a snapshot")
+        return self._snapshots.snapshot(int(o.scan_version))
+
+    # -- incremental --------------------------------------------------------------------------------------------------
+
+    def _incremental(self, scan_filter: ScanFilter) -> BatchPlan:
+        if self._options.incremental_between is not None:
+            return self._between(_pair("incremental-between", self._options.incremental_between), scan_filter)
+        if self._options.incremental_between_timestamp is not None:
+            option = "incremental-between-timestamp"
+            pair = _pair(option, self._options.incremental_between_timestamp)
+            return self._between_times(_time(pair[0], option), _time(pair[1], option), scan_filter)
+        if self._options.incremental_to_auto_tag is not None:
+            raise InvalidRequest("option 'incremental-to-auto-tag' is not supported: name both tags")
+        raise InvalidRequest("scan.mode incremental needs 'incremental-between' or 'incremental-between-timestamp'")
+
+    def _between(self, pair: tuple[str, str], scan_filter: ScanFilter) -> BatchPlan:
+        tags = self._tags.find(pair[0]), self._tags.find(pair[1])
+        if tags[0] is not None and tags[1] is not None:
+            start, end = tags[0].snapshot, tags[1].snapshot
+            if end.id < start.id:
+                raise InvalidRequest(f"tag '{pair[1]}' is of snapshot {end.id}, before '{pair[0]}' of {start.id}")
+            if self._options.incremental_between_tag_to_snapshot:
+                return self._changes(start.id, end.id, scan_filter)
+            return self._difference(start, end, scan_filter)
+        if not (pair[0].isdigit() and pair[1].isdigit()):
+            raise NotFound(f"'{pair[0]}' and '{pair[1]}' (option 'incremental-between') are not two tags, nor two ids")
+        first, last = int(pair[0]), int(pair[1])
+        if last < first:
+            raise InvalidRequest(f"option 'incremental-between': {last} is before {first}")
+        earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
+        if earliest is None or latest is None or first == last:
+            return BatchPlan(self._snapshots.latest(), (), is_incremental=True)
+        if self._options.incremental_between_scan_mode == "diff":
+            return self._difference(self._snapshots.snapshot(first), self._snapshots.snapshot(last), scan_filter)
+        if first < earliest - 1 or last > latest:
+            raise NotFound(f"snapshots {first + 1} to {last} are not all there; there are {earliest} to {latest}")
+        return self._changes(first, last, scan_filter)
+
+    def _between_times(self, start: int, end: int, scan_filter: ScanFilter) -> BatchPlan:
+        if end < start:
+            raise InvalidRequest(f"option 'incremental-between-timestamp': {end} is before {start}")
+        earliest_id, latest = self._snapshots.earliest_id(), self._snapshots.latest()
+        earliest = None if earliest_id is None else self._snapshots.find(earliest_id)
+        if earliest is None or latest is None or start == end:
+            return BatchPlan(latest, (), is_incremental=True)
+        if start > latest.time_millis or end < earliest.time_millis:
+            return BatchPlan(latest, (), is_incremental=True)
+        first, last = self._snapshots.at_or_before(start), self._snapshots.at_or_before(end) or latest
+        if self._options.incremental_between_scan_mode != "diff":
+            return self._changes(earliest.id - 1 if first is None else first.id, last.id, scan_filter)
+        if first is None and earliest.id == FIRST_SNAPSHOT_ID:
+            return BatchPlan(last, tuple(self._planner.full(last, scan_filter)))
+        return self._difference(first or earliest, last, scan_filter)
+
+    def _changes(self, first: int, last: int, scan_filter: ScanFilter) -> BatchPlan:
+        """What snapshots behind `first`, up to `last`, changed."""
+        mode = self._options.incremental_between_scan_mode
+        deltas = mode == "delta" or (mode == "auto" and self._options.changelog_producer == "none")
+        chosen: list[Snapshot] = []
+        for snapshot_id in range(first + 1, last + 1):
+            snapshot = self._snapshots.snapshot(snapshot_id)
+            kind = snapshot.commit_kind
+            if kind is CommitKind.APPEND or (not deltas and kind is not CommitKind.OVERWRITE):
+                chosen.append(snapshot)
+        splits = self._each(chosen, self._planner.delta if deltas else self._planner.changelog, scan_filter)
+        return BatchPlan(self._snapshots.snapshot(last), tuple(splits), is_incremental=True)
+
+    @staticmethod
+    def _each(
+        snapshots: Sequence[Snapshot],
+        plan: Callable[[Snapshot, ScanFilter], Sequence[ChangeSplit]],
+        scan_filter: ScanFilter,
+    ) -> list[ChangeSplit]:
+        """The splits of snapshot after snapshot: changes of one key stay in their order."""
+        return [split for snapshot in snapshots for split in plan(snapshot, scan_filter)]
+
+    def _difference(self, start: Snapshot, end: Snapshot, scan_filter: ScanFilter) -> BatchPlan:
+        if start.id == end.id:
+            return BatchPlan(end, (), is_incremental=True)
+        return BatchPlan(end, tuple(self._planner.difference(start, end, scan_filter)), is_incremental=True)
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise InvalidRequest(f"option '{option}' is {text!r}; write a start (exclusive) and an end: 'start,end'")
+    return parts[0], parts[1]
+
+
+def _time(text: str, option: str) -> int:
+    return int(text) if text.removeprefix("-").isdigit() else parse_local_time(text, f"option '{option}'")

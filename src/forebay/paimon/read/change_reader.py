@@ -1,0 +1,154 @@
+"""Reading splits with row kinds: column `_row_kind` holds +I, -U, +U or -D, as what a change means to a state.
+
+Rows of a full read are +I. Rows of a delta or a changelog keep the kinds they were written with, in the order of the
+files. An overwrite deletes what it replaced, then inserts what it brought. The filter applies to every row by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.errors import NotFound
+from forebay.codec.filters import filter_rows
+from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.schema import VALUE_KIND, DataField
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.merge.runs import merge_runs
+from forebay.paimon.read.changes import ChangeSplit, IncrementalSplit
+from forebay.paimon.read.difference import DELETE, INSERT, Changes, keyed_difference, multiset_difference
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.projection import cut_batch
+from forebay.paimon.read.split_reader import KIND_FIELD, SplitReader
+from forebay.paimon.store.context import TableContext
+
+ROW_KIND = "_row_kind"
+KINDS = pa.array(["+I", "-U", "+U", "-D"])
+"""The names of row kinds; a kind's number is its place."""
+
+
+class ChangeReader:
+    """Reads splits of changes as batches of the wanted columns and `_row_kind`. Thread-safe."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        columns: Sequence[str] | None = None,
+        scan_filter: ScanFilter | None = None,
+        kind_column: str = ROW_KIND,
+        kind_first: bool = False,
+    ) -> None:
+        """`kind_column` is the name of the column of kinds, which comes last, or first with `kind_first`."""
+        self._table = table
+        self._filter = scan_filter or ScanFilter.of(table.schema, None)
+        self._state = _StateReader(table, columns, self._filter)
+        self._whole = _StateReader(table, None, ScanFilter.of(table.schema, None))
+        self._kind_first = kind_first
+        self.fields: tuple[DataField, ...] = self._state.fields
+        kind = pa.field(kind_column, pa.string(), nullable=False)
+        columns_only = list(self._state.schema)
+        self.schema = pa.schema([kind, *columns_only] if kind_first else [*columns_only, kind])
+
+    def read(self, split: ChangeSplit, *, keep_deletes: bool = False) -> Iterator[pa.RecordBatch]:
+        """The changes of `split`, in the same order each time.
+
+        `keep_deletes`: of a state of a primary-key table, also keys whose last record deletes them (where that has
+        not been compacted away), and kinds as they were written, instead of +I.
+        """
+        try:
+            for batch, kinds in self._changes(split, keep_deletes):
+                if batch.num_rows:
+                    yield self._with_kinds(batch, kinds)
+        except NotFound as e:
+            if self._table.io.exists(self._table.paths.snapshot(split.snapshot_id)):
+                raise
+            raise NotFound(
+                f"snapshot {split.snapshot_id} of {self._table.paths.root} expired while it was being read "
+                f"({e.message}); raise 'snapshot.time-retained', or read with a 'consumer-id', which keeps what is not "
+                "read yet"
+            ) from e
+
+    def _changes(self, split: ChangeSplit, keep_deletes: bool) -> Iterator[Changes]:
+        if isinstance(split, IncrementalSplit):
+            return self._overwritten(split) if split.is_streaming else self._compared(split)
+        if split.is_streaming:
+            return self._state.written(split)
+        return self._state.with_kinds(split) if keep_deletes else _all_of(self._state.read(split), INSERT)
+
+    def _overwritten(self, split: IncrementalSplit) -> Iterator[Changes]:
+        yield from _all_of(self._state.read(split.before), DELETE)
+        yield from _all_of(self._state.read(split.after), INSERT)
+
+    def _compared(self, split: IncrementalSplit) -> Iterator[Changes]:
+        schema = self._table.schema
+        layout = row_layout(schema.fields)
+        before, after = self._whole.read_sorted(split.before), self._whole.read_sorted(split.after)
+        if schema.has_primary_key:
+            found = keyed_difference(before, after, schema.trimmed_primary_keys, layout)
+        elif not split.before.files:
+            found = _all_of(after, INSERT)
+        else:
+            found = iter(
+                [multiset_difference(_one(before, self._whole.schema), _one(after, self._whole.schema), layout)]
+            )
+        for batch, kinds in found:
+            yield self._cut(batch, kinds)
+
+    def _cut(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> Changes:
+        """The wanted columns of the rows that match, of a batch with all columns."""
+        if self._filter.rows is not None:
+            batch = filter_rows(batch.append_column(VALUE_KIND, pa.array(kinds)), self._filter.rows)
+            kinds = batch.column(VALUE_KIND).to_numpy()
+        return cut_batch(batch, {f.name: f for f in self._table.schema.fields}, self.fields), kinds
+
+    def _with_kinds(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
+        names = KINDS.take(pa.array(kinds, pa.int8()))
+        columns = [names, *batch.columns] if self._kind_first else [*batch.columns, names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class _StateReader(SplitReader):
+    """A `SplitReader` that can also tell the kinds of rows."""
+
+    def written(self, split: DataSplit) -> Iterator[Changes]:
+        """All rows of the files as they were written, not merged."""
+        fields = self._raw_fields if self._spec is None else (*self._raw_fields, KIND_FIELD)
+        reader = DataFileReader(self._table.io, self._table.schemas, fields, keep=self._rows)
+        for file in split.files:
+            path = self._table.paths.data_file(split.partition, split.bucket, file)
+            for batch in reader.read(file, path):
+                yield self._divided(batch, self._raw_fields)
+
+    def with_kinds(self, split: DataSplit) -> Iterator[Changes]:
+        """The merged rows with their kinds, deletes among them."""
+        if self._spec is None:
+            yield from _all_of(self.read(split), INSERT)
+            return
+        held, out = self._merge_fields()
+        for section in self.sections(split.files):
+            runs = [self._run(split, run, (held, out)) for run in section]
+            for batch in merge_runs(runs, self._spec, columns=[*(f.name for f in out), VALUE_KIND]):
+                kept = batch if self._rows is None else filter_rows(batch, self._rows)
+                yield self._divided(kept, out)
+
+    def _divided(self, batch: pa.RecordBatch, held: Sequence[DataField]) -> Changes:
+        """The wanted columns of a batch, and the kinds that it carries."""
+        index = batch.schema.get_field_index(VALUE_KIND)
+        kinds = np.zeros(batch.num_rows, np.int8) if index < 0 else batch.column(index).to_numpy(zero_copy_only=False)
+        return cut_batch(batch, {f.name: f for f in held}, self.fields), kinds
+
+
+def _all_of(batches: Iterator[pa.RecordBatch], kind: int) -> Iterator[Changes]:
+    for batch in batches:
+        yield batch, np.full(batch.num_rows, kind, np.int8)
+
+
+def _one(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """All batches as one."""
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    found = table.to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema)

@@ -1,0 +1,261 @@
+"""Planning what changed: the files that a snapshot added, its changelog files, or the difference of two snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import LEVEL_0, FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.planner import BucketKey, Planner
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.splits import append_splits, sections_of
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore, merge_entries
+from forebay.paimon.store.snapshots import SnapshotManager
+
+EntryFilter = Callable[[ManifestEntry], bool]
+BucketFilter = Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalSplit:
+    """A bucket before and after: of an overwrite (`is_streaming`), or of two snapshots that are compared.
+
+    Files that are in both are in neither half.
+    """
+
+    before: DataSplit
+    after: DataSplit
+    is_streaming: bool
+
+    @property
+    def snapshot_id(self) -> int:
+        return self.after.snapshot_id
+
+    @property
+    def partition(self) -> bytes:
+        return self.after.partition
+
+    @property
+    def bucket(self) -> int:
+        return self.after.bucket
+
+    @property
+    def row_count(self) -> int:
+        """Physical records in the files of both halves."""
+        return self.before.row_count + self.after.row_count
+
+    @property
+    def file_names(self) -> list[str]:
+        return [f.file_name for half in (self.before, self.after) for f in half.files]
+
+
+ChangeSplit: TypeAlias = DataSplit | IncrementalSplit
+
+
+def file_names(split: ChangeSplit) -> list[str]:
+    """The names of the files that `split` consists of, in their order."""
+    return split.file_names if isinstance(split, IncrementalSplit) else [f.file_name for f in split.files]
+
+
+class ChangePlanner(Planner):
+    """Plans reads of changes, and of snapshots with some files left out (`keep` says which stay). Thread-safe."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        snapshots: SnapshotManager,
+        manifests: ManifestStore,
+        keep: EntryFilter | None = None,
+    ) -> None:
+        super().__init__(table, snapshots, manifests)
+        self._keep = keep
+        self._sorts_partitions = table.options.scan_plan_sort_partition
+        self._unaware = not table.schema.has_primary_key and table.options.bucket == -1
+
+    def entries(
+        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+    ) -> list[ManifestEntry]:
+        found = super().entries(snapshot, chosen, bucket_filter)
+        return found if self._keep is None else [e for e in found if self._keep(e)]
+
+    def full(
+        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+    ) -> list[DataSplit]:
+        """The splits of all rows of `snapshot`."""
+        return self.in_order(self.plan(snapshot, chosen, bucket_filter=bucket_filter).splits)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def delta(
+        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+    ) -> list[DataSplit]:
+        """The files that `snapshot` added."""
+        return self.added([snapshot], self._manifests.delta_manifests, snapshot.id, chosen, bucket_filter)
+
+    def changelog(
+        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+    ) -> list[DataSplit]:
+        """The changelog files of `snapshot`."""
+        return self.added([snapshot], self._manifests.changelog_manifests, snapshot.id, chosen, bucket_filter)
+
+    def added(
+        self,
+        snapshots: Iterable[Snapshot],
+        manifests_of: Callable[[Snapshot], list[ManifestFileMeta]],
+        snapshot_id: int,
+        chosen: ScanFilter,
+        bucket_filter: BucketFilter | None = None,
+    ) -> list[DataSplit]:
+        """The files that the manifests of several snapshots add, as splits that keep their order."""
+        manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, chosen)]
+        entries = [e for e in merge_entries(self._manifests.entries(manifests)) if e.kind is FileKind.ADD]
+        splits = []
+        for (partition, bucket), group in self._grouped(entries, chosen, bucket_filter).items():
+            files = [e.file for e in group]
+            if self._spec is None:
+                files.sort(key=lambda f: f.min_sequence_number)
+            parts = [g.files for g in append_splits(files, self._rules)] if self._unaware else [tuple(files)]
+            total = group[0].total_buckets
+            splits += [
+                DataSplit(snapshot_id, partition, bucket, total, part, True, is_streaming=True) for part in parts
+            ]
+        return self.in_order(splits)
+
+    def overwritten(
+        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+    ) -> list[IncrementalSplit]:
+        """What an overwrite took away and what it brought, by bucket. Raises `NotFound` where that has expired."""
+        entries = merge_entries(self._manifests.entries(self._manifests.delta_manifests(snapshot)))
+        before: Snapshot | None = None
+        if self._vectors and any(e.kind is FileKind.DELETE for e in entries):
+            before = self._snapshots.find(snapshot.id - 1)
+            if before is None:
+                raise NotFound(
+                    f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, so the rows that overwrite "
+                    f"{snapshot.id} took away are not known any more; read the table anew"
+                )
+        gone = self._grouped((e for e in entries if e.kind is FileKind.DELETE), chosen, bucket_filter)
+        come = self._grouped((e for e in entries if e.kind is FileKind.ADD), chosen, bucket_filter)
+        return self._incremental(before, gone, snapshot, come, is_streaming=True)
+
+    def difference(
+        self, start: Snapshot, end: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+    ) -> list[IncrementalSplit]:
+        """The buckets in which `start` and `end` have different files, with these files.
+
+        Raises `InvalidRequest` if a partition was rescaled in between: its rows are in other buckets now.
+        """
+        pruned = ScanFilter.of(self._table.schema, None)
+        pruned.partition = chosen.partition
+        before, after = (
+            self._grouped(self._visible(self.entries(s, pruned, bucket_filter)), chosen, bucket_filter, prune=False)
+            for s in (start, end)
+        )
+        if self._spec is not None:
+            self._check_buckets(start, before, end, after)
+        for key in before.keys() & after.keys():
+            same = self._same(before[key], after[key])
+            before[key] = [e for e in before[key] if e.file.file_name not in same]
+            after[key] = [e for e in after[key] if e.file.file_name not in same]
+        return self._incremental(start, before, end, after, is_streaming=False)
+
+    def in_order(self, splits: Sequence[DataSplit]) -> list[DataSplit]:
+        """`splits`, by ascending partition if option `scan.plan-sort-partition` says so."""
+        if not self._sorts_partitions or not self._table.schema.partition_keys:
+            return list(splits)
+        layout = row_layout(self._table.schema.partition_fields)
+        ranks = {p: [(v is not None, v) for v in layout.decode(p)] for p in {s.partition for s in splits}}
+        return sorted(splits, key=lambda s: ranks[s.partition])
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _visible(self, entries: Sequence[ManifestEntry]) -> Sequence[ManifestEntry]:
+        """The files that readers of a state read: with some tables, not those of level 0."""
+        if self._spec is None or self._spec.reads_level0:
+            return entries
+        return [e for e in entries if e.file.level != LEVEL_0]
+
+    def _grouped(
+        self,
+        entries: Iterable[ManifestEntry],
+        chosen: ScanFilter,
+        bucket_filter: BucketFilter | None,
+        prune: bool = True,
+    ) -> dict[BucketKey, list[ManifestEntry]]:
+        """Those `entries` by bucket that may match."""
+        given = [e for e in entries if bucket_filter is None or bucket_filter(e.bucket)]
+        partitions = chosen.partitions_matching(e.partition for e in given)
+        kept = [e for e in given if e.partition in partitions and chosen.bucket_may_match(e.bucket, e.total_buckets)]
+        if prune:
+            hits = self._matching(kept, chosen, by_key=self._spec is not None)
+            kept = [e for e, hit in zip(kept, hits, strict=True) if hit]
+        grouped: dict[BucketKey, list[ManifestEntry]] = {}
+        for e in kept:
+            grouped.setdefault((e.partition, e.bucket), []).append(e)
+        return grouped
+
+    def _incremental(
+        self,
+        start: Snapshot | None,
+        before: dict[BucketKey, list[ManifestEntry]],
+        end: Snapshot,
+        after: dict[BucketKey, list[ManifestEntry]],
+        is_streaming: bool,
+    ) -> list[IncrementalSplit]:
+        deletions_before = self._deletions(start, before) if self._vectors and start is not None else {}
+        deletions_after = self._deletions(end, after) if self._vectors else {}
+        found = []
+        for key in dict.fromkeys([*before, *after]):
+            old, new = before.get(key, []), after.get(key, [])
+            if not old and not new:
+                continue
+            plain = DataSplit(end.id, key[0], key[1], (new or old)[0].total_buckets, (), False)
+            halves = []
+            for entries, deletions in ((old, deletions_before), (new, deletions_after)):
+                vectors = tuple(deletions.get(key, {}).get(e.file.file_name) for e in entries)
+                files = tuple(e.file for e in entries)
+                halves.append(replace(plain, files=files, deletion_files=vectors if any(vectors) else None))
+            found.append(IncrementalSplit(halves[0], halves[1], is_streaming))
+        return found
+
+    def _same(self, before: Sequence[ManifestEntry], after: Sequence[ManifestEntry]) -> set[str]:
+        """The names of files that say the same before and after.
+
+        In primary-key tables these are only such that no other file has keys between theirs: a row of a file that is
+        in both may be replaced by one of a file that is not.
+        """
+        shared = {e.identity for e in before} & {e.identity for e in after}
+        names = {e.file.file_name for e in before if e.identity in shared}
+        if self._spec is None or not names:
+            return names
+        every = {e.identity: e.file for e in (*before, *after)}
+        schema = self._table.schema
+        same: set[str] = set()
+        for section in sections_of(list(every.values()), row_layout(schema.fields_named(schema.trimmed_primary_keys))):
+            inside = {f.file_name for run in section for f in run}
+            if inside <= names:
+                same |= inside
+        return same
+
+    def _check_buckets(
+        self,
+        start: Snapshot,
+        before: dict[BucketKey, list[ManifestEntry]],
+        end: Snapshot,
+        after: dict[BucketKey, list[ManifestEntry]],
+    ) -> None:
+        counts = {key[0]: entries[0].total_buckets for key, entries in before.items()}
+        for key, entries in after.items():
+            old, new = counts.get(key[0], entries[0].total_buckets), entries[0].total_buckets
+            if old != new:
+                where = self._table.paths.partition_directory(key[0]) or "the table"
+                raise InvalidRequest(
+                    f"{where} has {old} buckets in snapshot {start.id} and {new} in snapshot {end.id}; "
+                    "snapshots from before and after a rescale cannot be compared"
+                )

@@ -1,0 +1,221 @@
+"""Planning a batch read: a snapshot and a filter in, splits out. Data files are not opened.
+
+Manifests, partitions, buckets and files are left out by the filter, in this order. In primary-key tables a file may be
+left out by its values only together with all files whose keys overlap its own: else a row that it replaces would come
+back. By keys, any file may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.paimon.files.pruning import columns_of, filter_columns, may_match
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.split import DataSplit, DeletionFile
+from forebay.paimon.format.stats import ColumnStats
+from forebay.paimon.merge.spec import MergeEngine, MergeSpec, merge_function
+from forebay.paimon.read.predicates import FileStatistics, ScanFilter
+from forebay.paimon.read.splits import SplitGroup, SplitRules, append_splits, merge_tree_splits
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore, merge_entries
+from forebay.paimon.store.snapshots import SnapshotManager
+
+DELETION_VECTORS = "DELETION_VECTORS"
+_MERGING_ENGINES = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
+
+BucketKey = tuple[bytes, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a read of one snapshot consists of. `snapshot` is None for a table that nothing was ever written to."""
+
+    snapshot: Snapshot | None
+    splits: tuple[DataSplit, ...]
+
+
+class Planner:
+    """Plans batch reads of one table. Thread-safe."""
+
+    def __init__(self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore) -> None:
+        self._table = table
+        self._snapshots = snapshots
+        self._manifests = manifests
+        self._spec: MergeSpec | None = merge_function(table.schema) if table.schema.has_primary_key else None
+        options = table.options
+        self._rules = SplitRules(options.source_split_target_size, options.source_split_open_file_cost)
+        self._vectors = options.deletion_vectors_enabled
+
+    def plan(
+        self,
+        snapshot: Snapshot | None,
+        scan_filter: ScanFilter | None = None,
+        limit: int | None = None,
+        bucket_filter: Callable[[int], bool] | None = None,
+    ) -> Plan:
+        """The splits of `snapshot` that may hold matching rows; with a `limit`, no more than it surely takes."""
+        if limit is not None and limit < 0:
+            raise InvalidRequest(f"limit must not be negative, got {limit}")
+        if snapshot is None:
+            return Plan(None, ())
+        chosen = scan_filter or ScanFilter.of(self._table.schema, None)
+        buckets: dict[BucketKey, list[ManifestEntry]] = {}
+        for entry in self.entries(snapshot, chosen, bucket_filter):
+            buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
+        deletions = self._deletions(snapshot, buckets) if self._vectors else {}
+        splits = [
+            split
+            for key, entries in buckets.items()
+            for split in self._bucket_splits(snapshot, key, entries, chosen, deletions.get(key, {}))
+        ]
+        return Plan(snapshot, tuple(self._limited(splits, chosen, limit)))
+
+    def entries(
+        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: Callable[[int], bool] | None = None
+    ) -> list[ManifestEntry]:
+        """The live files of `snapshot` in partitions and buckets that may match, by their keys and (append) values."""
+        manifests = [m for m in self._manifests.data_manifests(snapshot) if self._manifest_may_match(m, chosen)]
+        wanted: dict[bytes, bool] = {}
+        kept = []
+        for entry in self._manifests.entries(manifests):
+            allowed = wanted.get(entry.partition)
+            if allowed is None:
+                allowed = wanted[entry.partition] = bool(chosen.partitions_matching([entry.partition]))
+            if (
+                allowed
+                and (bucket_filter is None or bucket_filter(entry.bucket))
+                and chosen.bucket_may_match(entry.bucket, entry.total_buckets)
+            ):
+                kept.append(entry)
+        live = [e for e in merge_entries(kept) if e.kind is FileKind.ADD]
+        hits = self._matching(live, chosen, by_key=self._spec is not None)
+        return [e for e, hit in zip(live, hits, strict=True) if hit]
+
+    def _matching(self, entries: Sequence[ManifestEntry], chosen: ScanFilter, *, by_key: bool) -> list[bool]:
+        bound = chosen.key if by_key else chosen.rows
+        if bound is None:
+            return [True] * len(entries)
+        names = columns_of(bound)
+        columns = [c for c in filter_columns(self._table.schema.fields) if c.name in names]
+        return FileStatistics(self._table.schemas, columns, use_keys=by_key).matching([e.file for e in entries], bound)
+
+    def _manifest_may_match(self, manifest: ManifestFileMeta, chosen: ScanFilter) -> bool:
+        stats, fields = manifest.partition_stats, self._table.schema.partition_fields
+        if chosen.partition is None or len(stats.null_counts) != len(fields):
+            return True
+        layout = row_layout(fields)
+        low, high = layout.decode(stats.min_values), layout.decode(stats.max_values)
+        ranges = {f.name: ColumnStats(low[i], high[i], stats.null_counts[i]) for i, f in enumerate(fields)}
+        # How many entries there are is not a number of nulls to compare with, so "all null" is never concluded.
+        return may_match(chosen.partition, lambda column: ranges.get(column.name), 1 << 62)
+
+    # -- splits -------------------------------------------------------------------------------------------------------
+
+    def _bucket_splits(
+        self,
+        snapshot: Snapshot,
+        key: BucketKey,
+        entries: Sequence[ManifestEntry],
+        chosen: ScanFilter,
+        deletions: dict[str, DeletionFile],
+    ) -> Iterable[DataSplit]:
+        total = max(e.total_buckets for e in entries)
+        for group in self._groups(entries, chosen):
+            files = tuple(deletions.get(f.file_name) for f in group.files)
+            yield DataSplit(
+                snapshot_id=snapshot.id,
+                partition=key[0],
+                bucket=key[1],
+                total_buckets=total,
+                files=group.files,
+                raw_convertible=group.raw_convertible,
+                deletion_files=files if any(files) else None,
+            )
+
+    def _groups(self, entries: Sequence[ManifestEntry], chosen: ScanFilter) -> list[SplitGroup]:
+        spec = self._spec
+        if spec is None:
+            return append_splits([e.file for e in entries], self._rules)
+        if not spec.reads_level0:
+            entries = [e for e in entries if e.file.level != LEVEL_0]
+        hits = dict(zip((e.file.file_name for e in entries), self._value_hits(entries, chosen, spec), strict=True))
+
+        def may_hold(section: Sequence[DataFileMeta]) -> bool:
+            return any(hits[f.file_name] for f in section)
+
+        fields = self._table.schema.fields_named(self._table.schema.trimmed_primary_keys)
+        return merge_tree_splits(
+            [e.file for e in entries],
+            self._rules,
+            row_layout(fields),
+            one_file_is_enough=not spec.reads_level0,
+            may_hold=may_hold,
+        )
+
+    def _value_hits(self, entries: Sequence[ManifestEntry], chosen: ScanFilter, spec: MergeSpec) -> list[bool]:
+        """For each file, whether its own rows may match. Where rows are put together from several, they always may."""
+        if chosen.rows is None or (spec.engine in _MERGING_ENGINES and not self._vectors):
+            return [True] * len(entries)
+        return self._matching(entries, chosen, by_key=False)
+
+    def _limited(self, splits: list[DataSplit], chosen: ScanFilter, limit: int | None) -> list[DataSplit]:
+        if limit is None or chosen.rows is not None or not all(s.raw_convertible for s in splits):
+            return splits
+        taken: list[DataSplit] = []
+        rows = 0
+        for split in splits:
+            if rows >= limit:
+                break
+            taken.append(split)
+            rows += _sure_rows(split)
+        return taken
+
+    def _deletions(
+        self, snapshot: Snapshot, buckets: dict[BucketKey, list[ManifestEntry]]
+    ) -> dict[BucketKey, dict[str, DeletionFile]]:
+        found: dict[BucketKey, dict[str, DeletionFile]] = {}
+        for entry in self._manifests.read_index(snapshot.index_manifest):
+            index = entry.index_file
+            key = (entry.partition, entry.bucket)
+            if index.index_type != DELETION_VECTORS or key not in buckets:
+                continue
+            path = self._table.paths.index_file(index, entry.partition, entry.bucket)
+            for vector in index.dv_ranges or ():
+                found.setdefault(key, {})[vector.data_file_name] = DeletionFile(
+                    path, vector.offset, vector.length, vector.cardinality
+                )
+        return found
+
+    # -- time travel --------------------------------------------------------------------------------------------------
+
+    def latest(self) -> Snapshot | None:
+        return self._snapshots.latest()
+
+    def at_timestamp(self, millis: int) -> Snapshot:
+        """The snapshot that was the latest at `millis`. Raises `NotFound` if the table's history begins later."""
+        found = self._snapshots.at_or_before(millis)
+        if found is None:
+            raise NotFound(f"{self._table.paths.root} has no snapshot as old as {millis} ms since 1970")
+        return found
+
+    def at_watermark(self, watermark: int) -> Snapshot:
+        """The first snapshot whose watermark is at least `watermark`. Raises `NotFound` if there is none yet."""
+        found = self._snapshots.at_watermark(watermark)
+        if found is None:
+            raise NotFound(f"{self._table.paths.root} has no snapshot with a watermark of {watermark} or later")
+        return found
+
+
+def _sure_rows(split: DataSplit) -> int:
+    """Rows that a raw split has at least."""
+    gone = sum(f.delete_row_count or 0 for f in split.files)
+    for deletion in split.deletion_files or ():
+        if deletion is not None:
+            if deletion.cardinality is None:
+                return 0
+            gone += deletion.cardinality
+    return max(0, split.row_count - gone)

@@ -1,0 +1,69 @@
+"""Which columns a reader wants, parts of nested rows included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.paimon.files.casts import evolve
+from forebay.paimon.format.arrow import arrow_field
+from forebay.paimon.format.schema import DataField, TableSchema
+
+
+def project(schema: TableSchema, columns: Sequence[str] | None) -> tuple[DataField, ...]:
+    """The columns named, in that order; None means all.
+
+    `address.city` is column `address` with nothing but its field `city`; several such names of one column make one
+    column. Raises `NotFound` for unknown names, and `InvalidRequest` for repeated ones.
+    """
+    if columns is None:
+        return schema.fields
+    paths: dict[str, list[tuple[str, ...]]] = {}
+    for name in columns:
+        whole = name in schema.names
+        head, *rest = [name] if whole else name.split(".")
+        if head in paths and (not rest or () in paths[head]):
+            raise InvalidRequest(f"column '{head}' is asked for twice")
+        paths.setdefault(head, []).append(tuple(rest))
+    return tuple(_narrowed(schema.field_named(head), parts) for head, parts in paths.items())
+
+
+def _narrowed(field: DataField, parts: Sequence[tuple[str, ...]]) -> DataField:
+    return field if () in parts else replace(field, type=_cut(field.type, parts, field.name))
+
+
+def _cut(t: DataType, parts: Sequence[tuple[str, ...]], where: str) -> DataType:
+    if () in parts:
+        return t
+    if t.root is not TypeRoot.ROW:
+        raise InvalidRequest(f"'{where}' has type {t}, which has no fields to choose from")
+    wanted: dict[str, list[tuple[str, ...]]] = {}
+    for head, *rest in parts:
+        wanted.setdefault(head, []).append(tuple(rest))
+    known = {f.name: f for f in t.fields}
+    for name in wanted:
+        if name not in known:
+            raise NotFound(f"'{where}' has no field '{name}'; its fields are {', '.join(known)}")
+    kept = [
+        replace(f, data_type=_cut(f.data_type, wanted[f.name], f"{where}.{f.name}"))
+        for f in t.fields
+        if f.name in wanted
+    ]
+    return replace(t, fields=tuple(kept))
+
+
+def read_schema(fields: Sequence[DataField]) -> pa.Schema:
+    """The Arrow schema of what a reader of `fields` yields."""
+    return pa.schema([arrow_field(f) for f in fields])
+
+
+def cut_batch(batch: pa.RecordBatch, held: dict[str, DataField], wanted: Sequence[DataField]) -> pa.RecordBatch:
+    """The columns `wanted` of a batch whose columns have the types of `held`."""
+    columns = [evolve(batch.column(f.name), held[f.name].type, f.type) for f in wanted]
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(wanted))

@@ -1,0 +1,100 @@
+"""Files of one bucket as splits: pure planning, as Paimon's split generators do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from forebay.paimon.format.binary_row import RowLayout
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
+from forebay.paimon.merge.intervals import Section, partition_ranges, rank_keys
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRules:
+    """How files are packed: bytes of a split, and the least weight of a file (what opening one costs)."""
+
+    target_size: int
+    open_file_cost: int
+
+    def weight(self, files: Iterable[DataFileMeta]) -> int:
+        return max(sum(f.file_size for f in files), self.open_file_cost)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitGroup:
+    """Files that one reader reads; `raw_convertible` if each can be read by itself."""
+
+    files: tuple[DataFileMeta, ...]
+    raw_convertible: bool
+
+
+def pack_in_order(items: Iterable[T], weight: Callable[[T], int], target: int) -> list[list[T]]:
+    """Consecutive items in bins of at most `target`, or of one item that is larger."""
+    bins: list[list[T]] = []
+    filled = 0
+    for item in items:
+        size = weight(item)
+        if not bins or filled + size > target:
+            bins.append([])
+            filled = 0
+        bins[-1].append(item)
+        filled += size
+    return bins
+
+
+def append_splits(files: Sequence[DataFileMeta], rules: SplitRules) -> list[SplitGroup]:
+    """Splits of a bucket of an append table, in the order in which rows were written."""
+    ordered = sorted(files, key=lambda f: f.min_sequence_number)
+    bins = pack_in_order(ordered, lambda f: rules.weight((f,)), rules.target_size)
+    return [SplitGroup(tuple(files), True) for files in bins]
+
+
+def merge_tree_splits(
+    files: Sequence[DataFileMeta],
+    rules: SplitRules,
+    keys: RowLayout,
+    one_file_is_enough: bool,
+    may_hold: Callable[[Sequence[DataFileMeta]], bool] = lambda files: True,
+) -> list[SplitGroup]:
+    """Splits of a bucket of a primary-key table. No key is in two of them.
+
+    Files on one level above 0 without deletes do not overlap, so each may be read by itself;
+    with `one_file_is_enough` (deletion vectors, first-row) that holds on several levels too. Otherwise files whose
+    keys overlap stay together, and a split of one file without deletes needs no merging. Files which belong together
+    are left out if `may_hold` says that none of them may hold a matching row.
+    """
+    settled = all(f.level != LEVEL_0 and without_deletes(f) for f in files)
+    if settled and (one_file_is_enough or len({f.level for f in files}) == 1):
+        bins = pack_in_order((f for f in files if may_hold((f,))), lambda f: rules.weight((f,)), rules.target_size)
+        return [SplitGroup(tuple(packed), True) for packed in bins]
+    sections = [[f for run in section for f in run] for section in sections_of(files, keys)]
+    packed_sections = pack_in_order(filter(may_hold, sections), rules.weight, rules.target_size)
+    groups = [tuple(f for section in packed for f in section) for packed in packed_sections]
+    return [SplitGroup(group, len(group) == 1 and without_deletes(group[0])) for group in groups]
+
+
+def sections_of(files: Sequence[DataFileMeta], keys: RowLayout) -> list[Section]:
+    """Files of one bucket as sections of overlapping runs, by ascending key. `keys` is the layout of their keys."""
+    if not files:
+        return []
+    ends = keys.decode_all([f.min_key for f in files] + [f.max_key for f in files])
+    ranks = rank_keys(ends.columns)
+    return [
+        [[files[i] for i in run] for run in section]
+        for section in partition_ranges(ranks[: len(files)], ranks[len(files) :])
+    ]
+
+
+def without_deletes(file: DataFileMeta) -> bool:
+    """Whether no row of the file is a delete.
+
+    Old writers did not count them. Java takes that for none, and so do we, but at level 0, where a file may well hold
+    deletes and merging costs little.
+    """
+    if file.delete_row_count is None:
+        return file.level != LEVEL_0
+    return file.delete_row_count == 0

@@ -1,0 +1,231 @@
+"""Where a read begins: option `scan.mode` and what belongs to it, for streams and for batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.paimon.format.file_meta import ManifestEntry
+from forebay.paimon.format.local_time import epoch_millis, parse_local_time
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, FIRST_SNAPSHOT_ID, CommitKind, Snapshot
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.changes import EntryFilter
+from forebay.paimon.store.snapshots import SnapshotManager
+
+LATEST_FULL, LATEST, COMPACTED_FULL = "latest-full", "latest", "compacted-full"
+FROM_TIMESTAMP, FROM_SNAPSHOT, FROM_SNAPSHOT_FULL = "from-timestamp", "from-snapshot", "from-snapshot-full"
+FROM_FILE_CREATION_TIME, FROM_CREATION_TIMESTAMP = "from-file-creation-time", "from-creation-timestamp"
+INCREMENTAL = "incremental"
+
+
+def startup_mode(options: CoreOptions) -> str:
+    """The scan mode; if it is not said, the one that the other options call for."""
+    mode = options.scan_mode
+    if mode == "full":
+        return LATEST_FULL
+    if mode != "default":
+        return mode
+    if options.scan_timestamp_millis is not None or options.scan_timestamp is not None:
+        return FROM_TIMESTAMP
+    if (
+        options.scan_snapshot_id is not None
+        or options.scan_tag_name is not None
+        or options.scan_watermark is not None
+        or options.scan_version is not None
+    ):
+        return FROM_SNAPSHOT
+    if options.scan_file_creation_time_millis is not None:
+        return FROM_FILE_CREATION_TIME
+    if options.scan_creation_time_millis is not None:
+        return FROM_CREATION_TIMESTAMP
+    if options.incremental_between is not None or options.incremental_between_timestamp is not None:
+        return INCREMENTAL
+    return LATEST_FULL
+
+
+@dataclass(frozen=True)
+class Start:
+    """Exactly one of: a snapshot to read in full before what follows it, or the first snapshot to read changes of."""
+
+    full: Snapshot | None = None
+    next_id: int | None = None
+
+
+class Startup:
+    """Finds the start of a read. Thread-safe."""
+
+    def __init__(self, options: CoreOptions, snapshots: SnapshotManager) -> None:
+        self._options, self._snapshots = options, snapshots
+        self.mode = startup_mode(options)
+
+    # -- what both kinds of read share --------------------------------------------------------------------------------
+
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch of `scan.timestamp-millis` or `scan.timestamp`."""
+        if self._options.scan_timestamp_millis is not None:
+            return self._options.scan_timestamp_millis
+        if self._options.scan_timestamp is None:
+            raise InvalidRequest(f"scan.mode {self.mode} needs option 'scan.timestamp-millis' or 'scan.timestamp'")
+        return parse_local_time(self._options.scan_timestamp, "option 'scan.timestamp'")
+
+    def snapshot_id(self) -> int:
+        return self._needed("scan.snapshot-id", self._options.scan_snapshot_id)
+
+    def entry_filter(self, *, reads_in_full: bool = False) -> EntryFilter | None:
+        """Which files a full read takes, if not all: those created since the given time.
+
+        `reads_in_full`: it is known that mode from-creation-timestamp had to begin with a full read.
+        """
+        if self.mode == FROM_FILE_CREATION_TIME:
+            option = "scan.file-creation-time-millis"
+            return created_since(self._needed(option, self._options.scan_file_creation_time_millis))
+        if self.mode == FROM_CREATION_TIMESTAMP and (reads_in_full or self._since_creation() is None):
+            return created_since(self._creation_time())
+        return None
+
+    def compacted(self) -> Snapshot | None:
+        """The snapshot of the latest (full, where full compactions come regularly) compaction, else the latest."""
+        latest = self._snapshots.latest()
+        commits = self._options.full_compaction_delta_commits
+        if self._options.changelog_producer != "full-compaction" and commits is None:
+            return self._snapshots.latest_of_kind(CommitKind.COMPACT) or latest
+        every = commits or 1
+        earliest = self._snapshots.earliest_id()
+        if latest is None or earliest is None:
+            return latest
+        for snapshot_id in range(latest.id, earliest - 1, -1):
+            found = self._snapshots.find(snapshot_id)
+            if found is not None and found.commit_kind is CommitKind.COMPACT:
+                identifier = found.commit_identifier
+                if identifier % every == 0 or identifier == BATCH_COMMIT_IDENTIFIER:
+                    return found
+        return latest
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def of_stream(self, began_empty: bool) -> Start | None:
+        """Where a stream begins; None if there is nothing to begin with yet.
+
+        `began_empty`: the table had no snapshot when the stream was made.
+        """
+        snapshots, mode = self._snapshots, self.mode
+        match mode:
+            case "latest":
+                latest = snapshots.latest_id()
+                if latest is None:
+                    return None
+                return Start(next_id=FIRST_SNAPSHOT_ID if began_empty else latest + 1)
+            case "latest-full" | "from-file-creation-time":
+                return _full(snapshots.latest())
+            case "compacted-full":
+                return _full(self.compacted())
+            case "from-timestamp":
+                before = self._last_before(self.timestamp())
+                return None if before is None else Start(next_id=before + 1)
+            case "from-creation-timestamp":
+                since = self._since_creation()
+                return _full(snapshots.latest()) if since is None else self._from(since)
+            case "from-snapshot":
+                return self._from(self._stream_snapshot_id())
+            case "from-snapshot-full":
+                return self._from_full(self.snapshot_id())
+        raise InvalidRequest(f"scan.mode {mode} is for batch reads; a stream cannot begin so")
+
+    def _stream_snapshot_id(self) -> int:
+        for option in ("scan.tag-name", "scan.watermark", "scan.version"):
+            if self._options.scan_snapshot_id is None and self._options.mapping.get(option) is not None:
+                raise InvalidRequest(f"option '{option}' is for batch reads; a stream begins at a 'scan.snapshot-id'")
+        return self.snapshot_id()
+
+    def _from(self, snapshot_id: int) -> Start | None:
+        earliest = self._earliest_readable()
+        return None if earliest is None else Start(next_id=max(snapshot_id, earliest))
+
+    def from_consumer(self, next_snapshot: int) -> Start | None:
+        """The start of a consumer that has read up to `next_snapshot`."""
+        return self._from(next_snapshot)
+
+    def _from_full(self, snapshot_id: int) -> Start | None:
+        earliest = self._snapshots.earliest_id()
+        if earliest is None:
+            return None
+        chosen = max(snapshot_id, earliest)
+        latest = self._snapshots.latest_id()
+        if latest is not None and chosen > latest:
+            return None  # to come
+        return Start(full=self._snapshots.snapshot(chosen))
+
+    def _earliest_readable(self) -> int | None:
+        """The earliest snapshot, or long-lived changelog if there are such, of which changes can be read."""
+        if self._options.changelog_decoupled:
+            earliest = self._snapshots.changelogs.earliest()
+            if earliest is not None:
+                return earliest
+        return self._snapshots.earliest_id()
+
+    def _last_before(self, millis: int, none_if_too_early: bool = False) -> int | None:
+        """The id of the last snapshot made before `millis`; that in front of the earliest one if none was."""
+        latest, earliest = self._snapshots.latest_id(), self._earliest_readable()
+        if latest is None:
+            return None
+        if earliest is None:
+            return latest - 1
+        first = self.readable(earliest)
+        if first is None:
+            return latest - 1
+        if first.time_millis >= millis:
+            return None if none_if_too_early else first.id - 1
+        low, high = earliest, latest
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self.readable(middle)
+            if found is None or found.time_millis < millis:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def readable(self, snapshot_id: int) -> Snapshot | None:
+        """The snapshot, or the long-lived changelog that is left of it; None if neither is there."""
+        found = self._snapshots.find(snapshot_id)
+        if found is None and self._options.changelog_decoupled:
+            try:
+                return self._snapshots.changelog(snapshot_id)
+            except NotFound:
+                return None
+        return found
+
+    def _creation_time(self) -> int:
+        return self._needed("scan.creation-time-millis", self._options.scan_creation_time_millis)
+
+    def _since_creation(self) -> int | None:
+        """The first snapshot made at or after the creation time; None if that may have expired, or is to come."""
+        before = self._last_before(self._creation_time(), none_if_too_early=True)
+        if before is None or self.readable(before + 1) is None:
+            return None
+        return before + 1
+
+    def since_creation(self) -> Snapshot | None:
+        """As a batch read with mode from-creation-timestamp sees it: the first snapshot since then, if there is one."""
+        found = self._since_creation()
+        return None if found is None else self._snapshots.find(found)
+
+    def _needed(self, option: str, value: int | None) -> int:
+        if value is None:
+            raise InvalidRequest(f"scan.mode {self.mode} needs option '{option}'")
+        return value
+
+
+def created_since(millis: int) -> Callable[[ManifestEntry], bool]:
+    """A test for files created at or after `millis` since the epoch. Files without a creation time are older."""
+
+    def test(entry: ManifestEntry) -> bool:
+        created = entry.file.creation_time
+        return created is not None and epoch_millis(created) >= millis
+
+    return test
+
+
+def _full(snapshot: Snapshot | None) -> Start | None:
+    return None if snapshot is None else Start(full=snapshot)

@@ -1,0 +1,337 @@
+"""Streaming reads: a snapshot in full, if the mode says so, then the changes of one snapshot after the other.
+
+Snapshots are never skipped nor put together, so that a reader which is far behind sees each change once, whatever was
+compacted meanwhile. With changelog producer `none`, changes are the files that appends added; with the others, the
+changelog files. Compactions without a changelog and statistics say nothing new. Overwrites are left out unless
+`streaming-read-overwrite` (append tables: `streaming-read-append-overwrite`) is set.
+
+The state of a scan is a small dictionary of JSON values. A scan with the same options and filter that is restored
+from it goes on exactly behind the last split that was handed out, in the middle of a snapshot too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.paimon.format.file_meta import LEVEL_0, ManifestEntry
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.snapshot import CommitKind, Snapshot
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.changes import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.startup import LATEST, Startup
+from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+
+STATE_VERSION = 1
+_MERGED_ENGINES = ("partial-update", "aggregation", "first-row")
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """Splits of one snapshot. `is_full`: they are its rows, else what it changed. `is_last`: it has no more splits.
+
+    `schema_id` is the schema in force when the snapshot was made; `before` the state of the scan before these splits.
+    """
+
+    snapshot_id: int
+    schema_id: int
+    splits: tuple[ChangeSplit, ...]
+    is_full: bool
+    is_last: bool
+    watermark: int | None
+    before: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """The splits of a snapshot that is being handed out."""
+
+    snapshot: Snapshot
+    splits: Sequence[ChangeSplit]
+    digest: str
+
+
+class StreamScan:
+    """Plans a streaming read, snapshot by snapshot. Not thread-safe; what it hands out may be read anywhere."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        snapshots: SnapshotManager,
+        manifests: ManifestStore,
+        scan_filter: ScanFilter | None = None,
+        buckets: Collection[int] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`buckets`: only these are read. Raises `UnsupportedOperation` for tables whose changes nobody records."""
+        check_streamable(table.schema, table.options, scan_filter)
+        self._table, self._snapshots, self._clock = table, snapshots, clock
+        self._options = table.options
+        self._filter = scan_filter or ScanFilter.of(table.schema, None)
+        self._buckets = _bucket_filter(table.options, buckets)
+        self._startup = Startup(table.options, snapshots)
+        self._changes = ChangePlanner(table, snapshots, manifests)
+        self._manifests = manifests
+        self._consumers = ConsumerManager(table.io, table.paths)
+        self._began_empty = self._startup.mode == LATEST and snapshots.latest_id() is None
+        self._full_id: int | None = None  # the snapshot that is being read in full
+        self._next_id: int | None = None  # the snapshot whose changes are next; None before the start
+        self._split = 0  # how many splits of the snapshot in hand have been handed out
+        self._digest: str | None = None
+        self._pending: _Pending | None = None
+        self._recorded: int | None = None
+        self.watermark: int | None = None
+        self.finished = False
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def plan(self, max_rows: int | None = None) -> StreamPlan | None:
+        """The next splits; None if there is nothing new (yet, or, if `finished`, ever).
+
+        They are of one snapshot: all that it has left, or with `max_rows` as many as hold that many rows (one at
+        least). Raises `NotFound` if the next snapshot has expired.
+        """
+        while not self.finished:
+            if self._full_id is None and self._next_id is None and not self._start():
+                return None
+            pending = self._pending or self._load()
+            if pending is None:
+                return None
+            if self._split < len(pending.splits):
+                return self._hand_out(pending, max_rows)
+            self._advance(pending.snapshot)
+        return None
+
+    def _start(self) -> bool:
+        """Find the beginning; False if there is none yet."""
+        consumer = self._options.consumer_id
+        recorded = None
+        if consumer is not None and not self._options.consumer_ignore_progress:
+            recorded = self._consumers.next_snapshot(consumer)
+        start = (
+            self._startup.of_stream(self._began_empty) if recorded is None else self._startup.from_consumer(recorded)
+        )
+        if start is None:
+            return False
+        if start.full is not None:
+            self._full_id = start.full.id
+        else:
+            self._next_id = start.next_id
+            before = None if start.next_id is None else self._snapshots.find(start.next_id - 1)
+            self.finished = before is not None and self._is_beyond_bound(before)
+        return True
+
+    def _load(self) -> _Pending | None:
+        """The snapshot in hand with its splits; None if it is not there yet, or ends the stream."""
+        if self._full_id is not None:
+            snapshot = self._snapshots.find(self._full_id)
+            if snapshot is None:
+                raise self._expired(self._full_id)
+            splits: Sequence[ChangeSplit] = self._full_planner().full(snapshot, self._filter, self._buckets)
+        else:
+            assert self._next_id is not None
+            found = self._next_snapshot(self._next_id)
+            if found is None:
+                return None
+            snapshot = found
+            if self._is_beyond_bound(snapshot):
+                self.finished = True
+                return None
+            if self._is_too_young(snapshot):
+                return None
+            splits = self._changes_of(snapshot)
+        digest = _digest(splits)
+        if self._digest not in (None, digest):
+            raise InvalidRequest(
+                f"the state is about snapshot {snapshot.id} planned in another way: a scan is restored with the "
+                "options, filter and buckets that it had"
+            )
+        self._pending, self._digest = _Pending(snapshot, splits, digest), digest
+        return self._pending
+
+    def _changes_of(self, snapshot: Snapshot) -> Sequence[ChangeSplit]:
+        keyed = self._table.schema.has_primary_key
+        if snapshot.commit_kind is CommitKind.OVERWRITE:
+            if keyed and self._options.streaming_read_overwrite:
+                return self._changes.overwritten(snapshot, self._filter, self._buckets)
+            if not keyed and self._options.streaming_read_append_overwrite:
+                return self._changes.delta(snapshot, self._filter, self._buckets)
+        if self._options.changelog_producer == "none":
+            if snapshot.commit_kind is not CommitKind.APPEND:
+                return ()
+            return self._changes.delta(snapshot, self._filter, self._buckets)
+        if snapshot.changelog_manifest_list is None:
+            return ()
+        return self._changes.changelog(snapshot, self._filter, self._buckets)
+
+    def _hand_out(self, pending: _Pending, max_rows: int | None) -> StreamPlan:
+        left = pending.splits[self._split :]
+        count, rows = 0, 0
+        for split in left:
+            if count and max_rows is not None and rows + split.row_count > max_rows:
+                break
+            count += 1
+            rows += split.row_count
+        before = self.state()
+        self._split += count
+        self.watermark = pending.snapshot.watermark
+        plan = StreamPlan(
+            pending.snapshot.id,
+            pending.snapshot.schema_id,
+            tuple(left[:count]),
+            self._full_id is not None,
+            count == len(left),
+            self.watermark,
+            before,
+        )
+        if plan.is_last:
+            self._advance(pending.snapshot)
+        return plan
+
+    def _advance(self, done: Snapshot) -> None:
+        if self._full_id is not None and self._is_beyond_bound(done):
+            self.finished = True
+        self._full_id, self._next_id = None, done.id + 1
+        self._split, self._digest, self._pending = 0, None, None
+        self.watermark = done.watermark
+
+    def _full_planner(self) -> ChangePlanner:
+        """The planner of the full phase, which leaves out what changelogs are going to bring later."""
+        levels = _visible_levels(self._options) if self._table.schema.has_primary_key else None
+        created = self._startup.entry_filter(reads_in_full=True)
+        keep = levels if created is None else created if levels is None else _both(levels, created)
+        return ChangePlanner(self._table, self._snapshots, self._manifests, keep)
+
+    def _is_beyond_bound(self, snapshot: Snapshot) -> bool:
+        bound = self._options.scan_bounded_watermark
+        return bound is not None and snapshot.watermark is not None and snapshot.watermark > bound
+
+    def _is_too_young(self, snapshot: Snapshot) -> bool:
+        delay = self._options.streaming_read_snapshot_delay_ms
+        return delay is not None and snapshot.time_millis > self._clock.now_ms() - delay
+
+    # -- the next snapshot --------------------------------------------------------------------------------------------
+
+    def _next_snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """The snapshot, or the changelog that is left of it; None if it is still to come."""
+        found = self._startup.readable(snapshot_id)
+        if found is not None:
+            return found
+        earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
+        if (earliest is None and snapshot_id > 1) or (latest is not None and snapshot_id > latest + 1):
+            raise NotFound(
+                f"the next snapshot to read of {self._table.paths.root} is {snapshot_id}, but the latest is {latest}: "
+                "the table was rolled back or made anew; start the stream without its old state"
+            )
+        if earliest is not None and snapshot_id < earliest:
+            # It may have been created, and more, since we looked.
+            found = self._startup.readable(snapshot_id)
+            if found is None:
+                raise self._expired(snapshot_id)
+        return found
+
+    def _expired(self, snapshot_id: int) -> NotFound:
+        earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
+        return NotFound(
+            f"snapshot {snapshot_id} of {self._table.paths.root}, the next to read, has expired "
+            f"(there are {earliest} to {latest}); keep snapshots longer ('snapshot.time-retained', "
+            "'changelog.time-retained'), or read with a 'consumer-id', which keeps what is not read yet"
+        )
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Where the scan is, behind all splits that were handed out: JSON values, for `restore`."""
+        return {
+            "version": STATE_VERSION,
+            "full": self._full_id,
+            "next": self._next_id,
+            "split": self._split,
+            "plan": self._digest,
+            "began_empty": self._began_empty,
+            "watermark": self.watermark,
+            "finished": self.finished,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. Raises `InvalidRequest` for what is no state."""
+        try:
+            if state["version"] != STATE_VERSION:
+                raise InvalidRequest(f"stream state of version {state['version']!r} is not known; {STATE_VERSION} is")
+            self._full_id, self._next_id, self._split = state["full"], state["next"], int(state["split"])
+            self._digest, self._began_empty = state["plan"], bool(state["began_empty"])
+            self.watermark, self.finished = state["watermark"], bool(state["finished"])
+        except (KeyError, TypeError) as e:
+            raise InvalidRequest(f"this is no state of a stream: {e!r}") from e
+        self._pending = None
+
+    def acknowledge(self, state: Mapping[str, Any] | None = None) -> None:
+        """Record for the scan's `consumer-id` that all before `state` (default: now) is done and may expire.
+
+        Nothing is recorded while the first, full snapshot is being read: a consumer's record says from which changes
+        on it reads.
+        """
+        consumer = self._options.consumer_id
+        chosen = self.state() if state is None else state
+        if consumer is None or chosen["full"] is not None or chosen["next"] in (None, self._recorded):
+            return
+        self._consumers.record(consumer, chosen["next"])
+        self._recorded = chosen["next"]
+
+
+def check_streamable(schema: TableSchema, options: CoreOptions, scan_filter: ScanFilter | None = None) -> None:
+    """Raise `UnsupportedOperation` if a stream of the table, or a filtered one, could not be right."""
+    if not schema.has_primary_key or options.changelog_producer != "none":
+        return
+    if options.merge_engine in _MERGED_ENGINES:
+        raise UnsupportedOperation(
+            f"a table with merge-engine {options.merge_engine} records its input, not its changes; to stream it, set "
+            "'changelog-producer' to 'lookup' (or 'full-compaction', but for first-row)"
+        )
+    if scan_filter is not None and scan_filter.rows is not None and scan_filter.key != scan_filter.rows:
+        raise UnsupportedOperation(
+            "without a changelog producer, updates do not tell the values that they replace, so a stream cannot be "
+            "filtered by columns that are not in the primary key; filter its rows, or set 'changelog-producer'"
+        )
+
+
+def _visible_levels(options: CoreOptions) -> EntryFilter | None:
+    """Which files a stream begins with; the others come as changelog, when they are compacted."""
+    if options.changelog_producer == "lookup":
+        return lambda entry: entry.file.level > LEVEL_0
+    if options.changelog_producer == "full-compaction":
+        top = options.num_levels - 1
+        return lambda entry: entry.file.level == top
+    return None
+
+
+def _both(a: EntryFilter, b: EntryFilter) -> EntryFilter:
+    def test(entry: ManifestEntry) -> bool:
+        return a(entry) and b(entry)
+
+    return test
+
+
+def _bucket_filter(options: CoreOptions, buckets: Collection[int] | None) -> BucketFilter | None:
+    wanted = None if buckets is None else frozenset(buckets)
+    if options.scan_bucket is not None:
+        wanted = frozenset({options.scan_bucket}) & (wanted if wanted is not None else {options.scan_bucket})
+    if wanted is not None:
+        return wanted.__contains__
+    if options.changelog_producer != "none":
+        return lambda bucket: bucket >= 0  # postponed buckets get their changelog when they are compacted
+    return None
+
+
+def _digest(splits: Sequence[ChangeSplit]) -> str:
+    """What a plan is known by: the files of its splits, in order."""
+    text = "\n".join(",".join(file_names(split)) for split in splits)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,105 @@
+"""A streaming read as an iterator of batches, with a state that is exact to the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.paimon.read.change_reader import ChangeReader
+from forebay.paimon.read.stream import StreamScan
+
+
+class TableStream:
+    """Batches of changes with column `_row_kind`, for as long as there are any.
+
+        stream = table.stream(state=saved)
+        for batch in stream:
+            process(batch)
+            saved = stream.state()
+
+    With `follow`, iteration waits for new snapshots and never ends by itself (but for `scan.bounded.watermark`);
+    without it, it ends when all that is there has been read, and may be begun again. With a `consumer-id`, progress is
+    recorded whenever the batch after a snapshot's last one is asked for. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        scan: StreamScan,
+        reader: ChangeReader,
+        *,
+        follow: bool = True,
+        interval_ms: int = 10_000,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._scan, self._reader, self._follow = scan, reader, follow
+        self._interval_ms, self._clock = interval_ms, clock
+        self._done: dict[str, Any] = {"scan": scan.state(), "rows": 0}
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self.snapshot_id: int | None = None
+        """The snapshot that the last batch belongs to."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.schema
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream is, behind the last batch that was yielded: JSON values."""
+        return {"scan": dict(self._done["scan"]), "rows": self._done["rows"]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self._scan.restore(state["scan"])
+        self._done = {"scan": dict(state["scan"]), "rows": int(state["rows"])}
+        self._batches = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        while True:
+            batch = self.poll()
+            if batch is not None:
+                return batch
+            if not self._follow or self._scan.finished:
+                raise StopIteration
+            self._clock.sleep(self._interval_ms / 1000)
+
+    def poll(self) -> pa.RecordBatch | None:
+        """The next batch, or None if there is nothing new."""
+        while True:
+            if self._batches is None and not self._open():
+                return None
+            assert self._batches is not None
+            batch = next(self._batches, None)
+            if batch is not None:
+                self._done["rows"] += batch.num_rows
+                return batch
+            self._batches = None
+            # The scan is behind the split, which is read now.
+            self._done = {"scan": self._scan.state(), "rows": 0}
+
+    def _open(self) -> bool:
+        """Begin the next split; False if there is none."""
+        plan = self._scan.plan(max_rows=1)
+        if plan is None:
+            self._done = {"scan": self._scan.state(), "rows": 0}
+        else:
+            self._done["scan"] = dict(plan.before)
+            self.snapshot_id = plan.snapshot_id
+            self._batches = _behind(self._reader.read(plan.splits[0]), self._done["rows"])
+        # Who asks for more has processed what they had, so a consumer's progress may be recorded.
+        self._scan.acknowledge(self._done["scan"])
+        return plan is not None
+
+
+def _behind(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """`batches` without the first `rows` rows."""
+    for batch in batches:
+        if rows >= batch.num_rows:
+            rows -= batch.num_rows
+            continue
+        yield batch.slice(rows)
+        rows = 0

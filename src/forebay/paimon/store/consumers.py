@@ -1,0 +1,68 @@
+"""Consumers: how far named streaming readers are (`consumer/consumer-<id>`), so that expiry leaves what they need."""
+
+from __future__ import annotations
+
+import json
+
+from forebay.base.errors import CorruptData, InvalidRequest, NotFound
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.paths import PathFactory
+
+_PREFIX = "consumer-"
+
+
+class ConsumerManager:
+    """The consumers of one branch. Thread-safe."""
+
+    def __init__(self, io: FileIO, paths: PathFactory) -> None:
+        self._io, self._paths = io, paths
+
+    def next_snapshot(self, consumer_id: str) -> int | None:
+        """The snapshot that the consumer reads next; None if there is no such consumer."""
+        _check_id(consumer_id)
+        try:
+            data = self._io.read(self._paths.consumer(consumer_id))
+        except NotFound:
+            return None
+        try:
+            return int(json.loads(data)["nextSnapshot"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise CorruptData(f"the file of consumer '{consumer_id}' is malformed: {e}") from e
+
+    def record(self, consumer_id: str, next_snapshot: int) -> None:
+        """Note that the consumer has finished all snapshots before `next_snapshot`."""
+        _check_id(consumer_id)
+        node = {"nextSnapshot": next_snapshot}
+        self._io.write(self._paths.consumer(consumer_id), json.dumps(node, indent=2).encode())
+
+    def delete(self, consumer_id: str) -> bool:
+        """Forget a consumer; False if there was none."""
+        _check_id(consumer_id)
+        return self._io.delete(self._paths.consumer(consumer_id))
+
+    def all(self) -> dict[str, int]:
+        """The next snapshot of each consumer."""
+        found = {}
+        for consumer_id, _ in self._files():
+            next_snapshot = self.next_snapshot(consumer_id)
+            if next_snapshot is not None:
+                found[consumer_id] = next_snapshot
+        return found
+
+    def least_next_snapshot(self) -> int | None:
+        """The earliest snapshot that some consumer still needs; None if there are no consumers."""
+        return min(self.all().values(), default=None)
+
+    def expire(self, before_ms: int) -> list[str]:
+        """Forget consumers that were last recorded before `before_ms` (milliseconds since the epoch); their ids."""
+        old = [consumer_id for consumer_id, modified in self._files() if modified is not None and modified < before_ms]
+        return [consumer_id for consumer_id in old if self.delete(consumer_id)]
+
+    def _files(self) -> list[tuple[str, int | None]]:
+        statuses = ((s.path.rpartition("/")[2], s.modified_ms) for s in self._io.list(self._paths.consumer_directory))
+        return sorted((name[len(_PREFIX) :], modified) for name, modified in statuses if name.startswith(_PREFIX))
+
+
+def _check_id(consumer_id: str) -> None:
+    if not consumer_id.strip() or "/" in consumer_id:
+        raise InvalidRequest(f"{consumer_id!r} cannot name a consumer: it must not be blank, nor hold a slash")

@@ -1,0 +1,44 @@
+"""What everybody who reads or writes one table needs: its files, paths, schema and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schemas import SchemaManager
+
+
+@dataclass(frozen=True)
+class TableContext:
+    """A table as its parts see it. `schema` is the version to read or write as; `schemas(id)` gives any version.
+
+    It pickles, for the workers of a distributed engine.
+    """
+
+    io: FileIO
+    paths: PathFactory
+    schema: TableSchema
+    schemas: Callable[[int], TableSchema]
+
+    @cached_property
+    def options(self) -> CoreOptions:
+        return CoreOptions(self.schema.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.io, self.paths.root, self.paths.branch, self.schema)
+
+    def with_schema(self, schema: TableSchema) -> TableContext:
+        """The same table, read or written under another schema or with other options."""
+        return replace(self, schema=schema)
+
+
+def _opened(io: FileIO, root: str, branch: str, schema: TableSchema) -> TableContext:
+    """A context on another worker: paths and schemas are found anew."""
+    paths = PathFactory.of(root, schema, branch)
+    return TableContext(io, paths, schema, SchemaManager(io, paths).schema)

@@ -1,0 +1,48 @@
+"""Locks for commits on file systems that cannot create a file atomically.
+
+A catalog that has one place for all (a database, a metastore) gives such a lock. On the local disk and on object
+stores with conditional writes none is needed.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.paimon.io.file_io import FileIO
+
+
+class CommitLock(Protocol):
+    """Keeps all other committers of one table out while it is held, on all machines."""
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Wait for the lock, hold it inside the `with` block. Raises `Unavailable` if waiting takes too long."""
+        ...
+
+
+@runtime_checkable
+class CatalogCommits(CommitLock, Protocol):
+    """A catalog whose server makes the snapshots of its tables; the lock of such a table, in which nobody waits."""
+
+    def create(self, io: FileIO, path: str, data: bytes) -> bool:
+        """As `FileIO.create`, by the server. Raises `UnsupportedOperation` for files that are none of its business."""
+        ...
+
+
+def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitLock | None) -> bool:
+    """`FileIO.create`, under `lock` if there is one, or by the catalog's server; False if the file exists.
+
+    Raises `UnsupportedOperation` if neither the file system nor a lock makes this safe.
+    """
+    if lock is None:
+        if not io.supports_atomic_create:
+            raise UnsupportedOperation(
+                f"{path}: this file system cannot create a file atomically, so two commits could overwrite each other; "
+                "use a catalog with a lock (metastore 'jdbc' or 'hive'), or a store with conditional writes"
+            )
+        return io.create(path, data)
+    if isinstance(lock, CatalogCommits):
+        return lock.create(io, path, data)
+    with lock.hold():
+        return io.create(path, data)

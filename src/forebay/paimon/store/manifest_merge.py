@@ -1,0 +1,114 @@
+"""Merging manifests, so that a snapshot names few of them.
+
+Every commit adds a manifest. A commit therefore first merges those of the snapshot before it:
+
+* Full, when the manifests that are small or hold deletions have together `manifest.full-compaction-threshold-size`:
+  all these are written anew with live files only. Large manifests without deletions stay, unless a file of theirs was
+  deleted.
+* Minor otherwise: neighbours are merged whenever they reach `manifest.target-file-size` together, and the rest if
+  there are `manifest.merge-min-count` of them. Deletions of files added further back are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.store.manifests import Identity, ManifestStore, merge_entries
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestMerge:
+    """The manifests `before` were replaced by `after`; `written` are the new ones among these."""
+
+    before: tuple[ManifestFileMeta, ...]
+    after: tuple[ManifestFileMeta, ...]
+    written: tuple[ManifestFileMeta, ...] = ()
+
+    def applied_to(self, current: Sequence[ManifestFileMeta]) -> tuple[ManifestFileMeta, ...] | None:
+        """`current` with `before` replaced, if `before` is still a part of it; else None.
+
+        Lets a commit that lost a race keep its merge: the winner usually only added manifests at the end.
+        """
+        size = len(self.before)
+        for start in range(len(current) - size + 1):
+            if tuple(current[start : start + size]) == self.before:
+                return (*current[:start], *self.after, *current[start + size :])
+        return None
+
+
+def merge_manifests(store: ManifestStore, manifests: Sequence[ManifestFileMeta], force: bool = False) -> ManifestMerge:
+    """Merge `manifests` if it is time. New manifests are written, old ones left alone (older snapshots need them).
+
+    `force` merges whatever can be merged, as a call for upkeep does. If this fails, what it wrote is deleted again.
+    """
+    options = store.options
+    merger = _Merger(store, options.manifest_target_file_size)
+    threshold = 1 if force else options.manifest_full_compaction_threshold_size
+    least = 2 if force else options.manifest_merge_min_count
+    try:
+        after = merger.full(manifests, threshold)
+        if after is None:
+            after = merger.minor(manifests, least)
+    except BaseException:
+        store.delete(m.file_name for m in merger.written)
+        raise
+    return ManifestMerge(tuple(manifests), tuple(after), tuple(merger.written))
+
+
+class _Merger:
+    def __init__(self, store: ManifestStore, target_size: int) -> None:
+        self._store, self._target_size = store, target_size
+        self.written: list[ManifestFileMeta] = []
+
+    def minor(self, manifests: Sequence[ManifestFileMeta], least: int) -> list[ManifestFileMeta]:
+        result: list[ManifestFileMeta] = []
+        group: list[ManifestFileMeta] = []
+        size = 0
+        for manifest in manifests:
+            group.append(manifest)
+            size += manifest.file_size
+            if size >= self._target_size:
+                result.extend(self._merge_group(group))
+                group, size = [], 0
+        result.extend(self._merge_group(group) if len(group) >= least else group)
+        return result
+
+    def _merge_group(self, group: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
+        if len(group) == 1:
+            return group
+        return self._write(merge_entries(self._store.entries(group)))
+
+    def full(self, manifests: Sequence[ManifestFileMeta], threshold: int) -> list[ManifestFileMeta] | None:
+        """The manifests after a full merge; None if it is not time for one, or there is nothing to gain."""
+        must_change = [m.num_deleted_files > 0 or m.file_size < self._target_size for m in manifests]
+        if sum(m.file_size for m, must in zip(manifests, must_change, strict=True) if must) < threshold:
+            return None
+        deleted = self._deleted_files(manifests)
+        kept: list[ManifestFileMeta] = []
+        entries: list[ManifestEntry] = []
+        merged_count = 0
+        for manifest, must in zip(manifests, must_change, strict=True):
+            if not must and not (deleted and self._holds_any(manifest, deleted)):
+                kept.append(manifest)
+                continue
+            merged_count += 1
+            entries.extend(self._store.read(manifest.file_name))
+        if merged_count <= 1 and not deleted:
+            return None
+        # A deletion without its addition would be left over only in a damaged table; live files are what counts.
+        live = [e for e in merge_entries(entries) if e.kind is FileKind.ADD]
+        return [*kept, *self._write(live)]
+
+    def _deleted_files(self, manifests: Sequence[ManifestFileMeta]) -> set[Identity]:
+        with_deletions = [m for m in manifests if m.num_deleted_files > 0]
+        return {e.identity for e in self._store.entries(with_deletions) if e.kind is FileKind.DELETE}
+
+    def _holds_any(self, manifest: ManifestFileMeta, identities: set[Identity]) -> bool:
+        return any(e.identity in identities for e in self._store.read(manifest.file_name))
+
+    def _write(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
+        written = self._store.write(entries)
+        self.written.extend(written)
+        return written

@@ -1,0 +1,237 @@
+"""Manifests and manifest lists of a table: reading with a cache, writing in files of the target size."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from forebay.base.errors import Conflict, ForebayError
+from forebay.paimon.format.binary_row import RowLayout, row_layout
+from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
+from forebay.paimon.format.manifests import (
+    Arities,
+    describe_manifest,
+    read_manifest,
+    read_manifest_list,
+    write_manifest,
+    write_manifest_list,
+)
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.options import MB, CoreOptions
+from forebay.paimon.store.paths import PathFactory
+
+T = TypeVar("T")
+Identity = tuple[Any, ...]
+
+CACHE_BYTES = 64 * MB
+"""How much memory decoded manifests may take, roughly."""
+
+_ENTRY_BYTES = 2_000
+"""Memory of a decoded entry, roughly: measured with statistics of eight columns."""
+
+_PROBE_ENTRIES = 1024
+"""So many entries are encoded first, to learn how many fill a file."""
+
+
+class _Cache:
+    """Decoded files by name, the least recently used ones dropped. Files never change, so it is never stale.
+
+    What alone fills more than the cache is not kept. Bytes are counted as entries times `_ENTRY_BYTES`.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str, load: Callable[[], bytes], parse: Callable[[bytes], list[T]]) -> list[T]:
+        with self._lock:
+            known = self._kept.get(name)
+            if known is not None:
+                self._kept.move_to_end(name)
+                return known[1]
+        parsed = parse(load())
+        size = (len(parsed) + 1) * _ENTRY_BYTES
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = (size, parsed)
+                self._bytes += size
+            while self._bytes > self._bytes_max and self._kept:
+                self._bytes -= self._kept.popitem(last=False)[1][0]
+        return parsed
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            dropped = self._kept.pop(name, None)
+            if dropped is not None:
+                self._bytes -= dropped[0]
+
+
+class ManifestStore:
+    """Reads and writes the manifests of a table. Thread-safe. What is read must not be changed: it is shared."""
+
+    def __init__(self, io: FileIO, paths: PathFactory, schema: TableSchema, cache_bytes: int = CACHE_BYTES) -> None:
+        self._io, self.paths, self.schema = io, paths, schema
+        self.options = CoreOptions(schema.options)
+        self.partitions = row_layout(schema.partition_fields)
+        self._arities = Arities(len(schema.partition_keys), len(schema.trimmed_primary_keys))
+        self._cache = _Cache(cache_bytes)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def read_list(self, name: str) -> list[ManifestFileMeta]:
+        """The manifests that a manifest list names."""
+        return self._cache.get(name, lambda: self._io.read(self.paths.manifest(name)), read_manifest_list)
+
+    def read(self, name: str) -> list[ManifestEntry]:
+        """The entries of a manifest."""
+        return self._cache.get(name, lambda: self._io.read(self.paths.manifest(name)), read_manifest)
+
+    def read_index(self, name: str | None) -> list[IndexManifestEntry]:
+        """The entries of an index manifest; none if there is no index manifest."""
+        if name is None:
+            return []
+        return self._cache.get(name, lambda: self._io.read(self.paths.manifest(name)), read_index_manifest)
+
+    def data_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
+        """The manifests whose entries, merged in order, are the data files of `snapshot`."""
+        return [*self.read_list(snapshot.base_manifest_list), *self.delta_manifests(snapshot)]
+
+    def delta_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
+        """The manifests of what `snapshot` itself changed."""
+        return self.read_list(snapshot.delta_manifest_list)
+
+    def changelog_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
+        """The manifests of the changelog files that came with `snapshot`."""
+        name = snapshot.changelog_manifest_list
+        return [] if name is None else self.read_list(name)
+
+    def entries(
+        self, manifests: Iterable[ManifestFileMeta], partitions: set[bytes] | None = None
+    ) -> Iterable[ManifestEntry]:
+        """The entries of `manifests`, in order; of some partitions only, if given."""
+        pruner = None if partitions is None else PartitionPruner(self.partitions, partitions)
+        for manifest in manifests:
+            if pruner is None:
+                yield from self.read(manifest.file_name)
+            elif pruner.may_be_in(manifest):
+                yield from (e for e in self.read(manifest.file_name) if e.partition in pruner.partitions)
+
+    def live_files(self, snapshot: Snapshot, partitions: set[bytes] | None = None) -> list[ManifestEntry]:
+        """The data files of `snapshot`; of some partitions only, if given."""
+        merged = merge_entries(self.entries(self.data_manifests(snapshot), partitions))
+        return [e for e in merged if e.kind is FileKind.ADD]
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def write(self, entries: Sequence[ManifestEntry]) -> list[ManifestFileMeta]:
+        """Write `entries` into new manifests of about `manifest.target-file-size`. No entries, no manifests.
+
+        If a write fails, what was written before is deleted again.
+        """
+        written: list[ManifestFileMeta] = []
+        try:
+            start, step = 0, min(len(entries), _PROBE_ENTRIES)
+            probing = True
+            while start < len(entries):
+                chunk = entries[start : start + step]
+                data = write_manifest(chunk, self._arities, self.options.manifest_compression)
+                fitting = max(1, self.options.manifest_target_file_size * len(chunk) // len(data))
+                fills = start + step >= len(entries) and fitting >= len(chunk)
+                if probing and not fills and fitting != step:
+                    probing, step = False, fitting
+                    continue
+                name = self.paths.new_manifest_name()
+                written.append(describe_manifest(name, len(data), chunk, self.partitions, self.schema.id))
+                self._io.write(self.paths.manifest(name), data)
+                start += len(chunk)
+        except BaseException:
+            self.delete(m.file_name for m in written)
+            raise
+        return written
+
+    def write_list(self, manifests: Sequence[ManifestFileMeta]) -> tuple[str, int]:
+        """Write a manifest list; its name and size."""
+        name = self.paths.new_manifest_list_name()
+        data = write_manifest_list(manifests, len(self.schema.partition_keys), self.options.manifest_compression)
+        self._write_file(name, data)
+        return name, len(data)
+
+    def write_index(self, entries: Sequence[IndexManifestEntry]) -> str:
+        """Write an index manifest; its name."""
+        name = self.paths.new_index_manifest_name()
+        data = write_index_manifest(entries, len(self.schema.partition_keys), self.options.manifest_compression)
+        self._write_file(name, data)
+        return name
+
+    def _write_file(self, name: str, data: bytes) -> None:
+        """Write a file; if that fails, or seems to, nothing of it stays."""
+        try:
+            self._io.write(self.paths.manifest(name), data)
+        except BaseException:
+            self.delete([name])
+            raise
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete manifests, lists or index manifests that nobody refers to; what cannot be deleted is an orphan."""
+        for name in names:
+            self._cache.forget(name)
+            delete_quietly(self._io, self.paths.manifest(name))
+
+
+class PartitionPruner:
+    """Says which manifests may have entries of some partitions, by the manifests' statistics of partitions."""
+
+    def __init__(self, layout: RowLayout, partitions: Iterable[bytes]) -> None:
+        self.partitions = frozenset(partitions)
+        self._layout = layout
+        self._values = [layout.decode(partition) for partition in self.partitions] if layout.fields else []
+
+    def may_be_in(self, manifest: ManifestFileMeta) -> bool:
+        """Whether the bounds of `manifest` leave room for one of the partitions."""
+        stats = manifest.partition_stats
+        width = len(self._layout.fields)
+        if width == 0 or len(stats.null_counts) != width:
+            return True
+        lows, highs = self._layout.decode(stats.min_values), self._layout.decode(stats.max_values)
+        return any(all(map(_within, values, lows, highs, stats.null_counts)) for values in self._values)
+
+
+def _within(value: Any, low: Any, high: Any, nulls: int | None) -> bool:
+    if value is None:
+        return nulls is None or nulls > 0
+    if low is None or high is None:
+        return nulls is None  # no value but nulls, or nothing known
+    return value != value or bool(low <= value <= high)
+
+
+def delete_quietly(io: FileIO, path: str) -> None:
+    """Delete a file that is not needed; if that fails it stays as an orphan, which orphan removal finds."""
+    with contextlib.suppress(ForebayError):
+        io.delete(path)
+
+
+def merge_entries(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+    """The net effect of `entries` in their order: additions that were not deleted, deletions of files added before.
+
+    Raises `Conflict` if a file is added or deleted twice.
+    """
+    merged: dict[Identity, ManifestEntry] = {}
+    for entry in entries:
+        identity = entry.identity
+        known = merged.get(identity)
+        if known is None:
+            merged[identity] = entry
+        elif known.kind is not entry.kind:
+            del merged[identity]
+        else:
+            done = "added" if entry.kind is FileKind.ADD else "deleted"
+            raise Conflict(f"file {entry.file.file_name} of bucket {entry.bucket} is {done} twice")
+    return list(merged.values())

@@ -1,0 +1,257 @@
+"""Names and places of a table's files.
+
+    <table>/schema/schema-<id>              <table>/[<partition>/]bucket-<b>/data-<uuid>-<n>.parquet
+    <table>/snapshot/snapshot-<id>          <table>/manifest/{manifest,manifest-list,index-manifest}-<uuid>-<n>
+    <table>/snapshot/{LATEST,EARLIEST}      <table>/index/index-<uuid>-<n>
+    <table>/changelog/changelog-<id>        <table>/statistics/stat-<uuid>-<n>
+    <table>/tag/tag-<name>                  <table>/consumer/consumer-<id>
+
+A branch has schema, snapshot, changelog, tag and consumer directories of its own in `<table>/branch/branch-<name>/`;
+data files and manifests are shared with the main branch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Iterable
+
+from forebay.base.errors import InvalidRequest
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
+from forebay.paimon.format.partition_path import partition_path, partition_spec
+from forebay.paimon.format.schema import DataField, TableSchema
+from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
+
+MAIN_BRANCH = "main"
+BUCKET_PREFIX = "bucket-"
+LATEST, EARLIEST = "LATEST", "EARLIEST"
+
+_TEXT_FORMATS = ("csv", "json", "text")
+_EXTENSIONS = {"gzip": "gz", "zstd": "zst", "snappy": "snappy", "lz4": "lz4", "bzip2": "bz2", "deflate": "deflate"}
+
+
+def join(*parts: str) -> str:
+    """A path of `parts`; empty ones are left out."""
+    return "/".join(part.rstrip("/") for part in parts if part)
+
+
+def new_uuid(ids: IdSource) -> str:
+    """A random UUID in its usual form."""
+    return str(uuid.UUID(hex=ids.token_hex(), version=4))
+
+
+class PathFactory:
+    """Where the files of one table, or of one of its branches, are. Thread-safe; names that it makes are unique."""
+
+    def __init__(
+        self,
+        root: str,
+        partition_fields: Iterable[DataField] = (),
+        options: CoreOptions | None = None,
+        branch: str = MAIN_BRANCH,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        self.root = root.rstrip("/") or "/"
+        self.partition_fields = tuple(partition_fields)
+        self.options = options or CoreOptions()
+        self.branch = branch or MAIN_BRANCH
+        self._ids = ids
+        self._layout = row_layout(self.partition_fields)
+        self._uuid = new_uuid(ids)
+        self._counters = {kind: itertools.count() for kind in ("manifest", "list", "index-manifest", "index", "stat")}
+        self._partitions: dict[bytes, str] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, root: str, schema: TableSchema, branch: str | None = None, ids: IdSource = SYSTEM_IDS) -> PathFactory:
+        """The paths of a table with `schema`; the branch is the schema's option unless given."""
+        options = CoreOptions(schema.options)
+        return cls(root, schema.partition_fields, options, branch or options.branch, ids)
+
+    def on_branch(self, branch: str) -> PathFactory:
+        """The same table's paths on another branch."""
+        return PathFactory(self.root, self.partition_fields, self.options, branch, self._ids)
+
+    # ---- metadata of the branch ------------------------------------------------------------------------------------
+
+    @property
+    def branch_root(self) -> str:
+        return self.root if self.branch == MAIN_BRANCH else self.branch_directory(self.branch)
+
+    def branch_directory(self, name: str) -> str:
+        return join(self.branches_directory, f"branch-{name}")
+
+    @property
+    def branches_directory(self) -> str:
+        return join(self.root, "branch")
+
+    @property
+    def schema_directory(self) -> str:
+        return join(self.branch_root, "schema")
+
+    def schema(self, schema_id: int) -> str:
+        return join(self.schema_directory, f"schema-{schema_id}")
+
+    @property
+    def snapshot_directory(self) -> str:
+        return join(self.branch_root, "snapshot")
+
+    def snapshot(self, snapshot_id: int) -> str:
+        return join(self.snapshot_directory, f"snapshot-{snapshot_id}")
+
+    def hint(self, directory: str, name: str) -> str:
+        """The hint file `name` (LATEST or EARLIEST) of a directory of snapshots or changelogs."""
+        return join(directory, name)
+
+    @property
+    def changelog_directory(self) -> str:
+        return join(self.branch_root, "changelog")
+
+    def changelog(self, snapshot_id: int) -> str:
+        return join(self.changelog_directory, f"changelog-{snapshot_id}")
+
+    @property
+    def tag_directory(self) -> str:
+        return join(self.branch_root, "tag")
+
+    def tag(self, name: str) -> str:
+        return join(self.tag_directory, f"tag-{name}")
+
+    @property
+    def consumer_directory(self) -> str:
+        return join(self.branch_root, "consumer")
+
+    def consumer(self, consumer_id: str) -> str:
+        return join(self.consumer_directory, f"consumer-{consumer_id}")
+
+    # ---- manifests, index files, statistics: shared by all branches ------------------------------------------------
+
+    @property
+    def manifest_directory(self) -> str:
+        return join(self.root, "manifest")
+
+    def manifest(self, name: str) -> str:
+        """A manifest, manifest list or index manifest by its name."""
+        return join(self.manifest_directory, name)
+
+    def new_manifest_name(self) -> str:
+        return self._new_name("manifest-", "manifest")
+
+    def new_manifest_list_name(self) -> str:
+        return self._new_name("manifest-list-", "list")
+
+    def new_index_manifest_name(self) -> str:
+        return self._new_name("index-manifest-", "index-manifest")
+
+    @property
+    def index_directory(self) -> str:
+        return join(self.root, "index")
+
+    def index_file(self, index: IndexFileMeta, partition: bytes, bucket: int) -> str:
+        """Where an index file of a bucket is."""
+        if index.external_path is not None:
+            return index.external_path
+        if self.options.index_file_in_data_file_dir:
+            return join(self.bucket_directory(partition, bucket), index.file_name)
+        return join(self.index_directory, index.file_name)
+
+    def new_index_file_name(self) -> str:
+        return self._new_name("index-", "index")
+
+    @property
+    def statistics_directory(self) -> str:
+        return join(self.root, "statistics")
+
+    def statistics(self, name: str) -> str:
+        return join(self.statistics_directory, name)
+
+    def new_statistics_name(self) -> str:
+        return self._new_name("stat-", "stat")
+
+    def _new_name(self, prefix: str, kind: str) -> str:
+        return f"{prefix}{self._uuid}-{next(self._counters[kind])}"
+
+    # ---- data files ------------------------------------------------------------------------------------------------
+
+    @property
+    def data_root(self) -> str:
+        return join(self.root, self.options.data_file_path_directory or "")
+
+    def partition_values(self, partition: bytes) -> dict[str, str]:
+        """Names and written values of a partition."""
+        return partition_spec(
+            self.partition_fields,
+            self._layout.decode(partition),
+            self.options.partition_default_name,
+            self.options.partition_legacy_name,
+        )
+
+    def partition_directory(self, partition: bytes) -> str:
+        """A partition's directory relative to the data root; empty in a table without partitions."""
+        if not self.partition_fields:
+            return ""
+        known = self._partitions.get(partition)
+        if known is None:
+            known = partition_path(self.partition_values(partition))
+            with self._lock:
+                self._partitions[partition] = known
+        return known
+
+    def bucket_directory(self, partition: bytes, bucket: int) -> str:
+        name = BUCKET_PREFIX + ("postpone" if bucket == POSTPONE_BUCKET else str(bucket))
+        return join(self.data_root, self.partition_directory(partition), name)
+
+    def data_file(self, partition: bytes, bucket: int, file: DataFileMeta) -> str:
+        """Where a data or changelog file is."""
+        return file.external_path or join(self.bucket_directory(partition, bucket), file.file_name)
+
+    def data_file_and_companions(self, partition: bytes, bucket: int, file: DataFileMeta) -> list[str]:
+        """The paths of a data file and of the extra files that live and die with it."""
+        path = self.data_file(partition, bucket, file)
+        return [path, *(join(path.rpartition("/")[0], extra) for extra in file.extra_files)]
+
+    def data_file_names(self) -> DataFileNames:
+        """A maker of names for one writer: one UUID, counting on."""
+        return DataFileNames(self.options, new_uuid(self._ids))
+
+
+class DataFileNames:
+    """Names of data and changelog files: `<prefix><uuid>-<n>.<format>`. Thread-safe."""
+
+    def __init__(self, options: CoreOptions, file_uuid: str) -> None:
+        self._options = options
+        self._uuid = file_uuid
+        self._count = itertools.count()
+
+    def data(self, file_format: str | None = None, compression: str | None = None) -> str:
+        """A new data file's name."""
+        o = self._options
+        return self._new(o.data_file_prefix, file_format or o.file_format, compression or o.file_compression)
+
+    def changelog(self, file_format: str | None = None, compression: str | None = None) -> str:
+        """A new changelog file's name."""
+        o = self._options
+        file_format = file_format or o.changelog_file_format or o.file_format
+        return self._new(
+            o.changelog_file_prefix, file_format, compression or o.changelog_file_compression or o.file_compression
+        )
+
+    def _new(self, prefix: str, file_format: str, compression: str) -> str:
+        short = _EXTENSIONS.get(compression.lower())
+        extension = f".{file_format}"
+        if short is not None and file_format in _TEXT_FORMATS:
+            extension = f".{file_format}.{short}"
+        elif short is not None and self._options.file_suffix_include_compression:
+            extension = f".{short}.{file_format}"
+        return f"{prefix}{self._uuid}-{next(self._count)}{extension}"
+
+
+def check_branch_name(name: str) -> None:
+    """Raise `InvalidRequest` for a name that no branch may have."""
+    if not name or not name.strip() or "/" in name or name == MAIN_BRANCH or name.isdigit():
+        raise InvalidRequest(
+            f"{name!r} cannot name a branch: it must not be blank, '{MAIN_BRANCH}' or a number, nor hold a slash"
+        )

@@ -1,0 +1,97 @@
+"""The schemas of one branch of a table: `schema/schema-0`, `schema-1`, ...; the latest one is in force.
+
+A schema file is created if its id is free, so that of two changes at once one wins and the other is applied anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import AlreadyExists, Conflict, NotFound
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.schema_json import format_schema, parse_schema
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.lock import CommitLock, create_exclusively
+from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schema_changes import SchemaChange, apply_changes
+
+_PREFIX = "schema-"
+_ATTEMPTS = 20
+
+
+class SchemaManager:
+    """Reads and writes the schemas of a branch. Thread-safe; schema files never change, so they are cached."""
+
+    def __init__(
+        self, io: FileIO, paths: PathFactory, lock: CommitLock | None = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._io, self._paths, self._lock, self._clock = io, paths, lock, clock
+        self._known: dict[int, TableSchema] = {}
+        self._guard = threading.Lock()
+
+    def schema(self, schema_id: int) -> TableSchema:
+        """Schema `schema_id`. Raises `NotFound`."""
+        known = self._known.get(schema_id)
+        if known is None:
+            known = parse_schema(self._io.read(self._paths.schema(schema_id)))
+            with self._guard:
+                self._known[schema_id] = known
+        return known
+
+    def ids(self) -> list[int]:
+        """The ids of all schemas, ascending."""
+        names = (status.path.rpartition("/")[2] for status in self._io.list(self._paths.schema_directory))
+        numbers = (name[len(_PREFIX) :] for name in names if name.startswith(_PREFIX))
+        return sorted(int(number) for number in numbers if number.isdigit())
+
+    def latest_id(self) -> int | None:
+        """The id of the latest schema; None if there is no table."""
+        known = max(self._known, default=None)
+        if known is not None and not self._io.exists(self._paths.schema(known + 1)):
+            return known
+        ids = self.ids()
+        return ids[-1] if ids else None
+
+    def latest(self) -> TableSchema:
+        """The schema in force. Raises `NotFound` if there is no table."""
+        latest_id = self.latest_id()
+        if latest_id is None:
+            raise NotFound(f"there is no Paimon table at {self._paths.root}")
+        return self.schema(latest_id)
+
+    def all(self) -> list[TableSchema]:
+        """All schemas, oldest first."""
+        return [self.schema(schema_id) for schema_id in self.ids()]
+
+    def create(self, schema: TableSchema) -> TableSchema:
+        """Make a table with `schema`, whose id must be 0. Raises `AlreadyExists` if there is a table."""
+        if self.ids() or not self._create_file(schema):
+            raise AlreadyExists(f"there is a table at {self._paths.root} already")
+        return schema
+
+    def change(self, changes: Sequence[SchemaChange], has_snapshots: bool = True) -> TableSchema:
+        """Apply `changes` in order to the latest schema, and write the result as a new one.
+
+        `has_snapshots`: the table holds data, which forbids changes of options that old data depends on. Raises
+        `InvalidRequest` naming a change that is not allowed, `Conflict` if others keep changing the schema meanwhile.
+        """
+        for _ in range(_ATTEMPTS):
+            before = self.latest()
+            after = apply_changes(before, changes, self._clock.now_ms(), has_snapshots)
+            if after is None:
+                return before
+            if self._create_file(after):
+                return after
+        raise Conflict(f"the schema of {self._paths.root} was changed by others {_ATTEMPTS} times meanwhile; try again")
+
+    def delete(self, schema_id: int) -> None:
+        """Delete a schema file (rollback of a schema change; branches)."""
+        self._io.delete(self._paths.schema(schema_id))
+        with self._guard:
+            self._known.pop(schema_id, None)
+
+    def _create_file(self, schema: TableSchema) -> bool:
+        path = self._paths.schema(schema.id)
+        return create_exclusively(self._io, path, format_schema(schema), self._lock)

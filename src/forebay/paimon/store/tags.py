@@ -1,0 +1,163 @@
+"""Tags: snapshots kept under a name (`tag/tag-<name>`), which expiry does not touch.
+
+A tag file is the snapshot's JSON, and for tags that live for a limited time when it was made and for how long.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.snapshot_json import snapshot_from_json, snapshot_to_json
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.paths import PathFactory
+
+TAG_PREFIX = "tag-"
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A named snapshot. `created` is local wall-clock time, as in Java; it expires at `created + retained`."""
+
+    name: str
+    snapshot: Snapshot
+    created: datetime.datetime | None = None
+    retained: datetime.timedelta | None = None
+
+    def is_expired(self, now: datetime.datetime) -> bool:
+        """Whether the tag's time is over at the local time `now`."""
+        return self.created is not None and self.retained is not None and self.created + self.retained < now
+
+
+class TagManager:
+    """The tags of one branch. Thread-safe."""
+
+    def __init__(self, io: FileIO, paths: PathFactory, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._io, self._paths, self._clock = io, paths, clock
+
+    def names(self) -> list[str]:
+        names = (status.path.rpartition("/")[2] for status in self._io.list(self._paths.tag_directory))
+        return sorted(name[len(TAG_PREFIX) :] for name in names if name.startswith(TAG_PREFIX))
+
+    def tag(self, name: str) -> Tag:
+        """The tag `name`. Raises `NotFound` with the names that there are."""
+        found = self.find(name)
+        if found is None:
+            raise NotFound(f"there is no tag '{name}'; tags are {', '.join(self.names()) or 'none'}")
+        return found
+
+    def find(self, name: str) -> Tag | None:
+        """The tag `name`, or None."""
+        _check_name(name)
+        try:
+            return _parse(name, self._io.read(self._paths.tag(name)))
+        except NotFound:
+            return None
+
+    def tags(self) -> list[Tag]:
+        """All tags, by snapshot and name."""
+        found = [tag for tag in map(self.find, self.names()) if tag is not None]
+        return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
+
+    def tagged_snapshots(self) -> list[Snapshot]:
+        """The snapshots that have tags, each once, oldest first."""
+        return list({tag.snapshot.id: tag.snapshot for tag in self.tags()}.values())
+
+    def create(
+        self, name: str, snapshot: Snapshot, retained_ms: int | None = None, ignore_existing: bool = False
+    ) -> None:
+        """Tag `snapshot`, for `retained_ms` milliseconds or for good. Raises `AlreadyExists`."""
+        _check_name(name)
+        if self._io.create(self._paths.tag(name), self._format(snapshot, retained_ms)):
+            return
+        if not ignore_existing:
+            raise AlreadyExists(f"there is a tag '{name}' already; replace it, or choose another name")
+
+    def replace(self, name: str, snapshot: Snapshot, retained_ms: int | None = None) -> None:
+        """Let the tag `name` mean `snapshot`. Raises `NotFound`."""
+        self.tag(name)
+        self._io.write(self._paths.tag(name), self._format(snapshot, retained_ms))
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Raises `NotFound`, or `AlreadyExists` if `new_name` is taken."""
+        _check_name(new_name)
+        self.tag(name)
+        if not self._io.create(self._paths.tag(new_name), self._io.read(self._paths.tag(name))):
+            raise AlreadyExists(f"there is a tag '{new_name}' already")
+        self._io.delete(self._paths.tag(name))
+
+    def delete(self, name: str) -> Tag | None:
+        """Delete the tag's file; the tag that it was, or None.
+
+        The files that only the tag kept alive stay: deleting them is the business of `forebay.paimon.maintain`.
+        """
+        found = self.find(name)
+        if found is not None:
+            self._io.delete(self._paths.tag(name))
+        return found
+
+    def expired(self) -> list[Tag]:
+        """Tags whose time is over."""
+        now = local_time(self._clock)
+        return [tag for tag in self.tags() if tag.is_expired(now)]
+
+    def _format(self, snapshot: Snapshot, retained_ms: int | None) -> bytes:
+        node = snapshot_to_json(snapshot)
+        if retained_ms is not None:
+            created = local_time(self._clock)
+            parts = [created.year, created.month, created.day, created.hour, created.minute, created.second]
+            node["tagCreateTime"] = [*parts, created.microsecond * 1000]
+            node["tagTimeRetained"] = retained_ms / 1000
+        return json.dumps(node, indent=2, ensure_ascii=False).encode()
+
+
+def local_time(clock: Clock) -> datetime.datetime:
+    """The local wall-clock time, without a zone, as Java's LocalDateTime."""
+    return datetime.datetime.fromtimestamp(clock.now_ms() / 1000)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or "/" in name:
+        raise InvalidRequest(f"{name!r} cannot name a tag: it must not be blank, nor hold a slash")
+
+
+def _parse(name: str, data: bytes) -> Tag:
+    try:
+        node = json.loads(data)
+        return Tag(name, snapshot_from_json(node), _time(node.get("tagCreateTime")), _span(node.get("tagTimeRetained")))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise CorruptData(f"the file of tag '{name}' is malformed: {type(e).__name__} {e}") from e
+
+
+def _time(value: Any) -> datetime.datetime | None:
+    """A LocalDateTime as Jackson writes it: [year, month, day, hour, minute, second, nanosecond], the last ones absent
+    when 0; or ISO 8601."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return datetime.datetime.fromisoformat(value).replace(tzinfo=None)
+    year, month, day, hour, minute, second, nanos = [*value, 0, 0, 0, 0][:7]
+    return datetime.datetime(year, month, day, hour, minute, second, nanos // 1000)
+
+
+def _span(value: Any) -> datetime.timedelta | None:
+    """A Duration as Jackson writes it (seconds), or ISO 8601 ("PT24H")."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return datetime.timedelta(seconds=value)
+    days, _, rest = value.removeprefix("P").partition("T")
+    seconds = float(days.removesuffix("D") or 0) * 86_400
+    number = ""
+    for letter in rest:
+        if letter in "HMS":
+            seconds += float(number) * {"H": 3600, "M": 60, "S": 1}[letter]
+            number = ""
+        else:
+            number += letter
+    return datetime.timedelta(seconds=seconds)

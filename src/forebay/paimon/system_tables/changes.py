@@ -1,0 +1,89 @@
+"""System tables that show a table's rows in another way: with row kinds, as a binlog, or read-optimized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.paimon.read.batch_modes import BatchScan
+from forebay.paimon.read.change_reader import ChangeReader
+from forebay.paimon.read.changes import ChangePlanner
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+from forebay.paimon.system_tables.metadata import chosen_snapshot
+
+ROW_KIND = "rowkind"
+
+
+def audit_log(table: TableContext) -> pa.RecordBatchReader:
+    """Column `rowkind` and the table's columns: of the state, with the last kind of each key (deleted ones too, until
+    they are compacted away), or of the changes that options such as `incremental-between` choose."""
+    reader = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
+    return pa.RecordBatchReader.from_batches(reader.schema, _changes(table, reader))
+
+
+def binlog(table: TableContext) -> pa.RecordBatchReader:
+    """As `audit_log`, but each column holds a list: of an update the values before and after, else the one value."""
+    reader = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
+    schema = binlog_schema(reader.schema)
+    return pa.RecordBatchReader.from_batches(schema, packed(_changes(table, reader), schema))
+
+
+def _changes(table: TableContext, reader: ChangeReader) -> Iterator[pa.RecordBatch]:
+    snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
+    scan = BatchScan(table, snapshots, manifests, TagManager(table.io, table.paths))
+    for split in scan.plan(ScanFilter.of(table.schema, None)).splits:
+        yield from reader.read(split, keep_deletes=True)
+
+
+def binlog_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a binlog of changes with `schema`."""
+    lists = [pa.field(f.name, pa.list_(pa.field("item", f.type)), f.nullable) for f in list(schema)[1:]]
+    return pa.schema([schema.field(0), *lists])
+
+
+def packed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Changes as a binlog: a -U and the +U behind it become one row of kind +U. Columns are not copied."""
+    waiting: pa.RecordBatch | None = None  # a -U at the end of a batch
+    for batch in batches:
+        if waiting is not None:
+            both = [pa.concat_arrays([a, b]) for a, b in zip(waiting.columns, batch.columns, strict=True)]
+            batch, waiting = pa.RecordBatch.from_arrays(both, schema=batch.schema), None
+        if batch.column(0)[-1].as_py() == "-U":
+            waiting, batch = batch.slice(batch.num_rows - 1), batch.slice(0, batch.num_rows - 1)
+        if batch.num_rows:
+            yield _packed(batch, schema)
+    if waiting is not None:
+        yield _packed(waiting, schema)
+
+
+def _packed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    kinds = np.asarray(batch.column(0).to_pylist())
+    is_second = np.zeros(len(kinds), bool)
+    is_second[1:] = (kinds[:-1] == "-U") & (kinds[1:] == "+U")
+    starts = np.flatnonzero(~is_second)
+    offsets = pa.array(np.append(starts, len(kinds)), pa.int32())
+    lasts = np.append(starts[1:], len(kinds)) - 1
+    lists = [
+        pa.ListArray.from_arrays(offsets, column, type=field.type)
+        for column, field in zip(batch.columns[1:], list(schema)[1:], strict=True)
+    ]
+    return pa.RecordBatch.from_arrays([batch.column(0).take(pa.array(lasts)), *lists], schema=schema)
+
+
+def read_optimized(table: TableContext, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    """The rows as of the last full compaction: of primary-key tables only files of the top level, which need no
+    merging; of append tables everything."""
+    top = table.options.num_levels - 1
+    snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
+    keep = (lambda e: e.file.level == top) if table.schema.has_primary_key else None
+    planner = ChangePlanner(table, snapshots, manifests, keep)
+    plan = planner.plan(chosen_snapshot(table))
+    reader = SplitReader(table, columns)
+    return pa.RecordBatchReader.from_batches(reader.schema, (b for split in plan.splits for b in reader.read(split)))

@@ -1,0 +1,247 @@
+"""System tables about a table's metadata: what was committed, tagged, branched, consumed, and with which schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import NotFound
+from forebay.paimon.format.local_time import local_millis
+from forebay.paimon.format.schema_json import format_field
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.maintain.analyze import columns_json, read_statistics
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+from forebay.paimon.system_tables.text import duration_text, row_text
+
+TIME = pa.timestamp("ms")
+
+
+def schema_of(*columns: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
+    """An Arrow schema; columns with a third value True may be null."""
+    return pa.schema([pa.field(c[0], c[1], nullable=len(c) == 3) for c in columns])
+
+
+_TEXT, _LONG = pa.string(), pa.int64()
+
+SNAPSHOTS = schema_of(
+    ("snapshot_id", _LONG),
+    ("schema_id", _LONG),
+    ("commit_user", _TEXT),
+    ("commit_identifier", _LONG),
+    ("commit_kind", _TEXT),
+    ("commit_time", TIME),
+    ("base_manifest_list", _TEXT),
+    ("delta_manifest_list", _TEXT),
+    ("changelog_manifest_list", _TEXT, True),
+    ("total_record_count", _LONG, True),
+    ("delta_record_count", _LONG, True),
+    ("changelog_record_count", _LONG, True),
+    ("watermark", _LONG, True),
+    ("next_row_id", _LONG, True),
+    ("operation", _TEXT, True),
+    ("writer_version", _TEXT, True),
+)
+SCHEMAS = schema_of(
+    ("schema_id", _LONG),
+    ("fields", _TEXT),
+    ("partition_keys", _TEXT),
+    ("primary_keys", _TEXT),
+    ("options", _TEXT),
+    ("comment", _TEXT, True),
+    ("update_time", TIME),
+)
+OPTIONS = schema_of(("key", _TEXT), ("value", _TEXT))
+MANIFESTS = schema_of(
+    ("file_name", _TEXT),
+    ("file_size", _LONG),
+    ("num_added_files", _LONG),
+    ("num_deleted_files", _LONG),
+    ("schema_id", _LONG),
+    ("min_partition_stats", _TEXT, True),
+    ("max_partition_stats", _TEXT, True),
+    ("min_row_id", _LONG, True),
+    ("max_row_id", _LONG, True),
+)
+TAGS = schema_of(
+    ("tag_name", _TEXT),
+    ("snapshot_id", _LONG),
+    ("schema_id", _LONG),
+    ("commit_time", TIME),
+    ("record_count", _LONG, True),
+    ("create_time", TIME, True),
+    ("time_retained", _TEXT, True),
+)
+BRANCHES = schema_of(("branch_name", _TEXT), ("create_time", TIME))
+CONSUMERS = schema_of(("consumer_id", _TEXT), ("next_snapshot_id", _LONG))
+STATISTICS = schema_of(
+    ("snapshot_id", _LONG),
+    ("schema_id", _LONG),
+    ("mergedRecordCount", _LONG, True),
+    ("mergedRecordSize", _LONG, True),
+    ("colstat", _TEXT, True),
+)
+
+
+def snapshots(table: TableContext) -> pa.Table:
+    """The snapshots, oldest first."""
+    return _table(SNAPSHOTS, map(_snapshot, SnapshotManager(table.io, table.paths).snapshots()))
+
+
+def _snapshot(s: Snapshot) -> dict[str, Any]:
+    return {
+        "snapshot_id": s.id,
+        "schema_id": s.schema_id,
+        "commit_user": s.commit_user,
+        "commit_identifier": s.commit_identifier,
+        "commit_kind": str(s.commit_kind),
+        "commit_time": local_millis(s.time_millis),
+        "base_manifest_list": s.base_manifest_list,
+        "delta_manifest_list": s.delta_manifest_list,
+        "changelog_manifest_list": s.changelog_manifest_list,
+        "total_record_count": s.total_record_count,
+        "delta_record_count": s.delta_record_count,
+        "changelog_record_count": s.changelog_record_count,
+        "watermark": s.watermark,
+        "next_row_id": s.next_row_id,
+        "operation": s.operation,
+        "writer_version": s.writer_version,
+    }
+
+
+def schemas(table: TableContext) -> pa.Table:
+    """All versions of the schema, oldest first."""
+    found = SchemaManager(table.io, table.paths).all()
+    return _table(
+        SCHEMAS,
+        (
+            {
+                "schema_id": s.id,
+                "fields": _json([format_field(f) for f in s.fields]),
+                "partition_keys": _json(list(s.partition_keys)),
+                "primary_keys": _json(list(s.primary_keys)),
+                "options": _json(dict(s.options)),
+                "comment": s.comment,
+                "update_time": local_millis(s.time_millis),
+            }
+            for s in found
+        ),
+    )
+
+
+def options(table: TableContext) -> pa.Table:
+    """The table's options, those that were set."""
+    return _table(OPTIONS, ({"key": k, "value": v} for k, v in table.schema.options.items()))
+
+
+def manifests(table: TableContext) -> pa.Table:
+    """The manifests of the latest snapshot (or of the one that option `scan.snapshot-id` or a tag names)."""
+    store = ManifestStore(table.io, table.paths, table.schema)
+    snapshot = chosen_snapshot(table)
+    fields, layout = table.schema.partition_fields, store.partitions
+    found = []
+    for m in () if snapshot is None else store.data_manifests(snapshot):
+        known = len(m.partition_stats.null_counts) == len(fields)
+        low, high = (
+            row_text(fields, layout.decode(bound)) if known else None
+            for bound in (m.partition_stats.min_values, m.partition_stats.max_values)
+        )
+        found.append(
+            {
+                "file_name": m.file_name,
+                "file_size": m.file_size,
+                "num_added_files": m.num_added_files,
+                "num_deleted_files": m.num_deleted_files,
+                "schema_id": m.schema_id,
+                "min_partition_stats": low,
+                "max_partition_stats": high,
+                "min_row_id": m.min_row_id,
+                "max_row_id": m.max_row_id,
+            }
+        )
+    return _table(MANIFESTS, found)
+
+
+def tags(table: TableContext) -> pa.Table:
+    """The tags, by name."""
+    found = TagManager(table.io, table.paths).tags()
+    return _table(
+        TAGS,
+        (
+            {
+                "tag_name": t.name,
+                "snapshot_id": t.snapshot.id,
+                "schema_id": t.snapshot.schema_id,
+                "commit_time": local_millis(t.snapshot.time_millis),
+                "record_count": t.snapshot.total_record_count,
+                "create_time": t.created,
+                "time_retained": None if t.retained is None else duration_text(t.retained),
+            }
+            for t in sorted(found, key=lambda t: t.name)
+        ),
+    )
+
+
+def branches(table: TableContext) -> pa.Table:
+    """The branches but main, and when they were made."""
+    manager = BranchManager(table.io, table.paths)
+    made = {}
+    for status in table.io.list(table.paths.branches_directory):
+        made[status.path.rstrip("/").rpartition("/")[2].removeprefix("branch-")] = status.modified_ms or 0
+    rows = ({"branch_name": n, "create_time": local_millis(made.get(n, 0))} for n in manager.names())
+    return _table(BRANCHES, rows)
+
+
+def consumers(table: TableContext) -> pa.Table:
+    """The consumers, and which snapshots they read next."""
+    found = ConsumerManager(table.io, table.paths).all()
+    return _table(CONSUMERS, ({"consumer_id": k, "next_snapshot_id": v} for k, v in found.items()))
+
+
+def statistics(table: TableContext) -> pa.Table:
+    """What ANALYZE found last; empty if it never ran, or the schema has changed since."""
+    snapshot = chosen_snapshot(table)
+    if snapshot is None or snapshot.statistics is None:
+        return _table(STATISTICS, ())
+    s = read_statistics(table.io, table.paths, snapshot.statistics)
+    row = {
+        "snapshot_id": s.snapshot_id,
+        "schema_id": s.schema_id,
+        "mergedRecordCount": s.merged_record_count,
+        "mergedRecordSize": s.merged_record_size,
+        "colstat": json.dumps(columns_json(s.columns), indent=2, separators=(",", " : "), ensure_ascii=False),
+    }
+    return _table(STATISTICS, [row])
+
+
+def chosen_snapshot(table: TableContext) -> Snapshot | None:
+    """The snapshot that the table's options name, else the latest. Raises `NotFound`."""
+    o = table.options
+    manager, named = SnapshotManager(table.io, table.paths), TagManager(table.io, table.paths)
+    if o.scan_snapshot_id is not None:
+        try:
+            return manager.snapshot(o.scan_snapshot_id)
+        except NotFound:
+            tagged = [s for s in named.tagged_snapshots() if s.id == o.scan_snapshot_id]
+            if not tagged:
+                raise
+            return tagged[0]
+    if o.scan_tag_name is not None:
+        return named.tag(o.scan_tag_name).snapshot
+    return manager.latest()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _table(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(row) for row in rows], schema)

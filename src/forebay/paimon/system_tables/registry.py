@@ -1,0 +1,78 @@
+"""System tables by name: `table.system("snapshots").read()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.paimon.read.change_reader import ChangeReader
+from forebay.paimon.read.stream import StreamScan
+from forebay.paimon.read.table_stream import TableStream
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.system_tables import changes, files, metadata
+
+_METADATA: dict[str, Callable[[TableContext], pa.Table]] = {
+    "snapshots": metadata.snapshots,
+    "schemas": metadata.schemas,
+    "options": metadata.options,
+    "manifests": metadata.manifests,
+    "files": files.files,
+    "partitions": files.partitions,
+    "buckets": files.buckets,
+    "tags": metadata.tags,
+    "branches": metadata.branches,
+    "consumers": metadata.consumers,
+    "statistics": metadata.statistics,
+}
+_ROWS: dict[str, Callable[[TableContext], pa.RecordBatchReader]] = {
+    "audit_log": changes.audit_log,
+    "binlog": changes.binlog,
+    "ro": changes.read_optimized,
+}
+
+NAMES = (*_METADATA, *_ROWS)
+"""The system tables that there are."""
+
+
+class SystemTable:
+    """One system table of one table. Columns and types are those of Java Paimon."""
+
+    def __init__(self, name: str, table: TableContext, clock: Clock = SYSTEM_CLOCK) -> None:
+        if name not in NAMES:
+            raise NotFound(f"there is no system table '{name}'; there are {', '.join(NAMES)}")
+        self.name = name
+        self._table, self._clock = table, clock
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The rows, with these columns or all."""
+        if self.name in _METADATA:
+            reader: pa.RecordBatchReader = _METADATA[self.name](self._table).to_reader()
+        else:
+            reader = _ROWS[self.name](self._table)
+        if columns is None:
+            return reader
+        for column in columns:
+            if column not in reader.schema.names:
+                raise InvalidRequest(f"'{self.name}' has no column '{column}'; it has {', '.join(reader.schema.names)}")
+        schema = pa.schema([reader.schema.field(c) for c in columns])
+        return pa.RecordBatchReader.from_batches(schema, (b.select(list(columns)) for b in reader))
+
+    def stream(self, state: Mapping[str, Any] | None = None, follow: bool = True) -> TableStream:
+        """The changes as they are committed; of `audit_log`."""
+        if self.name != "audit_log":
+            raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' can")
+        snapshots = SnapshotManager(self._table.io, self._table.paths)
+        manifests = ManifestStore(self._table.io, self._table.paths, self._table.schema)
+        scan = StreamScan(self._table, snapshots, manifests, clock=self._clock)
+        reader = ChangeReader(self._table, kind_column=changes.ROW_KIND, kind_first=True)
+        interval = self._table.options.continuous_discovery_interval_ms
+        stream = TableStream(scan, reader, follow=follow, interval_ms=interval, clock=self._clock)
+        if state is not None:
+            stream.restore(state)
+        return stream

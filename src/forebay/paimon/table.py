@@ -1,0 +1,422 @@
+"""A table, as users handle it: one call to read it, one to write it; the parts for those who need more.
+
+    table.write(rows)                                   # one commit; upserts in a primary-key table
+    table.delete([{"id": 7}])
+    table.read(columns=["id", "name"], filter=col("id") > 5, limit=10).read_all()
+
+`new_write` and `new_commit` are the two halves of a write for engines with several workers; `scan` and `split_reader`
+those of a read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.metadata.predicate import Predicate
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.compact.clustering import SortOrder
+from forebay.paimon.compact.dedicated import commit_with_compaction, compact_table
+from forebay.paimon.compact.precommit import precommit
+from forebay.paimon.compact.rescale import rescale_partitions
+from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
+from forebay.paimon.compact.writing import TableWriteCompaction
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.lookup.lookup import Lookup
+from forebay.paimon.maintain.analyze import Statistics
+from forebay.paimon.maintain.expire import Expired
+from forebay.paimon.maintain.maintenance import Maintenance
+from forebay.paimon.maintain.orphans import Orphans
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.batch_modes import chooses_snapshot
+from forebay.paimon.read.facade import open_stream, read_by_options, snapshot_by_options
+from forebay.paimon.read.planner import Plan, Planner
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.read.table_stream import TableStream
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.lock import CatalogCommits, CommitLock
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
+from forebay.paimon.store.schema_changes import SchemaChange, SetOption
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+from forebay.paimon.system_tables.registry import SystemTable
+from forebay.paimon.write.table_write import TableWrite
+
+Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
+
+
+class Table:
+    """One branch of a table. Reading is thread-safe; what an instance knows of the schema is fixed when it is made."""
+
+    def __init__(
+        self,
+        io: FileIO,
+        root: str,
+        *,
+        name: str = "",
+        branch: str = MAIN_BRANCH,
+        options: Mapping[str, str] | None = None,
+        lock: CommitLock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        """The table at `root`. `options` replace the table's own for this instance (Paimon's dynamic options)."""
+        self._io, self._root, self._lock, self._clock, self._ids = io, root, lock, clock, ids
+        self.name = name or root
+        bare = PathFactory(root, branch=branch, ids=ids)
+        self.schemas = SchemaManager(io, bare, lock, clock)
+        latest = self.schemas.latest()
+        self._overrides = dict(options or {})
+        self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
+        self.paths = PathFactory.of(root, self.schema, branch, ids)
+        self.snapshots = SnapshotManager(io, self.paths)
+        self.manifests = ManifestStore(io, self.paths, self.schema)
+        self.tags = TagManager(io, self.paths, clock)
+        self.context = TableContext(io, self.paths, self.schema, self.schemas.schema)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, schema {self.schema.id}, {len(self.schema.fields)} columns)"
+
+    @property
+    def options(self) -> CoreOptions:
+        return self.context.options
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of what `read` yields without `columns`."""
+        return self.split_reader().schema
+
+    def on_branch(self, branch: str) -> Table:
+        """The same table's branch `branch`."""
+        return Table(
+            self._io, self._root, name=self.name, branch=branch, options=self._overrides, lock=self._lock,
+            clock=self._clock, ids=self._ids,
+        )  # fmt: skip
+
+    def with_options(self, options: Mapping[str, str]) -> Table:
+        """The same table with some options replaced for this instance, under its latest schema."""
+        return Table(
+            self._io, self._root, name=self.name, branch=self.paths.branch, options={**self._overrides, **options},
+            lock=self._lock, clock=self._clock, ids=self._ids,
+        )  # fmt: skip
+
+    def refreshed(self) -> Table:
+        """The same table under its latest schema."""
+        return self.with_options({})
+
+    def alter(self, changes: Sequence[SchemaChange]) -> Table:
+        """Change the schema; the table under the new one."""
+        self.schemas.change(changes, has_snapshots=self.snapshots.latest_id() is not None)
+        return self.refreshed()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+        limit: int | None = None,
+        *,
+        snapshot: int | None = None,
+        tag: str | None = None,
+        timestamp_ms: int | None = None,
+        watermark: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows of one snapshot: the latest, or the one named by at most one of the last four arguments.
+
+        Without these, options such as `scan.mode` or `incremental-between` (see `with_options`) choose. `columns` may
+        name fields of nested rows (`address.city`). Under time travel columns are those that the table had then.
+        """
+        travels = any(v is not None for v in (snapshot, tag, timestamp_ms, watermark))
+        if not travels and chooses_snapshot(self.options):
+            return read_by_options(self.context, self.snapshots, self.manifests, self.tags, columns, filter, limit)
+        chosen = self._chosen_snapshot(snapshot, tag, timestamp_ms, watermark)
+        context = self._context_of(chosen) if travels and chosen is not None else self.context
+        scan_filter = ScanFilter.of(context.schema, filter)
+        plan = Planner(context, self.snapshots, self.manifests).plan(chosen, scan_filter, limit)
+        reader = SplitReader(context, columns, scan_filter)
+        return pa.RecordBatchReader.from_batches(reader.schema, _rows(reader, plan, limit))
+
+    def stream(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+        *,
+        scan_mode: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        buckets: Collection[int] | None = None,
+        follow: bool = True,
+    ) -> TableStream:
+        """Changes as they are committed: batches with column `_row_kind` (+I, -U, +U, -D).
+
+        `scan_mode` says where to begin (option `scan.mode`; by default with all rows of the latest snapshot);
+        `state`, taken from an earlier stream, goes on exactly there. `buckets`: read these only, so that several
+        readers can share the work. Without `follow` the stream ends when it has caught up.
+        """
+        options = {**self.schema.options, **({} if scan_mode is None else {"scan.mode": scan_mode})}
+        return open_stream(
+            self.context.with_schema(self.schema.with_options(options)), self.snapshots, self.manifests,
+            columns=columns, predicate=filter, buckets=buckets, state=state, follow=follow, clock=self._clock,
+        )  # fmt: skip
+
+    def lookup(self, columns: Sequence[str] | None = None, directory: str | None = None) -> Lookup:
+        """Finds rows by primary key, with local copies in memory and below `directory`; follows new snapshots.
+
+        Close it, or use it in a `with` block. For primary-key tables.
+        """
+        return Lookup(
+            self.context, self.snapshots, self.manifests, columns=columns, directory=directory, clock=self._clock
+        )
+
+    def system(self, name: str) -> SystemTable:
+        """A system table: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches,
+        consumers, statistics, audit_log, binlog, ro. Raises `NotFound`."""
+        return SystemTable(name, self.context, self._clock)
+
+    def scan(
+        self,
+        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+        limit: int | None = None,
+        *,
+        snapshot: int | None = None,
+    ) -> Plan:
+        """What a read consists of, split by split, for engines that read with several workers."""
+        chosen = self._chosen_snapshot(snapshot, None, None, None)
+        return self.planner().plan(chosen, ScanFilter.of(self.schema, filter), limit)
+
+    def planner(self) -> Planner:
+        return Planner(self.context, self.snapshots, self.manifests)
+
+    def split_reader(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+    ) -> SplitReader:
+        """A reader of the splits of `scan`; give it the same filter."""
+        return SplitReader(self.context, columns, ScanFilter.of(self.schema, filter))
+
+    def _chosen_snapshot(
+        self, snapshot: int | None, tag: str | None, timestamp_ms: int | None, watermark: int | None
+    ) -> Snapshot | None:
+        given = [v for v in (snapshot, tag, timestamp_ms, watermark) if v is not None]
+        if len(given) > 1:
+            raise InvalidRequest("name one of snapshot, tag, timestamp_ms and watermark, not several")
+        if not given:
+            if chooses_snapshot(self.options):
+                return snapshot_by_options(self.context, self.snapshots, self.manifests, self.tags)
+            return self.snapshots.latest()
+        if snapshot is not None:
+            return self.snapshots.snapshot(snapshot)
+        if tag is not None:
+            return self.tags.tag(tag).snapshot
+        if timestamp_ms is not None:
+            return self.planner().at_timestamp(timestamp_ms)
+        assert watermark is not None
+        return self.planner().at_watermark(watermark)
+
+    def _context_of(self, snapshot: Snapshot) -> TableContext:
+        """The table under the schema of `snapshot`, with the options of now."""
+        then = self.schemas.schema(snapshot.schema_id)
+        return self.context.with_schema(then.with_options(self.schema.options))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, data: Any, kinds: Any = None) -> Snapshot | None:
+        """Write rows in one commit; the snapshot, or None if there were none.
+
+        In a primary-key table rows replace or change those with the same key, as its merge engine says. `kinds` may
+        give row kinds (+I, -U, +U, -D).
+        """
+        return self._write(lambda w: w.write(data, kinds))
+
+    def upsert(self, data: Any) -> Snapshot | None:
+        """Insert rows, or update those whose keys are there. For primary-key tables."""
+        if not self.schema.has_primary_key:
+            raise InvalidRequest(f"{self.name} has no primary key by which rows could be updated; use write")
+        return self.write(data)
+
+    def delete(self, keys: Any) -> Snapshot | None:
+        """Delete the rows with these keys, in one commit. For primary-key tables."""
+        return self._write(lambda w: w.delete(keys))
+
+    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> Snapshot | None:
+        """Replace the table, `partition`, or (in partitioned tables, if neither is said) the partitions written to."""
+        dynamic = False if partition is not None else None
+        made = self._commit(
+            lambda w: w.write(data),
+            lambda commit, messages: commit.overwrite(messages, partition, dynamic=dynamic),
+            replaces=True,
+        )
+        return made[0] if made else None
+
+    def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
+        """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
+        compaction = (
+            None
+            if self.options.write_only
+            else TableWriteCompaction(self.context, self.snapshots, self.manifests, self._clock)
+        )
+        return TableWrite(self.context, self.snapshots, self.manifests, self._clock, ignore_existing, compaction)
+
+    def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:
+        """The committing half. A stream gives its own `user`, and keeps it."""
+        return FileStoreCommit(
+            self._io,
+            self.paths,
+            self.schema,
+            user or self._ids.token_hex(),
+            lock=self._lock,
+            clock=self._clock,
+            ids=self._ids,
+            ignore_empty=ignore_empty,
+            manifests=self.manifests,
+        )
+
+    # -- upkeep -------------------------------------------------------------------------------------------------------
+
+    def maintenance(self) -> Maintenance:
+        """All upkeep; the methods below are its most used parts."""
+        return Maintenance(self.context, self.manifests, self.new_commit, self._clock)
+
+    def expire_snapshots(
+        self, retain_min: int | None = None, retain_max: int | None = None, older_than_ms: int | None = None
+    ) -> Expired:
+        """Delete old snapshots, and the files that nothing else needs; by default as the table's options say."""
+        return self.maintenance().expire_snapshots(retain_min, retain_max, older_than_ms)
+
+    def expire_partitions(self, time_ms: int | None = None) -> list[dict[str, Any]]:
+        """Drop partitions older than `time_ms`, by default as the table's options say; their values."""
+        return self.maintenance().expire_partitions(time_ms)
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag, and the files that only it needs. Raises `NotFound`."""
+        self.maintenance().delete_tag(name)
+
+    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
+        """Delete files that nothing refers to, and that are older than a day or than `older_than_ms`."""
+        return self.maintenance().remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def rollback_to(
+        self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None
+    ) -> Snapshot:
+        """Make an older snapshot the latest again: all behind it is dropped. Nobody may commit meanwhile."""
+        if isinstance(self._lock, CatalogCommits):
+            raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
+        return self.maintenance().rollback_to(snapshot=snapshot, tag=tag, timestamp_ms=timestamp_ms)
+
+    def analyze(self, columns: Sequence[str] = ()) -> Statistics | None:
+        """Collect statistics of the table, and of `columns`, for planners of queries."""
+        return self.maintenance().analyze(columns)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _write(self, write: Callable[[TableWrite], object]) -> Snapshot | None:
+        made = self._commit(write, lambda commit, messages: commit.commit(messages))
+        return made[0] if made else None
+
+    def _commit(self, write: Callable[[TableWrite], object], commit: Commit, replaces: bool = False) -> list[Snapshot]:
+        with self.new_write(ignore_existing=replaces) as writer:
+            write(writer)
+            messages = writer.prepare_commit()
+        if self.options.precommit_compact and not self.schema.has_primary_key:
+            messages = precommit(self.context, messages, self._clock)
+        committer = self.new_commit()
+        try:
+            made = commit_with_compaction(committer, messages, lambda rows: commit(committer, rows))
+        except (Conflict, InvalidRequest):  # nothing was committed; after other errors that is not known
+            committer.abort(messages)
+            raise
+        if made:
+            self.maintenance().after_commit()
+        return made
+
+    # -- compacting ---------------------------------------------------------------------------------------------------
+
+    def compact(
+        self,
+        full: bool = False,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        order_by: Sequence[str] = (),
+        strategy: str = "order",
+    ) -> Snapshot | None:
+        """Compact now, whatever `write-only` says; the snapshot, or None if there was nothing to do.
+
+        Without `full`, only what the table's options say is due. `order_by` sorts an append table without buckets by
+        these columns, by `strategy` order, zorder or hilbert. Raises `Conflict` if others always were faster.
+        """
+        made = compact_table(
+            self.context,
+            self._compact_planner(),
+            self.new_commit,
+            full=full,
+            partitions=partitions,
+            order=SortOrder(tuple(order_by), strategy) if order_by else None,
+            clock=self._clock,
+        )
+        if made is not None:
+            self.maintenance().after_commit(dedicated=True)
+        return made
+
+    def plan_compaction(
+        self,
+        full: bool = False,
+        partitions: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        order_by: Sequence[str] = (),
+        strategy: str = "order",
+    ) -> list[CompactTask]:
+        """The tasks of which `compact` consists, for engines with several workers: they pickle.
+
+        Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
+        """
+        order = SortOrder(tuple(order_by), strategy) if order_by else None
+        return self._compact_planner().plan(full=full, partitions=partitions, order=order)
+
+    def run_compaction(self, task: CompactTask) -> CommitMessage:
+        """Do one task of `plan_compaction`."""
+        return run_task(self.context, task, self._clock)
+
+    def _compact_planner(self) -> CompactPlanner:
+        return CompactPlanner(self.context, self.snapshots, self.manifests, self._clock)
+
+    def rescale(self, buckets: int, partition: Mapping[str, Any] | None = None) -> Table:
+        """Give the table `buckets` buckets, and rewrite what is there: all, or one partition; the table under it.
+
+        Partitions that are not rewritten cannot be written to until they are.
+        """
+        if self.options.bucket <= 0 or buckets <= 0:
+            raise InvalidRequest(
+                f"only tables with a fixed number of buckets can be rescaled, to a positive number: {self.name} has "
+                f"'bucket' = {self.options.bucket}, asked for {buckets}"
+            )
+        changed = self if self.options.bucket == buckets else self.alter([SetOption("bucket", str(buckets))])
+        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock)
+        return changed
+
+
+def _rows(reader: SplitReader, plan: Plan, limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for split in plan.splits:
+        if left == 0:
+            return
+        for batch in reader.read(split):
+            if left is None:
+                yield batch
+                continue
+            taken = batch.slice(0, left)
+            left -= taken.num_rows
+            yield taken
+            if left == 0:
+                return

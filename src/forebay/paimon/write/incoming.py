@@ -1,0 +1,136 @@
+"""What users bring, as batches that a table stores: exact types, no nulls where there must be none, row kinds.
+
+Conversion is that of `forebay.codec.cast`: columns are matched by name, values are never cut or rounded silently, and
+a refusal names the column and the row. Columns that are left out get their default value, or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.errors import InvalidRequest
+from forebay.codec.cast import iter_record_batches
+from forebay.metadata.table import Column, Schema
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.paimon.files.casts import evolve
+from forebay.paimon.format.arrow import arrow_schema, arrow_type, storage_type
+from forebay.paimon.format.schema import DataField, TableSchema
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
+ROW_KINDS = ("+I", "-U", "+U", "-D")
+"""Row kinds as texts; the position is the number that files hold."""
+
+BATCH_ROWS = 1 << 16
+
+
+class Intake:
+    """Converts data for one table. `columns` are those that the data may have; others get their default or null."""
+
+    def __init__(self, schema: TableSchema, columns: Sequence[str] | None = None) -> None:
+        self._fields = schema.fields
+        self._given = schema.fields_named(columns) if columns is not None else schema.fields
+        self.arrow = arrow_schema(schema.fields)
+        self._rowkind_field = schema.options.get("rowkind.field")
+
+    def batches(self, data: Any, *, deletes: bool = False) -> Iterator[pa.RecordBatch]:
+        """`data` as batches of all of the table's columns.
+
+        With `deletes`, NOT NULL columns that are not given get a neutral value instead of being refused: of a deleted
+        row nobody reads them.
+        """
+        names = _names_of(data)
+        given = [f for f in self._given if names is None or f.name in names or _is_required(f, deletes)]
+        columns = tuple(Column(f.name, storage_type(f.type)) for f in given)
+        target = pa.schema([self.arrow.field(f.name) for f in given])
+        for batch in iter_record_batches(data, Schema(columns), max_rows=BATCH_ROWS):
+            stored = _zoned(batch, target)
+            yield stored if len(given) == len(self._fields) else self._completed(stored, deletes)
+
+    def _completed(self, batch: pa.RecordBatch, deletes: bool) -> pa.RecordBatch:
+        columns = []
+        for f in self._fields:
+            index = batch.schema.get_field_index(f.name)
+            columns.append(batch.column(index) if index >= 0 else missing_column(f, batch.num_rows, deletes))
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    def kinds_of(self, batch: pa.RecordBatch, default: int) -> npt.NDArray[np.int8]:
+        """The row kinds of a batch: those of column `rowkind.field` if the table has one, else `default`."""
+        if self._rowkind_field is None:
+            return np.full(batch.num_rows, default, np.int8)
+        return parse_kinds(batch.column(self._rowkind_field), f"column '{self._rowkind_field}'")
+
+
+def _is_required(f: DataField, deletes: bool) -> bool:
+    """Whether a column that the data lacks must be asked for, so that the refusal names it."""
+    return not f.type.nullable and f.default is None and not deletes
+
+
+def _names_of(data: Any) -> set[str] | None:
+    """Column names of Arrow data; None where they are not known before conversion."""
+    if isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
+        return set(data.schema.names)
+    if isinstance(data, list | tuple) and data and all(isinstance(row, dict) for row in data):
+        return {name for row in data for name in row}
+    return None
+
+
+def _zoned(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """The batch with zones on its TIMESTAMP_LTZ columns, which conversion leaves out."""
+    if batch.schema.equals(target):
+        return batch
+    columns = [
+        column if column.type.equals(f.type) else column.cast(f.type)
+        for column, f in zip(batch.columns, target, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def missing_column(f: DataField, rows: int, deletes: bool) -> pa.Array:
+    """A column that was not given: its default value, else null, else (of deletes) a neutral value."""
+    t = arrow_type(f.type)
+    if f.default is not None and not deletes:
+        text = pa.array([f.default], pa.string())
+        value = evolve(text, DataType(TypeRoot.STRING), replace(f.type, nullable=True))
+        return pa.repeat(value[0], rows) if rows else pa.array([], t)
+    if f.type.nullable:
+        return pa.nulls(rows, t)
+    if not deletes:
+        raise InvalidRequest(f"column '{f.name}' is NOT NULL, but the data does not have it")
+    return pa.repeat(_neutral(t), rows)
+
+
+def _neutral(t: pa.DataType) -> pa.Scalar:
+    """Zero, false, or nothing inside."""
+    if pa.types.is_struct(t):
+        return pa.scalar({f.name: _neutral(f.type).as_py() for f in t}, t)
+    if pa.types.is_nested(t):
+        return pa.scalar([], t)
+    if pa.types.is_string(t) or pa.types.is_binary(t):
+        return pa.scalar(b"", pa.binary()).cast(t)
+    if pa.types.is_decimal(t):
+        return pa.scalar(Decimal(0), t)
+    narrow = pa.int32() if pa.types.is_date32(t) or pa.types.is_time32(t) else pa.int64()
+    return pa.scalar(0, narrow).cast(t)
+
+
+def parse_kinds(column: pa.Array, where: str) -> npt.NDArray[np.int8]:
+    """Row kinds given as texts (+I, -U, +U, -D) or as their numbers. Raises `InvalidRequest` for others, and nulls."""
+    if pa.types.is_integer(column.type):
+        found = column.cast(pa.int64())
+        if column.null_count or not pc.all(pc.is_in(found, value_set=pa.array(range(4), pa.int64()))).as_py():
+            raise InvalidRequest(f"{where}: a row kind is one of {', '.join(ROW_KINDS)}, or 0 to 3")
+    else:
+        found = pc.index_in(column.cast(pa.string()), value_set=pa.array(ROW_KINDS))
+        if found.null_count:
+            row = pc.index(pc.is_null(found), True).as_py()
+            raise InvalidRequest(f"{where}: row {row} has kind {column[row]}, which is none of {', '.join(ROW_KINDS)}")
+    kinds: npt.NDArray[np.int8] = found.to_numpy(zero_copy_only=False).astype(np.int8)
+    return kinds

@@ -1,0 +1,321 @@
+"""Writing to a table: batches in, commit messages out.
+
+`TableWrite` divides rows by partition and bucket and hands them to a writer for each bucket. Nothing is visible until
+the messages of `prepare_commit` are committed. What waits in memory is kept below `write-buffer-size` for all buckets
+together: the largest buffer is written out first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
+from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta, IndexManifestEntry, ManifestEntry
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.merge.spec import MergeSpec, merge_function
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore, delete_quietly
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.write.bucketing import UNAWARE, FixedBuckets, Part, PartitionSplitter, parts_of
+from forebay.paimon.write.compaction import BucketCompaction, WriteCompaction
+from forebay.paimon.write.dynamic_buckets import DynamicBuckets
+from forebay.paimon.write.incoming import DELETE, INSERT, UPDATE_BEFORE, Intake, parse_kinds
+from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWriter
+
+OPEN_FILES_MAX = 64
+"""With more buckets than this, a buffer that is written out early ends its file: files that are open are limited."""
+
+Key = tuple[bytes, int]
+_Prepared = tuple[DataIncrement, CompactIncrement]
+
+
+class ExistingFiles:
+    """What is in a snapshot's buckets, as far as writers must know: files, last sequence numbers, bucket counts."""
+
+    def __init__(self, entries: Iterable[ManifestEntry]) -> None:
+        self._sequence: dict[Key, int] = {}
+        self._files: dict[Key, list[DataFileMeta]] = {}
+        self._totals: dict[bytes, int] = {}
+        for e in entries:
+            key = (e.partition, e.bucket)
+            self._files.setdefault(key, []).append(e.file)
+            self._sequence[key] = max(self._sequence.get(key, -1), e.file.max_sequence_number)
+            self._totals[e.partition] = e.total_buckets
+
+    def next_sequence(self, key: Key) -> int:
+        return self._sequence.get(key, -1) + 1
+
+    def files(self, key: Key) -> Sequence[DataFileMeta]:
+        return self._files.get(key, ())
+
+    def total_buckets(self, partition: bytes) -> int | None:
+        """How many buckets the partition was written with; None if it is empty."""
+        return self._totals.get(partition)
+
+
+class TableWrite:
+    """Writes rows of a table. Not thread-safe; writers in several threads or processes each have their own.
+
+    Two writers must not write the same bucket of a primary-key table at the same time: their rows would have the same
+    sequence numbers (as in Paimon).
+    """
+
+    def __init__(
+        self,
+        table: TableContext,
+        snapshots: SnapshotManager,
+        manifests: ManifestStore,
+        clock: Clock = SYSTEM_CLOCK,
+        ignore_existing: bool = False,
+        compaction: WriteCompaction | None = None,
+    ) -> None:
+        """`ignore_existing`: the rows will replace what is there (an overwrite), so it has no say in them.
+
+        `compaction` compacts buckets when they are prepared; None: nothing is compacted.
+        """
+        table.options.check_supported()
+        self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
+        schema = table.schema
+        self._spec: MergeSpec | None = merge_function(schema) if schema.has_primary_key else None
+        self._check_key_covers_partitions()
+        self._partitions = PartitionSplitter(schema)
+        self._fixed = FixedBuckets(schema)
+        self._total = self._fixed.total
+        self._dynamic = DynamicBuckets(table, self._index_of) if self._is_dynamic() else None
+        self._ignore_existing = ignore_existing
+        self._existing: ExistingFiles | None = None
+        self._snapshot: Snapshot | None = None
+        self._names = table.paths.data_file_names()
+        self._writers: dict[Key, BucketWriter] = {}
+        self._compaction = compaction
+        self._compactions: dict[Key, BucketCompaction | None] = {}
+        self._buffer_max = table.options.write_buffer_size
+        self._ignored = _ignored_kinds(table.options)
+
+    def _is_dynamic(self) -> bool:
+        return self._spec is not None and self._total == UNAWARE
+
+    def _check_key_covers_partitions(self) -> None:
+        schema = self._table.schema
+        missing = [k for k in schema.partition_keys if k not in schema.primary_keys]
+        if self._spec is not None and missing:
+            raise UnsupportedOperation(
+                f"the primary key does not have the partition columns {missing}: a row could move between partitions, "
+                "which is not supported; put them into the primary key"
+            )
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def write(self, data: Any, kinds: Any = None) -> int:
+        """Write rows; how many.
+
+        `data` is anything that `forebay.codec.cast` takes. `kinds` are row kinds, one for each row (a sequence or
+        Arrow array of +I, -U, +U, -D or 0 to 3); without them rows are inserts.
+        """
+        given = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
+        intake = Intake(self._table.schema)
+        done = 0
+        for batch in intake.batches(data):
+            if given is None:
+                batch_kinds = intake.kinds_of(batch, INSERT)
+            else:
+                batch_kinds = given[done : done + batch.num_rows]
+                if len(batch_kinds) != batch.num_rows:
+                    raise InvalidRequest(f"{len(given)} row kinds were given for more rows")
+            done += batch.num_rows
+            self.write_batch(batch, batch_kinds)
+        if given is not None and len(given) != done:
+            raise InvalidRequest(f"{len(given)} row kinds were given for {done} rows")
+        return done
+
+    def delete(self, data: Any) -> int:
+        """Delete the rows with the keys in `data`; how many keys.
+
+        No other columns are needed than those of the primary key, unless the merge engine looks at others.
+        """
+        if self._spec is None:
+            raise InvalidRequest("an append table has no primary key by which rows could be deleted")
+        done = 0
+        for batch in Intake(self._table.schema).batches(data, deletes=True):
+            self.write_batch(batch, np.full(batch.num_rows, DELETE, np.int8))
+            done += batch.num_rows
+        return done
+
+    def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
+        """Write rows that have the table's Arrow schema exactly.
+
+        Kinds that the table ignores (`ignore-delete`, `ignore-update-before`) are left out: nobody shall see them.
+        """
+        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
+            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        if batch.num_rows == 0:
+            return
+        partitions, partition_of = self._partitions.split(batch)
+        if self._dynamic is not None:
+            buckets = self._dynamic.of(batch, partitions, partition_of)
+        else:
+            buckets = self._fixed.of(batch)
+        for part in parts_of(partitions, partition_of, buckets):
+            self._write_part(batch, kinds, part)
+        self._spill()
+
+    def _write_part(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], part: Part) -> None:
+        writer = self._writer((part.partition, part.bucket))
+        if part.rows is None:
+            writer.write(batch, kinds)
+        else:
+            writer.write(batch.take(part.rows), kinds[part.rows.to_numpy()])
+
+    def _spill(self) -> None:
+        """Write out the largest buffers while all together are too large."""
+        total = sum(w.buffered_bytes for w in self._writers.values())
+        while total > self._buffer_max:
+            largest = max(self._writers.values(), key=lambda w: w.buffered_bytes)
+            freed = largest.buffered_bytes
+            largest.flush(end_file=len(self._writers) > OPEN_FILES_MAX)
+            total -= max(1, freed - largest.buffered_bytes)
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def _writer(self, key: Key) -> BucketWriter:
+        found = self._writers.get(key)
+        if found is None:
+            self._check_bucket_count(key[0])
+            found = self._writers[key] = self._new_writer(key)
+            self._compactions[key] = self._new_compaction(key)
+        return found
+
+    def _new_writer(self, key: Key) -> BucketWriter:
+        directory = self._table.paths.bucket_directory(*key)
+        if self._spec is None:
+            # Rows of tables without buckets have no order, so their numbers need not go on.
+            first = 0 if self._total == UNAWARE else self._state().next_sequence(key)
+            return AppendWriter(self._table, directory, self._names, first, self._clock)
+        first = self._state().next_sequence(key)
+        return KeyValueWriter(self._table, self._spec, directory, self._names, first, self._clock)
+
+    def _new_compaction(self, key: Key) -> BucketCompaction | None:
+        if self._compaction is None or (self._spec is None and self._total == UNAWARE):
+            return None
+        return self._compaction.of_bucket(*key, self._state().files(key), self._ignore_existing)
+
+    def _check_bucket_count(self, partition: bytes) -> None:
+        """Refuse to write to a partition that was written with another number of buckets: keys would be in two."""
+        if self._total == UNAWARE:
+            return
+        there = self._state().total_buckets(partition)
+        if there is not None and there != self._total:
+            where = self._table.paths.partition_directory(partition) or "the table"
+            raise InvalidRequest(
+                f"{where} was written with {there} buckets, and the table now has {self._total}: "
+                "rescale the partition before writing to it, or overwrite it"
+            )
+
+    def _state(self) -> ExistingFiles:
+        if self._existing is None:
+            self._snapshot = None if self._ignore_existing else self._snapshots.latest()
+            entries = [] if self._snapshot is None else self._manifests.live_files(self._snapshot)
+            self._existing = ExistingFiles(entries)
+        return self._existing
+
+    def _index_of(self, partition: bytes) -> Sequence[IndexManifestEntry]:
+        self._state()
+        if self._snapshot is None:
+            return []
+        return [e for e in self._manifests.read_index(self._snapshot.index_manifest) if e.partition == partition]
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+
+    def prepare_commit(self) -> list[CommitMessage]:
+        """Finish the files of everything written so far; what to commit. Writing may go on for the next commit."""
+        items = list(self._writers.items())
+        full = self._compaction is not None and self._compaction.full_is_due()
+        prepared = self._prepare_all(items, full)
+        indexes = self._dynamic.prepare() if self._dynamic is not None else {}
+        return [
+            CommitMessage(key[0], key[1], self._total, _with_index(data, indexes.get(key)), compact)
+            for (key, _), (data, compact) in zip(items, prepared, strict=True)
+            if not (data.is_empty and compact.is_empty)
+        ]
+
+    def _prepare_all(self, items: Sequence[tuple[Key, BucketWriter]], full: bool) -> list[_Prepared]:
+        """What each writer prepared; side by side, as encoding does not hold Python's lock. All or nothing."""
+        if not items:
+            return []
+        with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
+            futures = [pool.submit(self._prepare_one, key, writer, full) for key, writer in items]
+        failure = next((e for f in futures if (e := f.exception()) is not None), None)
+        if failure is None:
+            return [f.result() for f in futures]
+        for (key, _), future in zip(items, futures, strict=True):
+            if future.exception() is None:
+                data, compact = future.result()
+                before = {f.file_name for f in compact.compact_before}
+                after = (f for f in compact.compact_after if f.file_name not in before)
+                self._delete(key, (*data.new_files, *data.changelog_files, *after, *compact.changelog_files))
+        raise failure
+
+    def _prepare_one(self, key: Key, writer: BucketWriter, full: bool) -> _Prepared:
+        data = writer.prepare()
+        compaction = self._compactions.get(key)
+        if compaction is None or not data.new_files:
+            return data, CompactIncrement()
+        try:
+            return data, compaction.compact(data.new_files, full=full)
+        except BaseException:
+            self._delete(key, (*data.new_files, *data.changelog_files))
+            raise
+
+    def _delete(self, key: Key, files: Iterable[DataFileMeta]) -> None:
+        for file in files:
+            delete_quietly(self._table.io, self._table.paths.data_file(*key, file))
+
+    def abort(self) -> None:
+        """Delete what was written since the last `prepare_commit`."""
+        for writer in self._writers.values():
+            writer.abort()
+        self._writers.clear()
+        self._compactions.clear()
+        self._existing = None
+        if self._dynamic is not None:
+            self._dynamic.forget()
+
+    def close(self) -> None:
+        """Give up what was not prepared."""
+        self.abort()
+
+    def __enter__(self) -> TableWrite:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _ignored_kinds(options: CoreOptions) -> tuple[int, ...]:
+    if options.ignore_delete:
+        return UPDATE_BEFORE, DELETE
+    return (UPDATE_BEFORE,) if options.ignore_update_before else ()
+
+
+def _with_index(increment: DataIncrement, index: IndexFileMeta | None) -> DataIncrement:
+    if index is None:
+        return increment
+    return DataIncrement(
+        increment.new_files, increment.deleted_files, increment.changelog_files, (index,), increment.deleted_index_files
+    )
+
+
+def _array(kinds: Any) -> pa.Array:
+    if isinstance(kinds, pa.ChunkedArray):
+        return pa.concat_arrays(kinds.chunks) if kinds.num_chunks else pa.array([], pa.string())
+    return kinds if isinstance(kinds, pa.Array) else pa.array(kinds)

@@ -1,0 +1,158 @@
+"""Writers of one bucket: rows in, files out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.clock import Clock
+from forebay.base.errors import InvalidRequest
+from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
+from forebay.paimon.format.arrow import arrow_field
+from forebay.paimon.format.commit_message import DataIncrement
+from forebay.paimon.format.file_meta import FileSource
+from forebay.paimon.format.schema import KEY_PREFIX
+from forebay.paimon.merge.runs import sort_and_merge_buffer, sort_buffer
+from forebay.paimon.merge.spec import MergeSpec
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.paths import DataFileNames
+
+
+class BucketWriter(Protocol):
+    """Writes the rows of one bucket. Not thread-safe."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of memory that `flush` would free."""
+        ...
+
+    def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None: ...
+
+    def flush(self, *, end_file: bool = False) -> None:
+        """Write out what is in memory; with `end_file`, keep no file open either."""
+        ...
+
+    def prepare(self) -> DataIncrement:
+        """Finish the files of all rows so far. The writer goes on with new ones."""
+        ...
+
+    def abort(self) -> None:
+        """Delete what was written since the last `prepare`."""
+        ...
+
+
+class AppendWriter:
+    """Writes an append table's bucket. Sequence numbers count its rows, on from `next_sequence`."""
+
+    def __init__(
+        self, table: TableContext, directory: str, names: DataFileNames, next_sequence: int, clock: Clock
+    ) -> None:
+        self._table, self._directory, self._names, self._clock = table, directory, names, clock
+        self._settings = FileSettings.of(table.schema, table.options)
+        self._next_sequence = next_sequence
+        self._files = self._new_files()
+
+    def _new_files(self) -> RollingWriter:
+        return RollingWriter(
+            self._table.io, self._directory, self._settings, self._names, self._next_sequence, self._clock
+        )
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._files.buffered_bytes
+
+    def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
+        if (kinds & 1).any():
+            raise InvalidRequest("an append table takes no deletes: it has no primary key to find rows by")
+        self._files.write(batch)
+
+    def flush(self, *, end_file: bool = False) -> None:
+        if end_file:
+            self._files.finish_file()
+        else:
+            self._files.flush()
+
+    def prepare(self) -> DataIncrement:
+        files = self._files.close()
+        self._next_sequence = self._files.next_sequence
+        self._files = self._new_files()
+        return DataIncrement(new_files=tuple(files))
+
+    def abort(self) -> None:
+        self._files.abort()
+        self._files = self._new_files()
+
+
+class KeyValueWriter:
+    """Writes a primary-key table's bucket: rows are collected, sorted and merged, and go to files of level 0."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        spec: MergeSpec,
+        directory: str,
+        names: DataFileNames,
+        next_sequence: int,
+        clock: Clock,
+    ) -> None:
+        self._table, self._spec, self._directory, self._names, self._clock = table, spec, directory, names, clock
+        self._settings = FileSettings.of(table.schema, table.options, 0, FileSource.APPEND)
+        self._changelog_settings: FileSettings | None = None
+        if table.options.changelog_producer == "input":
+            self._changelog_settings = FileSettings.of(table.schema, table.options, 0, changelog=True)
+        self._schema = pa.schema([arrow_field(f) for f in key_value_fields(table.schema)])
+        self._keys = [name.removeprefix(KEY_PREFIX) for name in spec.key_columns]
+        self._next_sequence = next_sequence
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._files = self._new_files(self._settings)
+        self._changelog = self._new_files(self._changelog_settings) if self._changelog_settings else None
+
+    def _new_files(self, settings: FileSettings) -> RollingWriter:
+        return RollingWriter(self._table.io, self._directory, settings, self._names, clock=self._clock)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._pending_bytes + self._files.buffered_bytes
+
+    def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
+        rows = batch.num_rows
+        numbers = np.arange(self._next_sequence, self._next_sequence + rows, dtype=np.int64)
+        self._next_sequence += rows
+        keys = [batch.column(name) for name in self._keys]
+        columns = [*keys, pa.array(numbers), pa.array(kinds, pa.int8()), *batch.columns]
+        self._pending.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._pending_bytes += batch.nbytes + 9 * rows
+
+    def flush(self, *, end_file: bool = True) -> None:
+        """Sort and merge what was collected, as one sorted run at the end of level 0."""
+        if not self._pending:
+            return
+        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        if self._changelog is not None:
+            self._changelog.write(sort_buffer(pending, self._spec))
+        merged = sort_and_merge_buffer(pending, self._spec)
+        del pending
+        # A file of level 0 is a run by itself, so no file may hold rows of two buffers.
+        self._files.write(merged)
+        self._files.finish_file()
+
+    def prepare(self) -> DataIncrement:
+        self.flush()
+        files = self._files.close()
+        changes = self._changelog.close() if self._changelog is not None else []
+        self._files = self._new_files(self._settings)
+        if self._changelog_settings is not None:
+            self._changelog = self._new_files(self._changelog_settings)
+        return DataIncrement(new_files=tuple(files), changelog_files=tuple(changes))
+
+    def abort(self) -> None:
+        self._pending, self._pending_bytes = [], 0
+        self._files.abort()
+        self._files = self._new_files(self._settings)
+        if self._changelog is not None and self._changelog_settings is not None:
+            self._changelog.abort()
+            self._changelog = self._new_files(self._changelog_settings)

@@ -1,0 +1,192 @@
+"""A small server of a REST catalog, as Paimon's OpenAPI document describes it, over a file system catalog."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote_plus, urlsplit
+
+from forebay.base.errors import AlreadyExists, ForebayError, NotFound
+from forebay.metadata import types
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.format.schema_json import format_field, parse_field
+from forebay.paimon.format.snapshot_json import format_snapshot, snapshot_from_json, snapshot_to_json
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.store.schema_changes import AddColumn, RenameColumn, SchemaChange, SetOption
+from forebay.paimon.table import Table
+
+TOKEN = "open sesame"
+_PAGE = 2
+
+
+class RestServer:
+    """Serves on a free port of 127.0.0.1 until it is closed. `fail` may answer a request (method, path) by a code."""
+
+    def __init__(self, folder: Path, overrides: dict[str, str] | None = None) -> None:
+        self.lake = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "served"))
+        self.overrides = overrides or {}
+        self.requests: list[tuple[str, str]] = []
+        self.commits: list[dict[str, Any]] = []
+        self.fail: Callable[[str, str], int | None] = lambda method, path: None
+        self.lose_answers = 0
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _serve(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else {}
+                url = urlsplit(self.path)
+                server.requests.append((self.command, url.path))
+                code, answer = server.answer(self.command, url.path, parse_qs(url.query), body, dict(self.headers))
+                if url.path.endswith("/commit") and server.lose_answers > 0:
+                    server.lose_answers -= 1
+                    self.close_connection = True
+                    return
+                data = json.dumps(answer).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_DELETE = _serve
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        self.options = {
+            "metastore": "rest",
+            "uri": f"http://127.0.0.1:{self._http.server_port}",
+            "warehouse": "served",
+            "token.provider": "bear",
+            "token": TOKEN,
+        }
+
+    def close(self) -> None:
+        """Stop, and give the port back. May be called twice."""
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+    def answer(
+        self, method: str, path: str, query: dict[str, list[str]], body: Any, headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        failed = self.fail(method, path)
+        if failed is not None:
+            return failed, {"message": "as the test wants it", "code": failed}
+        if headers.get("Authorization") != f"Bearer {TOKEN}":
+            return 401, {"message": "who are you?", "code": 401}
+        if path == "/v1/config":
+            return 200, {"defaults": {"prefix": "p x"}, "overrides": self.overrides}
+        parts = [unquote_plus(part) for part in path.split("/")[2:]]
+        if parts.pop(0) != "p x":
+            return 404, {"message": "no such prefix", "code": 404}
+        try:
+            return 200, self._resource(method, parts, query, body)
+        except NotFound as e:
+            return 404, {"message": e.message, "code": 404, "resourceType": "TABLE", "resourceName": ""}
+        except AlreadyExists as e:
+            return 409, {"message": e.message, "code": 409}
+        except ForebayError as e:
+            return 400, {"message": e.message, "code": 400}
+
+    def _resource(self, method: str, parts: list[str], query: dict[str, list[str]], body: Any) -> Any:
+        match method, parts:
+            case "GET", ["databases"]:
+                return _page("databases", self.lake.list_databases(), query)
+            case "POST", ["databases"]:
+                return self.lake.create_database(body["name"]) or {}
+            case "DELETE", ["databases", name]:
+                return self.lake.drop_database(name) or {}
+            case "GET", ["databases", name, "tables"]:
+                return _page("tables", self.lake.list_tables(name), query)
+            case "POST", ["databases", name, "tables"]:
+                return self._create(name, body)
+            case "POST", ["tables", "rename"]:
+                return self.lake.rename_table(_name(body["source"]), _name(body["destination"])) or {}
+            case "GET", ["databases", database, "tables", table]:
+                return self._table(database, table)
+            case "POST", ["databases", database, "tables", table]:
+                self.lake.get_table(f"{database}.{table}").alter([_change(c) for c in body["changes"]])
+                return {}
+            case "DELETE", ["databases", database, "tables", table]:
+                return self.lake.drop_table(f"{database}.{table}") or {}
+            case "GET", ["databases", database, "tables", table, "snapshot"]:
+                return self._snapshot(self.lake.get_table(f"{database}.{table}"))
+            case "POST", ["databases", database, "tables", table, "commit"]:
+                return self._commit(self.lake.get_table(f"{database}.{table}"), body)
+        raise NotFound(f"there is no resource {method} {parts}")
+
+    def _create(self, database: str, body: Any) -> dict[str, Any]:
+        schema = body["schema"]
+        self.lake.create_table(
+            f"{database}.{body['identifier']['object']}",
+            [parse_field(f) for f in schema["fields"]],
+            primary_keys=schema["primaryKeys"],
+            partition_keys=schema["partitionKeys"],
+            options=schema["options"],
+            comment=schema["comment"],
+        )
+        return {}
+
+    def _table(self, database: str, table: str) -> dict[str, Any]:
+        found = self.lake.get_table(f"{database}.{table}")
+        schema = found.schema
+        fields = [format_field(f) for f in schema.fields]
+        return {
+            "id": f"id of {table}",
+            "database": database,
+            "name": table,
+            "path": "file:" + self.lake.table_path(f"{database}.{table}"),
+            "isExternal": False,
+            "schemaId": schema.id,
+            "schema": {
+                "fields": fields, "partitionKeys": list(schema.partition_keys),
+                "primaryKeys": list(schema.primary_keys), "options": dict(schema.options), "comment": schema.comment,
+            },
+        }  # fmt: skip
+
+    def _snapshot(self, table: Table) -> dict[str, Any]:
+        latest = table.snapshots.latest()
+        if latest is None:
+            raise NotFound("there is no snapshot")
+        counts = {"recordCount": 0, "fileSizeInBytes": 0, "fileCount": 0, "lastFileCreationTime": 0}
+        return {"snapshot": {"snapshot": snapshot_to_json(latest), **counts}}
+
+    def _commit(self, table: Table, body: Any) -> dict[str, Any]:
+        self.commits.append(body)
+        snapshot = snapshot_from_json(body["snapshot"])
+        latest = table.snapshots.latest()
+        if body["baseSnapshotUuid"] != (latest and latest.uuid):
+            return {"success": False}
+        done = LocalFileIO(sync=False).create(table.paths.snapshot(snapshot.id), format_snapshot(snapshot))
+        return {"success": done}
+
+
+def _name(identifier: Any) -> str:
+    return f"{identifier['database']}.{identifier['object']}"
+
+
+def _page(member: str, names: list[str], query: dict[str, list[str]]) -> dict[str, Any]:
+    """Two names a page."""
+    first = int(query.get("pageToken", ["0"])[0])
+    more = {"nextPageToken": str(first + _PAGE)} if first + _PAGE < len(names) else {}
+    return {member: names[first : first + _PAGE], **more}
+
+
+def _change(node: Any) -> SchemaChange:
+    match node["action"]:
+        case "setOption":
+            return SetOption(node["key"], node["value"])
+        case "renameColumn":
+            return RenameColumn(tuple(node["fieldNames"]), node["newName"])
+        case "addColumn":
+            assert node["dataType"] == "INT"
+            return AddColumn(tuple(node["fieldNames"]), types.int_(), node["comment"])
+    raise NotFound(f"no change {node['action']}")

@@ -1,0 +1,127 @@
+"""The file system catalog, and what may be a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import AlreadyExists, ForebayError, InvalidRequest, NotFound
+from forebay.metadata import types
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.definition import new_schema
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from tests.paimon.lake import new_catalog, rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32()), ("l", pa.list_(pa.int32()))])
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> FileSystemCatalog:
+    return new_catalog(tmp_path)
+
+
+def test_databases_come_and_go(catalog: FileSystemCatalog) -> None:
+    catalog.create_database("other")
+    assert catalog.list_databases() == ["db", "other"]
+    with pytest.raises(AlreadyExists):
+        catalog.create_database("other")
+    catalog.create_database("other", ignore_if_exists=True)
+    catalog.drop_database("other")
+    with pytest.raises(NotFound):
+        catalog.drop_database("other")
+    catalog.drop_database("other", ignore_if_missing=True)
+    assert catalog.list_databases() == ["db"]
+
+
+def test_a_database_with_tables_is_dropped_only_with_all_of_them(catalog: FileSystemCatalog) -> None:
+    catalog.create_table("db.t", COLUMNS)
+    with pytest.raises(InvalidRequest, match="has tables"):
+        catalog.drop_database("db")
+    catalog.drop_database("db", cascade=True)
+    assert catalog.list_databases() == []
+
+
+def test_tables_come_and_go(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS, comment="what it is")
+    assert (catalog.list_tables("db"), table.schema.comment) == (["t"], "what it is")
+    with pytest.raises(AlreadyExists, match=r"table 'db\.t'"):
+        catalog.create_table("db.t", COLUMNS)
+    assert catalog.create_table("db.t", {"x": types.int_()}, ignore_if_exists=True).schema.names == ("id", "v", "l")
+    table.write([{"id": 1}])
+    catalog.rename_table("db.t", "db.u")
+    assert rows_of(catalog.get_table("db.u"), ["id"]) == [(1,)]
+    with pytest.raises(NotFound, match=r"no table 'db.t'"):
+        catalog.get_table("db.t")
+    catalog.drop_table("db.u")
+    with pytest.raises(NotFound):
+        catalog.drop_table("db.u")
+    catalog.drop_table("db.u", ignore_if_missing=True)
+    assert catalog.list_tables("db") == []
+
+
+@pytest.mark.parametrize("name", ["t", "db.", ".t", "db/x.t", "no.t"])
+def test_names_that_are_no_tables_are_refused(catalog: FileSystemCatalog, name: str) -> None:
+    with pytest.raises((InvalidRequest, NotFound)):
+        catalog.create_table(name, COLUMNS)
+
+
+def test_ids_are_given_to_columns_and_then_to_what_is_inside_them() -> None:
+    inner = types.row(types.field("x", types.int_()), types.field("y", types.row(types.field("z", types.int_()))))
+    schema = new_schema({"a": types.array(inner), "b": types.int_()}, ["b"])
+    row = schema.fields[0].type.element
+    assert row is not None
+    assert [f.id for f in schema.fields] == [0, 4]
+    assert [f.field_id for f in row.fields] == [1, 2]
+    assert [f.field_id for f in row.fields[1].data_type.fields] == [3]
+    assert schema.highest_field_id == 4
+    assert not schema.fields[1].type.nullable
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"primary_keys": ["nope"]}, "'nope' of the primary key is no column"),
+        ({"primary_keys": ["l"]}, "keys cannot be nested"),
+        ({"primary_keys": ["id", "id"]}, "names a column twice"),
+        ({"primary_keys": ["id"], "partition_keys": ["id"]}, "same as the partition keys"),
+        ({"partition_keys": ["nope"]}, "'nope' of the partition keys is no column"),
+        ({"options": {"bucket": "2"}}, "needs option 'bucket-key'"),
+        ({"options": {"bucket-key": "id"}}, "needs a number of buckets"),
+        ({"options": {"bucket": "2", "bucket-key": "nope"}}, "bucket-key 'nope' is no column"),
+        ({"primary_keys": ["id"], "options": {"bucket": "2", "bucket-key": "v"}}, "not in the primary key"),
+        ({"partition_keys": ["v"], "options": {"bucket": "2", "bucket-key": "v"}}, "is a partition key"),
+        ({"options": {"changelog-producer": "input"}}, "needs a primary key"),
+        ({"options": {"bucket": "-2"}}, "are for primary-key tables"),
+        ({"options": {"rowkind.field": "nope"}}, "rowkind.field 'nope'"),
+        ({"options": {"snapshot.num-retained.min": "0"}}, "must be at least 1"),
+        ({"options": {"snapshot.num-retained.min": "5", "snapshot.num-retained.max": "4"}}, "is above"),
+        (
+            {"primary_keys": ["id"], "options": {"merge-engine": "first-row", "changelog-producer": "input"}},
+            "first-row",
+        ),
+        ({"primary_keys": ["id"], "options": {"sequence.field": "nope"}}, "sequence.field 'nope'"),
+        ({"options": {"type": "object-table"}}, "'type' is 'object-table'"),
+    ],
+)
+def test_definitions_that_no_table_may_have_are_refused(
+    catalog: FileSystemCatalog, keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ForebayError, match=message):
+        catalog.create_table("db.t", COLUMNS, **keywords)
+    assert catalog.list_tables("db") == []
+
+
+@pytest.mark.parametrize("name", ["_KEY_id", "_SEQUENCE_NUMBER", "_ROW_ID", " "])
+def test_reserved_column_names_are_refused(catalog: FileSystemCatalog, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        catalog.create_table("db.t", {name: types.int_()})
+
+
+def test_opening_needs_a_warehouse_and_a_known_metastore() -> None:
+    with pytest.raises(InvalidRequest, match="'warehouse'"):
+        Catalog.open({})
+    with pytest.raises(ForebayError, match="metastore 'glue'"):
+        Catalog.open({"metastore": "glue", "warehouse": "/x"})

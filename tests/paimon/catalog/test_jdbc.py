@@ -1,0 +1,310 @@
+"""The JDBC catalog in SQLite and, where a server can be started, in PostgreSQL; its locks; pypaimon beside us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    NotFound,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.database import Database
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.catalog.jdbc import JdbcCatalog, JdbcLock
+from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.local import LocalFileIO
+from tests.paimon.lake import rows_of
+from tests.paimon.oracle import ask
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+@contextlib.contextmanager
+def _postgresql() -> Iterator[str]:
+    """The URI of a fresh server. Skips where there is no server to start, or no psycopg."""
+    pytest.importorskip("psycopg", reason="needs the package psycopg")
+    found = shutil.which("initdb") or next((str(p) for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
+    if found is None:
+        pytest.skip("no PostgreSQL is installed here")
+    user = None
+    if os.getuid() == 0:  # the server refuses to run as root
+        try:
+            user = pwd.getpwnam("postgres").pw_name
+        except KeyError:
+            pytest.skip("running as root, and there is no user postgres to run the server")
+    with tempfile.TemporaryDirectory() as folder:
+        if user is not None:
+            shutil.chown(folder, user)
+
+        def run(program: str, *arguments: str) -> None:
+            command = [str(Path(found).with_name(program)), *arguments]
+            subprocess.run(command, check=True, user=user, capture_output=True, timeout=60, cwd=folder)
+
+        data = f"{folder}/data"
+        run("initdb", "-D", data, "-U", "lake", "-A", "trust", "--no-sync")
+        try:
+            run("pg_ctl", "-D", data, "-w", "-l", f"{folder}/log", "-o", f"-h '' -k {folder}", "start")
+            yield f"jdbc:postgresql:///postgres?host={folder}"
+        finally:
+            run("pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    with _postgresql() as uri:
+        yield uri
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    lake = {"metastore": "jdbc", "warehouse": str(tmp_path / "lake"), "catalog-key": tmp_path.name}
+    if request.param == "sqlite":
+        return {**lake, "uri": f"jdbc:sqlite:{tmp_path}/catalog.db"}
+    return {**lake, "uri": request.getfixturevalue("postgresql"), "jdbc.user": "lake"}
+
+
+def _catalog(options: dict[str, str]) -> JdbcCatalog:
+    catalog = Catalog.open(options)
+    assert isinstance(catalog, JdbcCatalog)
+    return catalog
+
+
+def test_databases_and_tables_come_and_go(options: dict[str, str]) -> None:
+    catalog = _catalog(options)
+    assert catalog.list_databases() == []
+    catalog.create_database("a")
+    catalog.create_database("b")
+    with pytest.raises(AlreadyExists, match="database 'a'"):
+        catalog.create_database("a")
+    catalog.create_database("a", ignore_if_exists=True)
+    table = catalog.create_table("a.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table.write([{"id": 1, "v": "x"}])
+    again = _catalog(options)
+    assert (again.list_databases(), again.list_tables("a"), again.list_tables("b")) == (["a", "b"], ["t"], [])
+    assert rows_of(again.get_table("a.t")) == [(1, "x")]
+    with pytest.raises(AlreadyExists, match=r"a\.t"):
+        again.create_table("a.t", COLUMNS)
+    assert again.create_table("a.t", COLUMNS, ignore_if_exists=True).schema.names == ("id", "v")
+    with pytest.raises(InvalidRequest, match="has tables"):
+        again.drop_database("a")
+    again.rename_table("a.t", "b.u")
+    assert (again.table_exists("a.t"), rows_of(again.get_table("b.u"))) == (False, [(1, "x")])
+    with pytest.raises(NotFound, match=r"a\.t"):
+        catalog.get_table("a.t")
+    again.drop_table("b.u")
+    with pytest.raises(NotFound):
+        again.drop_table("b.u")
+    again.drop_table("b.u", ignore_if_missing=True)
+    again.drop_database("a")
+    with pytest.raises(NotFound):
+        again.list_tables("a")
+    assert again.list_databases() == ["b"]
+
+
+def test_dropping_a_database_with_its_tables_deletes_their_files(options: dict[str, str]) -> None:
+    catalog = _catalog(options)
+    catalog.create_database("a")
+    root = Path(catalog.table_path("a.t"))
+    catalog.create_table("a.t", COLUMNS)
+    catalog.drop_database("a", cascade=True)
+    assert (catalog.list_databases(), root.exists()) == ([], False)
+
+
+def test_a_table_is_renamed_only_to_a_free_name_and_back_if_its_files_cannot_move(options: dict[str, str]) -> None:
+    catalog = _catalog(options)
+    catalog.create_database("a")
+    for name in ("a.t", "a.u"):
+        catalog.create_table(name, COLUMNS)
+    with pytest.raises(AlreadyExists, match=r"a\.u"):
+        catalog.rename_table("a.t", "a.u")
+    with pytest.raises(NotFound):
+        catalog.rename_table("a.t", "elsewhere.t")
+    Path(catalog.table_path("a.left")).mkdir()
+    with pytest.raises(Exception, match="left"):
+        catalog.rename_table("a.t", "a.left")
+    assert catalog.list_tables("a") == ["t", "u"]
+
+
+def test_files_that_are_not_registered_are_not_taken_for_a_table(options: dict[str, str]) -> None:
+    catalog = _catalog(options)
+    catalog.create_database("a")
+    Catalog.open(options["warehouse"]).create_database("a")
+    Catalog.open(options["warehouse"]).create_table("a.t", COLUMNS)
+    with pytest.raises(NotFound):
+        catalog.get_table("a.t")
+    with pytest.raises(InvalidRequest, match="not registered"):
+        catalog.create_table("a.t", COLUMNS)
+
+
+def test_catalogs_with_other_keys_do_not_see_each_other(options: dict[str, str]) -> None:
+    _catalog(options).create_database("a")
+    assert _catalog({**options, "catalog-key": "other"}).list_databases() == []
+
+
+# ---- locks ----------------------------------------------------------------------------------------------------------
+
+
+def _lock(options: dict[str, str], clock: ManualClock | None = None, wait_ms: int = 60_000) -> JdbcLock:
+    _catalog(options)
+    database = Database.open(options["uri"], options)
+    return JdbcLock(database, f"{options['catalog-key']}.a.t", wait_ms, 8000, clock or ManualClock())
+
+
+def test_a_lock_keeps_others_out_until_it_is_free(options: dict[str, str]) -> None:
+    lock = _lock(options)
+    with lock.hold(), pytest.raises(Unavailable, match="was not free"), lock.hold():
+        pass
+    with lock.hold():
+        pass
+    with pytest.raises(ValueError, match="inside"), lock.hold():
+        raise ValueError("inside")
+    with lock.hold():
+        pass
+
+
+def test_a_lock_whose_holder_died_is_taken_over_and_a_late_holder_is_told(options: dict[str, str]) -> None:
+    lock = _lock(options)
+    database = Database.open(options["uri"], options)
+    age = "UPDATE paimon_distributed_locks SET acquired_at = '2001-01-01 00:00:00' WHERE lock_id = ?"
+
+    def work_for_too_long() -> None:
+        with lock.hold():
+            database.change(age, f"{options['catalog-key']}.a.t")
+            with lock.hold():
+                pass
+
+    with pytest.raises(StorageFailure, match="expired while it was held"):
+        work_for_too_long()
+
+
+def test_locks_are_used_on_stores_that_need_them_and_where_they_are_asked_for(options: dict[str, str]) -> None:
+    assert _catalog(options).lock_of("a.t") is None
+    assert _catalog({**options, "lock.enabled": "true"}).lock_of("a.t") is not None
+    memory = pa.fs._MockFileSystem()
+    assert JdbcCatalog(ArrowFileIO(memory), "mock://lake", options).lock_of("a.t") is not None
+
+
+class _PlainStore(LocalFileIO):
+    """A store that replaces files at once, as object stores do, but cannot create one only if there is none."""
+
+    supports_atomic_create = False
+
+    def create(self, path: str, data: bytes) -> bool:
+        if self.exists(path):
+            return False
+        time.sleep(0.005)  # a gap in which others may create it, too
+        self.write(path, data)
+        return True
+
+
+def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(options: dict[str, str]) -> None:
+    given = {**options, "lock.enabled": "true", "lock-check-max-sleep": "20 ms"}
+    store = _PlainStore(sync=False)
+    catalog = JdbcCatalog(store, options["warehouse"], given)
+    catalog.create_database("a")
+    catalog.create_table("a.t", COLUMNS, options={"commit.max-retries": "1000", "commit.max-retry-wait": "20 ms"})
+    with pytest.raises(UnsupportedOperation, match="could overwrite each other"):
+        FileSystemCatalog(store, options["warehouse"]).get_table("a.t").write([{"id": 1, "v": ""}])
+    failures: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        try:
+            table = JdbcCatalog(store, options["warehouse"], given).get_table("a.t")
+            for i in range(6):
+                table.write([{"id": writer * 100 + i, "v": "x"}])
+        except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
+            failures.append(e)
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert {row[0] for row in rows_of(catalog.get_table("a.t"), ["id"])} == {
+        w * 100 + i for w in range(3) for i in range(6)
+    }
+    assert Database.open(given["uri"], given).rows("SELECT * FROM paimon_distributed_locks") == []
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "says"),
+    [
+        ("", InvalidRequest, "needs option 'uri'"),
+        ("jdbc:sqlite::memory:", InvalidRequest, "name a file"),
+        ("jdbc:oracle:thin:@x", UnsupportedOperation, "jdbc:postgresql"),
+        ("jdbc:sqlite:/no/such/folder/catalog.db", Unavailable, "/no/such/folder"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_says_why(tmp_path: Path, uri: str, error: type, says: str) -> None:
+    with pytest.raises(error, match=says):
+        Catalog.open({"metastore": "jdbc", "warehouse": str(tmp_path), "uri": uri})
+
+
+def test_a_file_that_is_no_database_is_a_storage_failure(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(StorageFailure, match="not a database"):
+        Catalog.open({"metastore": "jdbc", "warehouse": str(tmp_path), "uri": f"jdbc:sqlite:{tmp_path}/catalog.db"})
+
+
+# ---- pypaimon -------------------------------------------------------------------------------------------------------
+
+_PYPAIMON = """
+import json, sys
+import pyarrow as pa
+from pypaimon import CatalogFactory, Schema
+uri, warehouse = sys.argv[1:]
+catalog = CatalogFactory.create({"metastore": "jdbc", "uri": uri, "warehouse": warehouse})
+def rows(name):
+    builder = catalog.get_table(name).new_read_builder()
+    return sorted(builder.new_read().to_arrow(builder.new_scan().plan().splits()).to_pylist(), key=str)
+ours = rows("ours.t")
+catalog.create_database("theirs", False)
+columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
+catalog.create_table("theirs.t", Schema.from_pyarrow_schema(columns), False)
+for name in ("ours.t", "theirs.t"):
+    writing = catalog.get_table(name).new_batch_write_builder()
+    write, commit = writing.new_write(), writing.new_commit()
+    write.write_arrow(pa.table({"id": [2], "v": ["theirs"]}, schema=columns))
+    commit.commit(write.prepare_commit())
+    write.close(); commit.close()
+print(json.dumps(ours))
+"""
+
+
+@pytest.mark.foreign
+@pytest.mark.slow
+def test_pypaimon_and_we_share_a_catalog(tmp_path: Path) -> None:
+    uri, warehouse = f"jdbc:sqlite:{tmp_path}/catalog.db", str(tmp_path / "lake")
+    catalog = _catalog({"metastore": "jdbc", "uri": uri, "warehouse": warehouse})
+    catalog.create_database("ours")
+    catalog.create_table("ours.t", COLUMNS).write([{"id": 1, "v": "ours"}])
+    assert ask(_PYPAIMON, uri, warehouse) == [{"id": 1, "v": "ours"}]
+    assert catalog.list_databases() == ["ours", "theirs"]
+    assert rows_of(catalog.get_table("ours.t")) == [(1, "ours"), (2, "theirs")]
+    assert rows_of(catalog.get_table("theirs.t")) == [(2, "theirs")]
+    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+        assert connection.execute("SELECT count(*) FROM paimon_tables").fetchone() == (2,)
+    connection.close()

@@ -1,0 +1,42 @@
+"""The examples of docs/paimon.md run as they stand, in their order, and print what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[3] / "docs" / "paimon.md").read_text(encoding="utf-8")
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def _run(command: list[str], folder: Path) -> str:
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, env=environment)
+    assert done.returncode == 0, f"{shlex.join(command)[-300:]}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_examples_run(tmp_path: Path) -> None:
+    printed = _run([sys.executable, "-c", "\n".join(_blocks("python"))], tmp_path)
+    for line in (
+        "['orders', 'visits']",
+        "['-U', '+U']",
+        "[{'item': 'rum', 'amount': 10.0}]",
+        "{'order': 99, 'item': None, 'amount': None}",
+        "{'id': 2, 'what': 'tea', 'note': None}",
+    ):
+        assert line in printed, printed
+    assert re.search(r"^2$", printed, re.MULTILINE), printed
+    commands = [line for block in _blocks("sh") for line in block.splitlines()]
+    assert len(commands) == 8
+    outputs = [_run([sys.executable, "-m", *shlex.split(line)], tmp_path) for line in commands]
+    assert "primary-key table" in outputs[0]
+    assert outputs[1].startswith("id,customer,what,amount,note\n")
+    assert "sales.orders has 2 buckets" in outputs[6]

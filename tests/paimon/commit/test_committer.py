@@ -1,0 +1,304 @@
+"""Commits by one committer: what becomes of messages, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
+from forebay.paimon.commit.committer import Committable
+from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
+from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.schema_changes import SetOption
+from forebay.paimon.store.schemas import SchemaManager
+from tests.paimon.commit.tables import FAST, ROWS_EACH, Table, append, compact, data_file, partition
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t")
+
+
+def test_new_files_become_one_append_snapshot(table: Table) -> None:
+    (made,) = table.commit("ann").commit([append("f1"), append("f2", bucket=1)], watermark=7, properties={"k": "v"})
+    assert (made.id, made.commit_kind, made.commit_user) == (1, CommitKind.APPEND, "ann")
+    assert (made.total_record_count, made.delta_record_count) == (2 * ROWS_EACH, 2 * ROWS_EACH)
+    assert (made.watermark, made.properties, made.commit_identifier) == (7, {"k": "v"}, BATCH_COMMIT_IDENTIFIER)
+    assert table.snapshots.latest() == made
+    assert table.files() == ["f1", "f2"]
+    assert FAST.read(table.paths.snapshot_directory + "/LATEST") == b"1"
+
+
+def test_compaction_becomes_a_snapshot_of_its_own_after_the_new_rows(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    message = replace(compact([data_file("f1")], [data_file("big", level=5)]), data=append("f2").data)
+    kinds = [(s.id, s.commit_kind) for s in commit.commit([message])]
+    assert kinds == [(2, CommitKind.APPEND), (3, CommitKind.COMPACT)]
+    assert table.files(2) == ["f1", "f2"]
+    assert table.files(3) == ["big", "f2"]
+    table.check()
+
+
+def test_the_watermark_never_goes_back(table: Table) -> None:
+    commit = table.commit()
+    marks = [commit.commit([append(f"f{i}")], watermark=w)[0].watermark for i, w in enumerate([5, 3, None, 9])]
+    assert marks == [5, 5, 5, 9]
+
+
+def test_a_commit_without_changes_makes_a_snapshot_only_if_it_is_asked_to(table: Table) -> None:
+    commit = table.commit()
+    assert commit.commit([]) == []
+    commit.ignore_empty = False
+    (made,) = commit.commit([], identifier=3)
+    assert (made.commit_identifier, made.delta_record_count) == (3, 0)
+
+
+def test_changelog_files_are_listed_apart_from_data_files(table: Table) -> None:
+    message = CommitMessage(partition(), 0, 2, DataIncrement((data_file("f"),), changelog_files=(data_file("c"),)))
+    (made,) = table.commit().commit([message])
+    store = ManifestStore(FAST, table.paths, table.schema)
+    assert [e.file.file_name for e in store.entries(store.changelog_manifests(made))] == ["c"]
+    assert made.changelog_record_count == ROWS_EACH
+    assert table.files() == ["f"]
+
+
+def test_the_snapshot_names_the_latest_schema(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    SchemaManager(FAST, table.paths).change([SetOption("write-buffer-size", "1 mb")])
+    assert [s.schema_id for s in (*table.snapshots.snapshots(), *commit.commit([append("f2")]))] == [0, 1]
+
+
+def test_a_second_compaction_of_the_same_files_conflicts(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1", "f2")])
+    commit.commit([compact([data_file("f1"), data_file("f2")], [data_file("big", level=5)])])
+    before = table.manifest_files()
+    with pytest.raises(Conflict, match=r"1 files to delete are gone already \(f1\)"):
+        table.commit("other").commit([compact([data_file("f1")], [data_file("big2", 100, 110, level=5)])])
+    assert table.files() == ["big"]
+    assert table.manifest_files() == before, "a refused commit leaves no manifests"
+
+
+def test_key_ranges_of_one_level_must_not_overlap(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1"), append("f2")])
+    commit.commit([compact([data_file("f1")], [data_file("big", 0, 9, level=5)])])
+    commit.commit([append("f3")])
+    with pytest.raises(Conflict, match="would overlap in their keys"):
+        commit.commit([compact([data_file("f2")], [data_file("big2", 9, 20, level=5)])])
+    commit.commit([compact([data_file("f2")], [data_file("big2", 10, 20, level=5)])])
+    assert table.files() == ["big", "big2", "f3"]
+
+
+def test_files_for_another_bucket_count_are_refused_until_the_partition_is_overwritten(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    with pytest.raises(Conflict, match=r"partition dt=a has 2 buckets.*written for 4.*rescale"):
+        commit.commit([append("f2", buckets=4)])
+    commit.commit([append("g1", dt="b", buckets=4)])
+    commit.overwrite([append("f2", buckets=4)])
+    commit.commit([append("f3", buckets=4)])
+    with pytest.raises(Conflict, match="has 4 buckets"):
+        commit.commit([append("f4", buckets=2)])
+    assert table.files() == ["f2", "f3", "g1"]
+
+
+def test_an_emptied_partition_may_get_a_new_bucket_count(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    commit.truncate()
+    commit.commit([append("f2", buckets=8)])
+    assert table.files() == ["f2"]
+
+
+def test_deleting_files_makes_the_snapshot_an_overwrite(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1", "f2")])
+    message = CommitMessage(partition(), 0, 2, DataIncrement((), deleted_files=(data_file("f1"),)))
+    assert commit.commit([message])[0].commit_kind is CommitKind.OVERWRITE
+    with pytest.raises(Conflict):
+        commit.commit([message])
+    assert table.files() == ["f2"]
+
+
+def test_dynamic_overwrite_replaces_the_partitions_that_are_written(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("a1"), append("a2", bucket=1), append("b1", dt="b")])
+    (made,) = commit.overwrite([append("a3")])
+    assert made.commit_kind is CommitKind.OVERWRITE
+    assert table.files() == ["a3", "b1"]
+    assert commit.overwrite([]) == []
+    table.check()
+
+
+def test_static_overwrite_replaces_what_the_partition_spec_describes(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("a1"), append("b1", dt="b")])
+    with pytest.raises(InvalidRequest, match="not in the partition"):
+        commit.overwrite([append("a2")], {"dt": "b"}, dynamic=False)
+    commit.overwrite([append("b2", dt="b")], {"dt": "b"}, dynamic=False)
+    assert table.files() == ["a1", "b2"]
+    commit.overwrite([append("c1", dt="c")], dynamic=False)
+    assert table.files() == ["c1"]
+    with pytest.raises(InvalidRequest, match="'id' is not a partition key"):
+        commit.overwrite([append("c1", dt="c")], {"id": 1}, dynamic=False)
+
+
+def test_overwriting_with_files_that_do_not_overlap_puts_them_on_the_top_level(table: Table) -> None:
+    files = (data_file("x", 0, 4), data_file("y", 5, 9))
+    table.commit().overwrite([CommitMessage(partition(), 0, 2, DataIncrement(files)), append("z1", "z2", bucket=1)])
+    store = ManifestStore(FAST, table.paths, table.schema)
+    latest = table.snapshots.latest()
+    assert latest is not None
+    assert {e.file.file_name: e.file.level for e in store.live_files(latest)} == {"x": 5, "y": 5, "z1": 0, "z2": 0}
+
+
+def test_partitions_are_dropped_and_tables_truncated(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("a1"), append("b1", dt="b"), append("c1", dt="c")])
+    commit.drop_partitions([{"dt": "a"}, {"dt": "c"}])
+    assert table.files() == ["b1"]
+    with pytest.raises(InvalidRequest):
+        commit.drop_partitions([{}])
+    commit.truncate()
+    assert table.files() == []
+    table.check()
+
+
+def test_a_stream_that_replays_commits_commits_nothing_twice(table: Table) -> None:
+    work = [Committable(i, (append(f"f{i}"),)) for i in range(1, 4)]
+    first = table.commit("stream")
+    assert [s.commit_identifier for s in first.filter_and_commit(work[:2])] == [1, 2]
+    table.commit("other").commit([append("g")])
+    restarted = table.commit("stream")
+    assert [s.commit_identifier for s in restarted.filter_and_commit(work)] == [3]
+    assert restarted.filter_and_commit(work) == []
+    assert table.files() == ["f1", "f2", "f3", "g"]
+    with pytest.raises(InvalidRequest, match="ordered"):
+        restarted.filter_and_commit(work[::-1])
+
+
+def test_abort_deletes_the_files_of_the_work_but_not_files_that_only_moved_up(table: Table) -> None:
+    moved = data_file("old")
+    message = CommitMessage(
+        partition(),
+        0,
+        2,
+        DataIncrement((data_file("new"),), changelog_files=(data_file("log"),)),
+        CompactIncrement((moved, data_file("in")), (moved.upgrade(5), data_file("out", level=5))),
+    )
+    directory = table.paths.bucket_directory(partition(), 0)
+    for name in ("new", "log", "old", "in", "out"):
+        FAST.write(f"{directory}/{name}", b"x")
+    table.commit().abort([message])
+    assert sorted(s.path.rpartition("/")[2] for s in FAST.list(directory)) == ["in", "old"]
+
+
+def test_aborting_after_a_compaction_conflict_keeps_the_rows_that_were_committed(table: Table) -> None:
+    commit = table.commit()
+    gone = compact([data_file("gone")], [data_file("big", level=5)])
+    message = replace(gone, data=append("new").data)
+    directory = table.paths.bucket_directory(partition(), 0)
+    for name in ("new", "big"):
+        FAST.write(f"{directory}/{name}", b"x")
+    with pytest.raises(Conflict):
+        commit.commit([message])
+    assert table.files() == ["new"]
+    commit.abort([message])
+    assert [s.path.rpartition("/")[2] for s in FAST.list(directory)] == ["new"]
+
+
+def test_a_new_index_file_takes_the_place_of_the_buckets_old_one(table: Table) -> None:
+    def indexed(name: str, bucket: int, data: str) -> CommitMessage:
+        index = IndexFileMeta("HASH", name, 8, 2)
+        return CommitMessage(partition(), bucket, 2, DataIncrement((data_file(data),), new_index_files=(index,)))
+
+    commit = table.commit()
+    commit.commit([indexed("i0", 0, "f0"), indexed("i1", 1, "f1")])
+    commit.commit([indexed("i2", 0, "f2")])
+    (latest,) = commit.commit([append("f3")])
+    names = sorted(e.index_file.file_name for e in commit.manifests.read_index(latest.index_manifest))
+    assert names == ["i1", "i2"]
+    commit.truncate()
+    latest_now = table.snapshots.latest()
+    assert latest_now is not None
+    assert commit.manifests.read_index(latest_now.index_manifest) == []
+
+
+def test_a_deletion_vector_for_a_file_that_is_gone_conflicts(table: Table) -> None:
+    def vector(name: str, data: str) -> CommitMessage:
+        index = IndexFileMeta("DELETION_VECTORS", name, 40, 1, (DeletionVectorMeta(data, 1, 30, 2),))
+        return CommitMessage(partition(), 0, 2, DataIncrement(new_index_files=(index,)))
+
+    commit = table.commit()
+    commit.commit([append("f1")])
+    assert commit.commit([vector("v1", "f1")])[0].commit_kind is CommitKind.OVERWRITE
+    with pytest.raises(Conflict, match="f9, which is gone"):
+        commit.commit([vector("v2", "f9")])
+    with pytest.raises(Conflict, match="another deletion vector"):
+        commit.commit([vector("v2", "f1")])
+
+
+def test_manifests_are_merged_when_there_are_many_and_old_snapshots_stay_readable(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", options={"manifest.merge-min-count": "5"})
+    commit = table.commit()
+    for i in range(23):
+        commit.commit([append(f"f{i:02}")])
+        if i % 3 == 2:
+            commit.commit([compact([data_file(f"f{i:02}")], [data_file(f"g{i:02}", 100 * i, 100 * i + 9, level=5)])])
+    latest = table.snapshots.latest()
+    assert latest is not None
+    assert len(commit.manifests.data_manifests(latest)) <= 5
+    table.check()
+    assert len(table.files(4)) == 3
+    assert len(table.files()) == 23
+
+
+def test_a_full_manifest_merge_leaves_only_live_files(tmp_path: Path) -> None:
+    options = {"manifest.full-compaction-threshold-size": "1 b", "manifest.target-file-size": "1 kb"}
+    table = Table.create(tmp_path / "t", options=options)
+    commit = table.commit()
+    commit.commit([append(*(f"f{i}" for i in range(200)))])
+    commit.commit([compact([data_file("f7")], [data_file("big", level=5)])])
+    commit.commit([append("last")])
+    latest = table.snapshots.latest()
+    assert latest is not None
+    base = commit.manifests.read_list(latest.base_manifest_list)
+    assert sum(m.num_deleted_files for m in base) == 0
+    assert sum(m.num_added_files for m in base) == 200
+    assert len(base) > 1, "manifests are cut at the target size"
+    assert len(table.files()) == 201
+    table.check()
+
+
+def test_merging_manifests_on_request_changes_no_data(table: Table) -> None:
+    commit = table.commit()
+    for i in range(4):
+        commit.commit([append(f"f{i}")])
+    made = commit.compact_manifests()
+    assert made is not None
+    assert (made.commit_kind, made.delta_record_count, made.total_record_count) == (CommitKind.COMPACT, 0, 40)
+    assert len(commit.manifests.data_manifests(made)) == 1
+    assert commit.compact_manifests() is None
+    assert table.files() == ["f0", "f1", "f2", "f3"]
+
+
+def test_a_table_with_a_feature_that_is_not_built_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"row-tracking\.enabled"):
+        Table(tmp_path, options={"row-tracking.enabled": "true"}).commit()
+
+
+def test_statistics_are_inherited_until_the_schema_changes(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    FAST.write(table.paths.statistics("stat-1"), b'{"snapshotId": 1, "schemaId": 0}')
+    assert commit.commit_statistics("stat-1").commit_kind is CommitKind.ANALYZE
+    assert commit.commit([append("f2")])[0].statistics == "stat-1"
+    SchemaManager(FAST, table.paths).change([SetOption("write-buffer-size", "1 mb")])
+    assert commit.commit([append("f3")])[0].statistics is None

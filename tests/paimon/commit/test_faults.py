@@ -1,0 +1,238 @@
+"""Commits on a file system that fails, or under a process that dies, at every single operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import Conflict, ForebayError, StorageFailure, UnsupportedOperation
+from forebay.base.ids import SeededIds
+from forebay.paimon.commit.committer import Committable, FileStoreCommit
+from forebay.paimon.format.snapshot_json import format_snapshot
+from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
+from forebay.paimon.store.lock import CommitLock
+from tests.paimon.commit.tables import FAST, Table, append, compact, data_file
+
+SEEDS = range(40)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", options={"manifest.merge-min-count": "3"})
+
+
+def _work(commit: FileStoreCommit, i: int) -> list[Committable]:
+    return [Committable(i, (append(f"f{i}"),))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stream_that_repeats_after_random_failures_commits_everything_once(table: Table, seed: int) -> None:
+    io = FailingFileIO(FAST, seed=seed, rate=0.03)
+    clock, ids = ManualClock(), SeededIds(seed)
+    for i in range(12):
+        for _ in range(200):
+            try:
+                table.commit("stream", io, clock, ids).filter_and_commit(_work(table.commit(), i))
+                break
+            except ForebayError:
+                continue
+        else:
+            pytest.fail(f"commit {i} did not get through")
+    assert io.failures > 0
+    assert table.files() == sorted(f"f{i}" for i in range(12))
+    assert [s.commit_identifier for s in table.snapshots.snapshots()] == list(range(12))
+    table.check()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_failed_commit_says_is_true(table: Table, seed: int) -> None:
+    """`Conflict`, or a failure of a known outcome: nothing was committed. Success: it was."""
+    io = FailingFileIO(FAST, seed=seed, rate=0.05)
+    commit = table.commit("u", io, ManualClock(), SeededIds(seed))
+    committed, unknown = set(), set()
+    for i in range(30):
+        try:
+            commit.commit([append(f"f{i}")])
+            committed.add(f"f{i}")
+        except StorageFailure as e:
+            if "unknown" in e.message:
+                unknown.add(f"f{i}")
+    there = set(table.files())
+    assert committed <= there
+    assert there <= committed | unknown
+    table.check()
+
+
+def _count_operations(table: Table, act: Callable[[FileStoreCommit], object]) -> int:
+    io = FailingFileIO(FAST)
+    act(table.commit("u", io))
+    return io.count
+
+
+def _acts() -> dict[str, Callable[[FileStoreCommit], object]]:
+    return {
+        "append": lambda c: c.commit([append("new")], identifier=7),
+        "append and compact": lambda c: c.commit(
+            [append("new"), compact([data_file("f0")], [data_file("big", level=5)])], identifier=7
+        ),
+        "overwrite": lambda c: c.overwrite([append("new")], identifier=7),
+        "merge manifests": lambda c: c.compact_manifests(),
+    }
+
+
+@pytest.mark.parametrize("act", _acts())
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_at_any_operation_leaves_the_old_or_a_new_snapshot(tmp_path: Path, act: str, after: bool) -> None:
+    def prepared(name: str) -> Table:
+        table = Table.create(tmp_path / name, options={"manifest.merge-min-count": "3"})
+        commit = table.commit()
+        for i in range(4):
+            commit.commit([append(f"f{i}")])
+        return table
+
+    work = _acts()[act]
+    reference = prepared("reference")
+    states = [reference.files()]
+    operations = _count_operations(reference, work)
+    states += [reference.files(i) for i in range(5, (reference.snapshots.latest_id() or 0) + 1)]
+    seen = set()
+    for number in range(operations):
+        table = prepared(f"crash-{number}")
+        io = FailingFileIO(FAST, crash_at=number, crash_after=after)
+        with pytest.raises(SimulatedCrash):
+            work(table.commit("u", io))
+        files = table.files()
+        assert files in states, f"crash at operation {number}"
+        seen.add(states.index(files))
+        table.check()
+        table.commit("next").commit([append("next")])
+        assert table.files() == sorted([*files, "next"])
+        table.check()
+    assert 0 in seen
+    assert states.index(states[-1]) in seen, "a crash after the last write comes too late to prevent the commit"
+
+
+def test_a_lost_response_is_recognised_as_our_own_success(table: Table) -> None:
+    io = FailingFileIO(FAST)
+    io.fail_at("create", "snapshot-1", after=True)
+    (made,) = table.commit("u", io, ManualClock()).commit([append("f1")])
+    assert (made.id, table.snapshots.ids()) == (1, [1])
+    assert table.files() == ["f1"]
+
+
+def test_a_failed_creation_is_tried_again_with_the_same_snapshot(table: Table) -> None:
+    io = FailingFileIO(FAST)
+    io.fail_at("create", "snapshot-1", times=3)
+    (made,) = table.commit("u", io, ManualClock()).commit([append("f1")])
+    assert table.snapshots.latest() == made
+    assert table.manifest_files() == table.referenced_manifests()
+
+
+def test_an_unknown_outcome_deletes_nothing_and_says_so(table: Table) -> None:
+    io = FailingFileIO(FAST)
+    commit = table.commit("stream", io, ManualClock())
+    io.fail_at("create", "snapshot-1", after=True)
+    io.fail_at("create", "snapshot-1", times=1000)
+    io.fail_at("read", "snapshot-1", times=1000)
+    with pytest.raises(StorageFailure, match="unknown"):
+        commit.filter_and_commit([Committable(1, (append("f1"),))])
+    assert table.files() == ["f1"], "in truth it was committed"
+    assert table.commit("stream").filter_and_commit([Committable(1, (append("f1"),))]) == []
+
+
+def test_a_failure_while_preparing_leaves_no_manifests(table: Table) -> None:
+    for number, part in enumerate(("manifest-", "manifest-list-")):
+        io = FailingFileIO(FAST)
+        io.fail_at("write", part, after=bool(number))
+        with pytest.raises(StorageFailure):
+            table.commit("u", io).commit([append("f1")])
+    assert table.snapshots.latest() is None
+    assert table.manifest_files() == set()
+
+
+def test_who_loses_every_race_gives_up_and_cleans_up(table: Table) -> None:
+    other = table.commit("fast")
+
+    class Unlucky(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            other.commit([append(f"x{path.rpartition('-')[2]}")])
+            return super().create(path, data)
+
+    slow = Table(table.paths.root, options={**table.schema.options, "commit.max-retries": "3"})
+    with pytest.raises(Conflict, match="4 tries"):
+        slow.commit("slow", Unlucky(FAST), ManualClock()).commit([append("f1")])
+    assert "f1" not in table.files()
+    assert table.manifest_files() == table.referenced_manifests()
+
+
+def test_a_committer_that_slept_while_its_snapshot_id_came_and_went_does_not_commit_into_the_past(
+    table: Table,
+) -> None:
+    other = table.commit("fast")
+    other.commit([append("x0")])
+    asleep = iter([True])
+
+    class Sleepy(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            if next(asleep, False):
+                for i in range(1, 6):
+                    other.commit([append(f"x{i}")])
+                for old in range(1, 5):
+                    table.snapshots.delete(old)
+                table.snapshots.write_earliest_hint(5)
+            return super().create(path, data)
+
+    (made,) = table.commit("slow", Sleepy(FAST), ManualClock()).commit([append("late")])
+    assert made.id == 7
+    assert table.snapshots.ids() == [5, 6, 7]
+    assert table.files() == ["late", *(f"x{i}" for i in range(6))]
+
+
+class _ThreadLock:
+    """A lock that says how often it was held."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    def hold(self) -> AbstractContextManager[None]:
+        @contextmanager
+        def holding() -> Iterator[None]:
+            self.held += 1
+            yield
+
+        return holding()
+
+
+class _WithoutAtomicCreate(FailingFileIO):
+    supports_atomic_create = False  # type: ignore[assignment]
+
+
+def test_a_store_without_atomic_create_is_written_only_under_a_lock(table: Table) -> None:
+    io = _WithoutAtomicCreate(FAST)
+    with pytest.raises(UnsupportedOperation, match="catalog with a lock"):
+        table.commit("u", io).commit([append("f1")])
+    assert table.manifest_files() == set()
+    lock = _ThreadLock()
+    protocol: CommitLock = lock
+    FileStoreCommit(io, table.paths, table.schema, "u", lock=protocol).commit([append("f1")])
+    assert (lock.held, table.files()) == (1, ["f1"])
+
+
+def test_a_snapshot_that_somebody_else_made_under_our_id_is_not_taken_for_ours(table: Table) -> None:
+    other = table.commit("fast")
+    raced = iter([True])
+
+    class Raced(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            if next(raced, False):
+                other.commit([append("x")])
+            return super().create(path, data)
+
+    (made,) = table.commit("slow", Raced(FAST), ManualClock()).commit([append("f1")])
+    assert made.id == 2
+    assert format_snapshot(made) == FAST.read(table.snapshots.files.path(2))
+    assert table.files() == ["f1", "x"]

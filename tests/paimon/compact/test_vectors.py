@@ -1,0 +1,95 @@
+"""Compaction of tables with deletion vectors: deleted rows go, and the vectors with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
+from forebay.paimon.table import Table
+from tests.paimon.compact.trees import changelog
+from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.read.test_planner import deletion_vector
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+OPTIONS = {"bucket": "1", "deletion-vectors.enabled": "true"}
+
+
+def with_deleted(table: Table, ids: list[int], deleted: list[int], level: int) -> None:
+    """Commit a file of `ids` at `level`, of which the rows at positions `deleted` are deleted by a vector."""
+    idle = table.with_options({"write-only": "true"})
+    with idle.new_write() as writer:
+        writer.write(pa.table({"id": ids, "v": [0] * len(ids)}))
+        (message,) = writer.prepare_commit()
+    (file,) = message.data.new_files
+    file = file.upgrade(level)
+    vector = deletion_vector(deleted)
+    name = f"index-{file.file_name}"
+    length = len(vector) - 8
+    index = IndexFileMeta(
+        "DELETION_VECTORS", name, len(vector) + 1, 1, (DeletionVectorMeta(file.file_name, 1, length, len(deleted)),)
+    )
+    path = Path(table.paths.index_file(index, message.partition, message.bucket))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\1" + vector)
+    commit(table, replace(message, data=DataIncrement((file,), new_index_files=(index,))))
+
+
+def commit(table: Table, message: CommitMessage) -> None:
+    table.new_commit().commit([message])
+
+
+def index_files(table: Table) -> list[IndexFileMeta]:
+    snapshot = table.snapshots.latest()
+    assert snapshot is not None
+    return [e.index_file for e in table.manifests.read_index(snapshot.index_manifest)]
+
+
+def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
+    with_deleted(table, list(range(10)), [2, 7], level=5)
+    table.write([{"id": 2, "v": 9}, {"id": 20, "v": 9}])
+    table.delete([{"id": 4}])
+    expected = [(0, 0), (1, 0), (2, 9), (20, 9), (3, 0), (5, 0), (6, 0), (8, 0), (9, 0)]
+    assert rows_of(table) == expected
+    assert index_files(table) == []
+    assert {f.level for f in live_files(table)} == {5}
+
+
+def test_a_lookup_tells_changes_against_what_was_not_deleted(tmp_path: Path) -> None:
+    options = {**OPTIONS, "changelog-producer": "lookup"}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    with_deleted(table, [1, 2, 3], [1], level=5)
+    table.write([{"id": 2, "v": 9}, {"id": 3, "v": 9}])
+    assert [(kind, row["id"], row["v"]) for kind, row in changelog(table)] == [(0, 2, 9), (1, 3, 0), (2, 3, 9)]
+
+
+def test_a_full_compaction_removes_rows_of_vectors_at_the_top(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
+    with_deleted(table, list(range(10)), [0, 9], level=5)
+    assert table.compact() is None
+    table.compact(full=True)
+    assert [f.row_count for f in live_files(table)] == [8]
+    assert index_files(table) == []
+    assert [row[0] for row in rows_of(table)] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("bucketed", [False, True])
+def test_append_tables_lose_the_deleted_rows_and_the_vectors(tmp_path: Path, bucketed: bool) -> None:
+    options = {"deletion-vectors.enabled": "true"} | ({"bucket": "1", "bucket-key": "id"} if bucketed else {})
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options=options)
+    with_deleted(table, list(range(10)), [3], level=0)
+    with_deleted(table, list(range(10, 20)), [0, 1], level=0)
+    table.write([{"id": 99, "v": 1}])
+    rows = rows_of(table)
+    # A bucket has one index file: that of the second commit took the place of the first one's.
+    count = 19 if bucketed else 18
+    assert len(rows) == count
+    table.compact()
+    assert rows_of(table) == rows
+    assert index_files(table) == []
+    assert sum(f.row_count for f in live_files(table)) == count

@@ -1,0 +1,166 @@
+"""Data files read back: parts of them, deleted rows, thin files, ORC and Avro."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+
+from forebay.base.errors import CorruptData, NotFound
+from forebay.metadata.predicate import Predicate, col
+from forebay.paimon.catalog.definition import new_schema
+from forebay.paimon.files import reader as reader_module
+from forebay.paimon.files.pruning import bind_filter
+from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.files.writer import FileSettings, RollingWriter
+from forebay.paimon.format.avro import write_records
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.paths import PathFactory
+from tests.paimon.lake import ALL_TYPES, all_types_rows
+
+IO = LocalFileIO(sync=False)
+COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string())])
+SCHEMA = new_schema(COLUMNS)
+ROWS = pa.table({"id": list(range(5000)), "text": [f"t{i}" for i in range(5000)]})
+
+
+def written(folder: Path, schema: TableSchema, data: pa.Table, **options: str) -> tuple[DataFileMeta, str]:
+    settings = FileSettings.of(schema, CoreOptions({**schema.options, **options}))
+    names = PathFactory.of(str(folder), schema).data_file_names()
+    writer = RollingWriter(IO, str(folder), settings, names)
+    writer.write(data)
+    (meta,) = writer.close()
+    return meta, str(folder / meta.file_name)
+
+
+def read(
+    meta: DataFileMeta, path: str, schema: TableSchema = SCHEMA, where: Predicate | None = None, **more: Any
+) -> pa.Table:
+    keep = None if where is None else bind_filter(where, schema.fields)
+    reader = DataFileReader(IO, lambda _: schema, schema.fields, keep=keep)
+    return pa.Table.from_batches(reader.read(meta, path, **more), reader.schema)
+
+
+def test_deleted_positions_are_left_out_also_when_row_groups_are_skipped(tmp_path: Path) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "20 kb"})
+    assert pq.ParquetFile(path).num_row_groups > 2
+    gone = np.array([4999, 0, 2500, 2501])
+    assert read(meta, path, deleted=gone)["id"].to_pylist() == [i for i in range(5000) if i not in gone]
+    kept = read(meta, path, where=col("id") >= 2499, deleted=gone)
+    assert kept["id"].to_pylist() == [2499, *range(2502, 4999)]
+
+
+def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "20 kb"})
+    read_groups: list[int] = []
+    original = reader_module._group_tables
+
+    def spy(parquet: Any, index: int, *rest: Any) -> Any:
+        read_groups.append(index)
+        return original(parquet, index, *rest)
+
+    monkeypatch.setattr(reader_module, "_group_tables", spy)
+    assert read(meta, path, where=col("id") == 4321)["text"].to_pylist() == ["t4321"]
+    assert len(read_groups) == 1
+    read_groups.clear()
+    assert read(meta, path, where=col("text") == "t10x").num_rows == 0
+    assert read_groups == []  # within the bounds of some, but in none
+
+
+def test_a_row_group_that_is_too_large_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS)
+    monkeypatch.setattr(reader_module, "GROUP_BYTES_MAX", 20_000)
+    reader = DataFileReader(IO, lambda _: SCHEMA, SCHEMA.fields)
+    batches = list(reader.read(meta, path, np.array([1, 4000])))
+    assert len(batches) > 1
+    assert pa.Table.from_batches(batches)["id"].to_pylist() == [i for i in range(5000) if i not in (1, 4000)]
+
+
+def test_key_columns_of_thin_files_are_made_of_the_tables_columns(tmp_path: Path) -> None:
+    schema = new_schema(COLUMNS, primary_keys=["id"], options={"bucket": "1", "data-file.thin-mode": "true"})
+    kinds = pa.array([0] * 5000, pa.int8())
+    data = ROWS.add_column(0, "_VALUE_KIND", kinds).add_column(0, "_SEQUENCE_NUMBER", ROWS["id"])
+    meta, path = written(tmp_path, schema, data.add_column(0, "_KEY_id", ROWS["id"]))
+    assert "_KEY_id" not in pq.ParquetFile(path).schema_arrow.names
+    fields = (*schema.key_fields, schema.fields[1])
+    reader = DataFileReader(IO, lambda _: schema, fields, keep=bind_filter(col("_KEY_id") == 7, fields))
+    assert pa.Table.from_batches(reader.read(meta, path)).to_pylist() == [{"_KEY_id": 7, "text": "t7"}]
+
+
+def test_columns_that_were_not_written_are_null(tmp_path: Path) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS.slice(0, 2))
+    assert read(replace(meta, write_cols=("id",)), path).to_pylist() == [
+        {"id": 0, "text": None},
+        {"id": 1, "text": None},
+    ]
+
+
+def test_orc_files_are_read(tmp_path: Path) -> None:
+    names = [n for n in ALL_TYPES.names if n not in ("clock",)]  # Arrow writes no TIME to ORC
+    data = all_types_rows().select(names)
+    schema = new_schema(data.schema)
+    meta, _ = written(tmp_path, schema, data)
+    path = str(tmp_path / "data-0.orc")
+    orc.write_table(data, path)
+    assert read(meta, path, schema).to_pylist() == data.to_pylist()
+    assert read(meta, path, schema, col("id") == 3).num_rows == 1
+
+
+def test_avro_files_are_read(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("text", pa.string()), ("m", pa.map_(pa.int32(), pa.string()))])
+    schema = new_schema(columns)
+    data = pa.Table.from_pylist([{"id": 1, "text": "a", "m": [(1, "x")]}, {"id": 2, "text": None, "m": None}], columns)
+    meta, _ = written(tmp_path, schema, data)
+    parts = [{"name": "key", "type": "int"}, {"name": "value", "type": ["null", "string"]}]
+    entry = {"type": "record", "name": "entry", "fields": parts}
+    fields = [
+        {"name": "id", "type": ["null", "long"]},
+        {"name": "text", "type": ["null", "string"]},
+        {"name": "m", "type": ["null", {"type": "array", "items": entry}]},
+    ]
+    path = tmp_path / "data-0.avro"
+    records = [{"id": 1, "text": "a", "m": [{"key": 1, "value": "x"}]}, {"id": 2, "text": None, "m": None}]
+    with path.open("wb") as out:
+        fastavro.writer(out, {"type": "record", "name": "row", "fields": fields}, records)
+    assert read(meta, str(path), schema).to_pylist() == data.to_pylist()
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "gzip", "none"])
+def test_avro_files_hold_decimals_as_bytes_and_moments_as_numbers(tmp_path: Path, compression: str) -> None:
+    columns = pa.schema([("d", pa.decimal128(20, 2)), ("day", pa.date32()), ("at", pa.timestamp("us"))])
+    schema = new_schema(columns)
+    rows = [{"d": Decimal("-1.05"), "day": datetime.date(1960, 1, 2), "at": datetime.datetime(9999, 1, 1)}, {}]
+    data = pa.Table.from_pylist(rows, columns)
+    meta, _ = written(tmp_path, schema, data)
+    fields = [
+        {"name": "d", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}]},
+        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    ]
+    micros = data["at"].cast(pa.int64())[0].as_py()
+    records = [{"d": b"\xff\x97", "day": -3652, "at": micros}, {"d": None, "day": None, "at": None}]
+    path = tmp_path / "data-0.avro"
+    path.write_bytes(write_records({"type": "record", "name": "row", "fields": fields}, records, compression))
+    assert read(meta, str(path), schema).to_pylist() == data.to_pylist()
+
+
+def test_a_damaged_or_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS)
+    Path(path).write_bytes(b"PAR1 this is not Parquet")
+    with pytest.raises(CorruptData, match=meta.file_name):
+        read(meta, path)
+    Path(path).unlink()
+    with pytest.raises(NotFound, match=meta.file_name):
+        read(meta, path)

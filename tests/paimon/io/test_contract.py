@@ -1,0 +1,220 @@
+"""What every file system promises, by all implementations."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from forebay.base.errors import Conflict, InvalidRequest, NotFound, StorageFailure
+from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.failing import FailingFileIO
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.io.opening import open_file_io
+
+IMPLEMENTATIONS: dict[str, Callable[[], FileIO]] = {
+    "local": LocalFileIO,
+    "arrow over the local disk": lambda: ArrowFileIO(fs.LocalFileSystem()),
+    "arrow with a prefix": lambda: ArrowFileIO(fs.LocalFileSystem(), "disk://"),
+    "failing never": lambda: FailingFileIO(LocalFileIO(sync=False)),
+}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileIO, str]:
+    root = f"disk://{tmp_path}" if request.param == "arrow with a prefix" else str(tmp_path)
+    return IMPLEMENTATIONS[request.param](), root
+
+
+def _names(io: FileIO, path: str) -> list[str]:
+    return sorted(status.path.rpartition("/")[2] for status in io.list(path))
+
+
+def test_what_is_written_is_read_and_replaced(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    io.write(f"{root}/a/b/f", b"one")
+    assert io.read(f"{root}/a/b/f") == b"one"
+    io.write(f"{root}/a/b/f", b"two")
+    with io.open_input(f"{root}/a/b/f") as f:
+        f.seek(1)
+        assert f.read() == b"wo"
+    assert _names(io, f"{root}/a/b") == ["f"]
+
+
+def test_missing_files_are_not_found(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    with pytest.raises(NotFound):
+        io.read(f"{root}/none")
+    with pytest.raises(NotFound):
+        io.open_input(f"{root}/none/f")
+    assert not io.exists(f"{root}/none")
+    assert io.list(f"{root}/none") == []
+    assert list(io.walk(f"{root}/none")) == []
+    assert io.delete(f"{root}/none") is False
+    io.delete_directory(f"{root}/none")
+
+
+def test_create_never_touches_what_is_there(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    assert io.create(f"{root}/d/f", b"one") is True
+    assert io.create(f"{root}/d/f", b"two") is False
+    assert io.read(f"{root}/d/f") == b"one"
+    assert _names(io, f"{root}/d") == ["f"]
+
+
+def test_an_output_appears_when_it_is_closed(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    with io.open_output(f"{root}/d/f") as f:
+        f.write(b"abc")
+        f.write(b"def")
+    assert io.read(f"{root}/d/f") == b"abcdef"
+
+
+def test_listing_tells_sizes_and_directories(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    io.write(f"{root}/d/f", b"abc")
+    io.make_directory(f"{root}/d/e/g")
+    found = {s.path.rpartition("/")[2]: (s.size, s.is_directory) for s in io.list(f"{root}/d")}
+    assert found == {"f": (3, False), "e": (0, True)}
+    assert all(s.path.startswith(root) for s in io.list(f"{root}/d"))
+    io.write(f"{root}/d/e/h", b"x")
+    assert sorted(s.path.removeprefix(root) for s in io.walk(root)) == ["/d/e/h", "/d/f"]
+    (f,) = [s for s in io.walk(root) if s.path.endswith("/f")]
+    assert f.modified_ms is not None
+    assert f.modified_ms > 1_600_000_000_000
+
+
+def test_files_and_directories_are_deleted(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    io.write(f"{root}/d/e/f", b"x")
+    assert io.delete(f"{root}/d/e/f") is True
+    io.write(f"{root}/d/e/f", b"x")
+    io.delete_directory(f"{root}/d")
+    assert not io.exists(f"{root}/d")
+
+
+def test_rename_moves_but_never_onto_something(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    io.write(f"{root}/a/f", b"one")
+    io.rename(f"{root}/a/f", f"{root}/b/g")
+    assert (io.read(f"{root}/b/g"), io.exists(f"{root}/a/f")) == (b"one", False)
+    io.write(f"{root}/a/f", b"two")
+    with pytest.raises(Conflict):
+        io.rename(f"{root}/a/f", f"{root}/b/g")
+    io.rename(f"{root}/a", f"{root}/c")
+    assert io.read(f"{root}/c/f") == b"two"
+
+
+# ---- the local disk -------------------------------------------------------------------------------------------------
+
+
+def test_of_many_creators_one_wins(tmp_path: Path) -> None:
+    io = LocalFileIO()
+    wins: list[int] = []
+    start = threading.Barrier(8)
+
+    def create(i: int) -> None:
+        start.wait()
+        if io.create(str(tmp_path / "f"), b"%d" % i):
+            wins.append(i)
+
+    threads = [threading.Thread(target=create, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wins) == 1
+    assert (tmp_path / "f").read_bytes() == b"%d" % wins[0]
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_an_output_that_is_not_closed_well_leaves_nothing(tmp_path: Path) -> None:
+    io = LocalFileIO()
+
+    def fail() -> None:
+        with io.open_output(str(tmp_path / "f")) as f:
+            f.write(b"half")
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail()
+    forgotten = io.open_output(str(tmp_path / "g"))
+    forgotten.write(b"half")
+    del forgotten
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_uris_are_paths_and_it_pickles(tmp_path: Path) -> None:
+    io: FileIO = pickle.loads(pickle.dumps(open_file_io("file:///tmp")))
+    io.write(f"file://{tmp_path}/f", b"x")
+    assert (tmp_path / "f").read_bytes() == b"x"
+
+
+def test_a_full_or_forbidden_disk_is_a_storage_failure(tmp_path: Path) -> None:
+    io = LocalFileIO()
+    (tmp_path / "f").write_bytes(b"x")
+    with pytest.raises((StorageFailure, NotFound)):
+        io.write(str(tmp_path / "f" / "g"), b"x")
+    with pytest.raises(StorageFailure):
+        io.read(str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+# ---- choosing, failing ----------------------------------------------------------------------------------------------
+
+
+def test_schemes_choose_the_file_system() -> None:
+    assert isinstance(open_file_io("/tmp"), LocalFileIO)
+    memory = open_file_io("mock:///x")
+    assert isinstance(memory, ArrowFileIO)
+    assert not memory.supports_atomic_create
+    with pytest.raises(InvalidRequest, match="nosuch"):
+        open_file_io("nosuch://x")
+
+
+def test_stores_with_conditional_writes_create_atomically(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def put(path: str, data: bytes) -> bool:
+        calls.append(path)
+        return LocalFileIO().create(path, data)
+
+    io = ArrowFileIO(fs.LocalFileSystem(), put_if_absent=put)
+    assert io.supports_atomic_create
+    assert io.create(str(tmp_path / "f"), b"x") is True
+    assert io.create(str(tmp_path / "f"), b"y") is False
+    assert calls == [str(tmp_path / "f")]
+
+
+def test_injected_failures_come_before_or_after_the_effect(tmp_path: Path) -> None:
+    io = FailingFileIO(LocalFileIO(sync=False))
+    io.fail_at("write", "/f")
+    io.fail_at("write", "/g", after=True)
+    for name in ("f", "g"):
+        with pytest.raises(StorageFailure, match="injected"):
+            io.write(str(tmp_path / name), b"x")
+    assert [p.name for p in tmp_path.iterdir()] == ["g"]
+    assert (io.count, io.failures) == (2, 2)
+    io.write(str(tmp_path / "f"), b"x")
+
+
+def test_the_same_seed_fails_at_the_same_operations(tmp_path: Path) -> None:
+    def outcome(seed: int) -> list[bool]:
+        io = FailingFileIO(LocalFileIO(sync=False), seed=seed, rate=0.3)
+        results = []
+        for _ in range(50):
+            try:
+                io.exists(str(tmp_path))
+                results.append(True)
+            except StorageFailure:
+                results.append(False)
+        return results
+
+    assert outcome(1) == outcome(1)
+    assert outcome(1) != outcome(2)
+    assert False in outcome(1)

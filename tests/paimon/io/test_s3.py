@@ -1,0 +1,105 @@
+"""Tables on S3, played by moto. Needs boto3 and moto (`pip install boto3 'moto[s3,server]'`); skipped without."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.io.opening import open_file_io
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schemas import SchemaManager
+from tests.paimon.commit.tables import SCHEMA, append, compact, data_file
+
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3 'moto[s3,server]'")
+moto_server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[s3,server]'")
+
+pytestmark = [pytest.mark.foreign, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[Mapping[str, str]]:
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    found = {
+        "s3.endpoint": f"http://127.0.0.1:{port}",
+        "s3.access-key": "test",
+        "s3.secret-key": "test",
+        "s3.region": "us-east-1",
+    }
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=found["s3.endpoint"],
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="lake")
+    yield found
+    server.stop()
+
+
+@pytest.fixture
+def io(options: Mapping[str, str]) -> FileIO:
+    return open_file_io("s3://lake/x", options)
+
+
+def test_objects_are_written_listed_and_deleted(io: FileIO) -> None:
+    io = pickle.loads(pickle.dumps(io))
+    io.write("s3://lake/d/f", b"abc")
+    assert io.read("s3://lake/d/f") == b"abc"
+    assert [(s.path, s.size) for s in io.list("s3://lake/d")] == [("s3://lake/d/f", 3)]
+    assert [s.path for s in io.walk("s3://lake")] == ["s3://lake/d/f"]
+    assert io.delete("s3://lake/d/f") is True
+    with pytest.raises(NotFound):
+        io.read("s3://lake/d/f")
+
+
+def test_of_many_creators_one_wins(io: FileIO) -> None:
+    wins = []
+    start = threading.Barrier(4)
+
+    def create(i: int) -> None:
+        start.wait()
+        if io.create("s3://lake/race", b"%d" % i):
+            wins.append(i)
+
+    threads = [threading.Thread(target=create, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wins) == 1
+    assert io.read("s3://lake/race") == b"%d" % wins[0]
+    assert io.create("s3://lake/race", b"again") is False
+
+
+def test_a_table_is_committed_to_by_conditional_writes(io: FileIO) -> None:
+    paths = PathFactory.of("s3://lake/db.db/t", SCHEMA)
+    SchemaManager(io, paths).create(SCHEMA)
+    commit, other = (FileStoreCommit(io, paths, SCHEMA, user) for user in ("u", "o"))
+    commit.commit([append("f1")])
+    other.commit([append("f2")])
+    commit.commit([compact([data_file("f1")], [data_file("big", level=5)])])
+    with pytest.raises(Conflict):
+        other.commit([compact([data_file("f1")], [data_file("big2", level=5)])])
+    latest = commit.snapshots.latest()
+    assert latest is not None
+    assert latest.id == 3
+    live = ManifestStore(io, paths, SCHEMA).live_files(latest)
+    assert sorted(e.file.file_name for e in live) == ["big", "f2"]
+
+
+def test_without_conditional_writes_a_commit_is_refused(options: Mapping[str, str]) -> None:
+    plain = open_file_io("s3://lake/x", {**options, "s3.conditional-put": "false"})
+    assert not plain.supports_atomic_create
+    with pytest.raises(UnsupportedOperation, match="catalog with a lock"):
+        SchemaManager(plain, PathFactory("s3://lake/db.db/u")).create(SCHEMA)

@@ -1,0 +1,97 @@
+"""What tests of whole tables share: a catalog on a directory, without fsync, and rows of all types."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.metadata.predicate import Predicate
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.table import Table
+
+
+def new_catalog(folder: Path) -> FileSystemCatalog:
+    """A catalog in `folder` with database `db`."""
+    catalog = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "lake"))
+    catalog.create_database("db")
+    return catalog
+
+
+def rows_of(table: Table, columns: list[str] | None = None, where: Predicate | None = None, **travel: Any) -> list[Any]:
+    """All rows, as tuples, sorted by their text (for tables without nested columns: any order serves)."""
+    read = table.read(columns, where, **travel).read_all()
+    return sorted((tuple(row.values()) for row in read.to_pylist()), key=repr)
+
+
+def live_files(table: Table) -> list[DataFileMeta]:
+    """The data files of the latest snapshot."""
+    snapshot = table.snapshots.latest()
+    return [] if snapshot is None else [e.file for e in table.manifests.live_files(snapshot)]
+
+
+def planned_files(table: Table, where: Predicate | None = None) -> list[DataFileMeta]:
+    """The files that a scan with a filter reads."""
+    return [f for split in table.scan(where).splits for f in split.files]
+
+
+ALL_TYPES = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("flag", pa.bool_()),
+        ("tiny", pa.int8()),
+        ("small", pa.int16()),
+        ("whole", pa.int32()),
+        ("single", pa.float32()),
+        ("double", pa.float64()),
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("d9", pa.decimal128(9, 2)),
+        ("d18", pa.decimal128(18, 4)),
+        ("d38", pa.decimal128(38, 6)),
+        ("day", pa.date32()),
+        ("clock", pa.time32("ms")),
+        ("ms", pa.timestamp("ms")),
+        ("us", pa.timestamp("us")),
+        ("instant", pa.timestamp("us", tz="UTC")),
+        ("numbers", pa.list_(pa.int32())),
+        ("pairs", pa.map_(pa.string(), pa.int32())),
+        ("nested", pa.struct([("x", pa.int32()), ("y", pa.string()), ("z", pa.list_(pa.int32()))])),
+    ]
+)
+
+
+def all_types_rows(count: int = 20) -> pa.Table:
+    """`count` rows of all types; every fifth has nothing but an id."""
+    return pa.Table.from_pylist([_row(i) if i % 5 != 4 else {"id": i} for i in range(count)], schema=ALL_TYPES)
+
+
+def _row(i: int) -> dict[str, Any]:
+    moment = datetime.datetime(1960 + 4 * i, 1, 1, 1, 1, i % 60, 123_456)
+    return {
+        "id": i,
+        "flag": i % 2 == 0,
+        "tiny": i - 10,
+        "small": i * 100,
+        "whole": -i * 100_000,
+        "single": i / 4,
+        "double": i / 3,
+        "text": "é" * i + "z",
+        "raw": bytes([i, 255]),
+        "d9": Decimal(i).scaleb(-2),
+        "d18": Decimal(-i * 10**12).scaleb(-4),
+        "d38": Decimal(i * 10**30).scaleb(-6),
+        "day": moment.date(),
+        "clock": datetime.time(1, 2, i, 5000),
+        "ms": moment.replace(microsecond=123_000),
+        "us": moment,
+        "instant": moment.replace(tzinfo=datetime.UTC),
+        "numbers": [i, None, i + 1],
+        "pairs": [("a", i), ("b", None)],
+        "nested": {"x": i, "y": "q", "z": [1]},
+    }

@@ -1,0 +1,291 @@
+"""Lookups by primary key: what they find is what a read finds, whatever is cached, compacted or written meanwhile."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pytest
+
+from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
+from forebay.paimon.lookup.local_files import Probe
+from forebay.paimon.lookup.lookup import Lookup
+from forebay.paimon.table import Table
+from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog
+
+COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
+
+
+def _table(folder: Path, options: dict[str, str] | None = None, keys: tuple[str, ...] = ("id",)) -> Table:
+    given = {"bucket": "2", "continuous.discovery-interval": "0 ms", **(options or {})}
+    partitions = ["region"] if "region" in keys else []
+    return new_catalog(folder).create_table(
+        "db.t", COLUMNS, primary_keys=keys, partition_keys=partitions, options=given
+    )
+
+
+def _rows(ids: Any, tag: str = "a") -> pa.Table:
+    ids = list(ids)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "region": pa.array([f"r{i % 3}" for i in ids]),
+            "name": pa.array([f"{tag}{i}" for i in ids]),
+            "amount": pa.array([i * 10 for i in ids], pa.int64()),
+        }
+    )
+
+
+def _names(found: pa.Table) -> list[str]:
+    return found.column("name").to_pylist()
+
+
+def test_rows_are_found_in_the_order_of_the_keys_and_missing_keys_are_left_out(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    table.write(_rows(range(100)))
+    table.write(_rows(range(50, 60), "b"))
+    table.delete([{"id": 7}])
+    with table.lookup(columns=["name"]) as lookup:
+        keys = [{"id": i} for i in (99, 55, 7, 1000, 3, 55)]
+        assert _names(lookup.get(keys)) == ["a99", "b55", "a3", "b55"]
+        assert lookup.get(keys).schema.names == ["name"]
+        assert lookup.get([]).num_rows == 0
+        assert lookup.get([{"id": 7}]).num_rows == 0
+
+
+@pytest.mark.parametrize("bucket", ["1", "4", "-1"])
+def test_keys_of_several_columns_find_their_partition_and_bucket(tmp_path: Path, bucket: str) -> None:
+    table = _table(tmp_path, {"bucket": bucket}, ("region", "id"))
+    table.write(_rows(range(30)))
+    with table.lookup() as lookup:
+        found = lookup.get([{"id": 4, "region": "r1"}, {"id": 4, "region": "r2"}, {"id": 5, "region": "r2"}])
+    assert found.to_pylist() == [
+        {"id": 4, "region": "r1", "name": "a4", "amount": 40},
+        {"id": 5, "region": "r2", "name": "a5", "amount": 50},
+    ]
+
+
+def test_a_join_puts_columns_beside_rows_and_nulls_where_there_is_no_row(tmp_path: Path) -> None:
+    table = _table(tmp_path)
+    table.write(_rows(range(10)))
+    orders = pa.table({"customer": pa.array([3, None, 77, 3], pa.int64()), "n": [1, 2, 3, 4]})
+    with table.lookup(columns=["name", "amount"]) as lookup:
+        joined = lookup.join(orders, on=["customer"])
+        assert joined.to_pydict() == {
+            "customer": [3, None, 77, 3],
+            "n": [1, 2, 3, 4],
+            "name": ["a3", None, None, "a3"],
+            "amount": [30, None, None, 30],
+        }
+        assert lookup.join(orders, on=["customer"], inner=True).column("n").to_pylist() == [1, 4]
+        with pytest.raises(InvalidRequest, match="no column 'id'"):
+            lookup.join(orders)
+        with pytest.raises(InvalidRequest, match="both sides"):
+            lookup.join(orders.rename_columns(["customer", "name"]), on=["customer"])
+    with table.lookup() as lookup:
+        assert lookup.join(orders.rename_columns(["id", "n"])).schema.names == ["id", "n", "region", "name", "amount"]
+
+
+def test_a_lookup_follows_new_snapshots_and_keeps_the_copies_that_are_still_good(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "1"})
+    table.write(_rows(range(10)))
+    with table.lookup() as lookup:
+        assert _names(lookup.get([{"id": 1}])) == ["a1"]
+        before = dict(lookup._local._on_disk)
+        table.write(_rows([1, 2], "b"))
+        assert _names(lookup.get([{"id": 1}, {"id": 3}])) == ["b1", "a3"]
+        assert before.items() <= dict(lookup._local._on_disk).items()
+        table.overwrite(_rows([5], "c"))
+        assert _names(lookup.get([{"id": 1}, {"id": 5}])) == ["c5"]
+        assert not before.keys() & lookup._local._on_disk.keys()
+        assert not lookup.refresh()
+
+
+def test_between_looks_for_new_snapshots_a_lookup_stays_at_its_snapshot(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"continuous.discovery-interval": "1 h"})
+    table.write(_rows([1]))
+    with table.lookup() as lookup:
+        assert _names(lookup.get([{"id": 1}])) == ["a1"]
+        table.write(_rows([1], "b"))
+        assert _names(lookup.get([{"id": 1}])) == ["a1"]
+        assert lookup.refresh()
+        assert (_names(lookup.get([{"id": 1}])), lookup.snapshot_id) == (["b1"], 2)
+
+
+def test_files_that_expired_under_a_lookup_make_it_go_to_the_latest_snapshot(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "1", "continuous.discovery-interval": "1 h"})
+    table.write(_rows(range(10)))
+    with table.lookup() as lookup:
+        lookup.refresh()
+        table.overwrite(_rows(range(10), "b"))
+        for path in (tmp_path / "lake/db.db/t/bucket-0").iterdir():
+            if path.name not in {e.file.file_name for e in table.manifests.live_files(table.snapshots.latest())}:
+                path.unlink()
+        assert _names(lookup.get([{"id": 1}])) == ["b1"]
+
+
+@pytest.mark.parametrize("what", ["manifests", "data"])
+def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    table = _table(tmp_path, {"continuous.discovery-interval": "1 h"})
+    table.write(_rows(range(10)))
+    with table.lookup() as lookup:
+        lookup.get([{"id": 1}])
+        table.write(_rows([1, 2], "b"))
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise StorageFailure("the disk is gone")
+
+        with monkeypatch.context() as broken:
+            if what == "manifests":
+                broken.setattr(lookup._files._manifests, "entries", fail)
+            else:
+                broken.setattr("forebay.paimon.lookup.lookup.DataFileReader.read", fail)
+            with pytest.raises(StorageFailure, match="the disk is gone"):
+                _refresh_and_get(lookup)
+            with pytest.raises(StorageFailure, match="the disk is gone"):
+                lookup.get([{"id": 1}])
+        assert _names(lookup.get([{"id": 1}, {"id": 3}])) == ["b1", "a3"]
+
+
+def _refresh_and_get(lookup: Lookup) -> None:
+    lookup.refresh()
+    lookup.get([{"id": 1}])
+
+
+def test_threads_share_a_lookup(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"lookup.cache-max-memory-size": "8 kb", "lookup.cache-max-disk-size": "40 kb"})
+    table.write(_rows(range(500)))
+    with table.lookup() as lookup, ThreadPoolExecutor(4) as pool:
+        asked = [[{"id": i} for i in range(n, 500, 7)] for n in range(20)]
+        found = list(pool.map(lambda keys: _names(lookup.get(keys)), asked))
+    assert found == [[f"a{key['id']}" for key in keys] for keys in asked]
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk"),
+    [("0 kb", "0 kb"), ("0 kb", "1 gb"), ("1 gb", "0 kb"), ("20 kb", "40 kb"), ("1 gb", "1 gb")],
+)
+def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path, memory: str, disk: str) -> None:
+    options = {"bucket": "3", "lookup.cache-max-memory-size": memory, "lookup.cache-max-disk-size": disk}
+    table = _table(tmp_path, options)
+    for part in range(4):
+        table.write(_rows(range(part * 100, part * 100 + 300), f"w{part}-"))
+    expected = {row["id"]: row["name"] for row in table.read().read_all().to_pylist()}
+    with table.lookup(directory=str(tmp_path)) as lookup:
+        for _ in range(2):
+            assert _names(lookup.get([{"id": i} for i in range(-5, 650)])) == [expected[i] for i in range(600)]
+            assert lookup._local.memory_bytes <= table.options.lookup_cache_max_memory_size
+            assert lookup._local.disk_bytes <= table.options.lookup_cache_max_disk_size
+    assert not list(tmp_path.glob("forebay-lookup-*"))
+
+
+def test_copies_that_nobody_asked_for_in_a_while_are_deleted(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"lookup.cache-file-retention": "0 ms"})
+    table.write(_rows(range(10)))
+    with table.lookup(directory=str(tmp_path)) as lookup:
+        lookup.get([{"id": 1}])
+        lookup.refresh()
+        assert (lookup._local.disk_bytes, lookup._local.memory_bytes) == (0, 0)
+        assert _names(lookup.get([{"id": 1}])) == ["a1"]
+
+
+def test_files_that_do_not_all_fit_into_memory_do_not_push_each_other_out(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "4", "lookup.cache-max-memory-size": "64 kb"})
+    table.write(_rows(range(3000)))
+    with table.lookup() as lookup:
+        everything = [{"id": i} for i in range(3000)]
+        lookup.get(everything)
+        kept = list(lookup._local._in_memory.values())
+        assert 0 < len(kept) < 4
+        lookup.get(everything)
+        assert sorted(map(id, lookup._local._in_memory.values())) == sorted(map(id, kept))
+        others = [k for k in everything if not _in_memory_after(lookup, k, kept)][:1]
+        for _ in range(2):
+            lookup.get(others)
+        assert sorted(map(id, lookup._local._in_memory.values())) != sorted(map(id, kept))
+
+
+def _in_memory_after(lookup: Lookup, key: dict[str, int], kept: list[Any]) -> bool:
+    """Whether the file that holds `key` is one of those that are kept in memory."""
+    batch = pa.RecordBatch.from_pylist([key])
+    probe = Probe(lookup._layout.encode(batch))
+    renamed = lookup._local._layout
+    return any(list(file.find(probe, renamed)) for file, _ in kept)
+
+
+ENGINES = [
+    {},
+    {"merge-engine": "partial-update"},
+    {"merge-engine": "aggregation", "fields.amount.aggregate-function": "sum"},
+    {"merge-engine": "first-row"},
+    {"sequence.field": "amount"},
+    {"deletion-vectors.enabled": "true"},
+    {"changelog-producer": "lookup"},
+    {"bucket": "-1", "dynamic-bucket.target-row-num": "10"},
+]
+
+
+@pytest.mark.parametrize("options", ENGINES, ids=lambda o: o.get("merge-engine", "/".join(o) or "deduplicate"))
+def test_lookups_agree_with_reads_under_random_writes_and_compactions(tmp_path: Path, options: dict[str, str]) -> None:
+    dice = random.Random(7)
+    table = _table(tmp_path, options)
+    with table.lookup() as lookup:
+        for _ in range(12):
+            ids = dice.sample(range(40), 12)
+            amounts = [dice.choice([None, dice.randrange(100)]) for _ in ids]
+            if options.get("sequence.field"):
+                amounts = [dice.randrange(100) for _ in ids]
+            rows = _rows(ids, f"v{dice.randrange(99)}-").set_column(3, "amount", pa.array(amounts, pa.int64()))
+            table.write(rows)
+            if dice.random() < 0.3 and "merge-engine" not in options:
+                table.delete([{"id": i} for i in dice.sample(range(40), 5)])
+            if dice.random() < 0.3:
+                table.compact(full=dice.random() < 0.5)
+            _check(table, lookup)
+
+
+def _check(table: Table, lookup: Lookup) -> None:
+    expected = sorted(table.read().read_all().to_pylist(), key=lambda row: row["id"])
+    assert lookup.get([{"id": i} for i in range(45)]).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["flag", "tiny", "whole", "double", "text", "raw", "d9", "d38", "day", "clock", "ms", "us", "instant"],
+)
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_keys_may_have_any_type(tmp_path: Path, column: str, partitioned: bool) -> None:
+    rows = all_types_rows(20)
+    rows = rows.filter(pa.compute.is_valid(rows.column(column)))
+    table = new_catalog(tmp_path).create_table(
+        "db.t",
+        ALL_TYPES,
+        primary_keys=["id", column],
+        partition_keys=[column] if partitioned and column != "raw" else [],
+        options={"bucket": "3"},
+    )
+    table.write(rows)
+    keys = rows.select([column, "id"])
+    with table.lookup() as lookup:
+        found = lookup.get(keys)
+        wrong = keys.set_column(1, "id", pa.compute.add(keys.column("id"), 1000))
+        assert lookup.get(wrong).num_rows == 0
+    expected = {row["id"]: row for row in table.read().read_all().to_pylist()}
+    assert found.to_pylist() == [expected[i] for i in rows.column("id").to_pylist()]
+
+
+def test_tables_without_a_usable_key_are_refused(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path)
+    with pytest.raises(InvalidRequest, match="no primary key"):
+        catalog.create_table("db.log", COLUMNS).lookup()
+    crossing = catalog.create_table(
+        "db.crossing", COLUMNS, primary_keys=["id"], partition_keys=["region"], options={"bucket": "-1"}
+    )
+    with pytest.raises(UnsupportedOperation, match="does not follow"):
+        crossing.lookup()

@@ -1,0 +1,78 @@
+"""Automatic tags: which snapshot gets which name, and when old tags go."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from tests.paimon.maintain.lakes import make_table, rows
+
+ZONE = {"sink.process-time-zone": "UTC", "tag.automatic-creation": "process-time", "write-only": "false"}
+START = round(datetime.datetime(2024, 3, 10, 22, 30, tzinfo=datetime.UTC).timestamp() * 1000)
+
+
+def tagged(root: Path, commits: int, **options: str) -> dict[str, int]:
+    """Tags and their snapshots after commits half an hour apart, of a table of its own."""
+    clock = ManualClock(START)
+    dotted = {"num-sorted-run.compaction-trigger": "100", **ZONE, **options}
+    table = make_table(root, dotted, clock=clock)
+    for i in range(commits):
+        table.write([{"id": i}])
+        clock.advance(1800)
+    return {tag.name: tag.snapshot.id for tag in table.tags.tags()}
+
+
+def test_the_first_snapshot_behind_an_hour_is_tagged_with_it(tmp_path: Path) -> None:
+    # 22:30, 23:00, 23:30, 0:00, 0:30, 1:00
+    assert tagged(tmp_path / "t", 6, **{"tag.creation-period": "hourly"}) == {
+        "2024-03-10 21": 1,
+        "2024-03-10 22": 2,
+        "2024-03-10 23": 4,
+        "2024-03-11 00": 6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, ["2024-03-09", "2024-03-10"]),
+        ({"tag.period-formatter": "without-dashes"}, ["20240309", "20240310"]),
+        ({"tag.creation-period": "two-hours"}, ["2024-03-10 20", "2024-03-10 22"]),
+        ({"tag.creation-period-duration": "45 min"}, ["2024-03-10 2145", "2024-03-10 2230", "2024-03-10 2315"]),
+        ({"tag.creation-period": "hourly", "tag.creation-delay": "10 min"}, ["2024-03-10 21", "2024-03-10 22"]),
+        ({"tag.automatic-creation": "watermark"}, []),
+        ({"tag.automatic-creation": "none"}, []),
+    ],
+)
+def test_periods_and_names_are_as_options_say(tmp_path: Path, options: dict[str, str], names: list[str]) -> None:
+    assert list(tagged(tmp_path / "t", 4, **options)) == names
+
+
+def test_only_so_many_automatic_tags_are_kept(tmp_path: Path) -> None:
+    found = tagged(tmp_path / "t", 9, **{"tag.creation-period": "hourly", "tag.num-retained-max": "2"})
+    assert list(found) == ["2024-03-11 00", "2024-03-11 01"]
+
+
+def test_watermarks_decide_if_wanted_and_gaps_are_filled_if_wanted(tmp_path: Path) -> None:
+    options = {"tag.automatic-creation": "watermark", "tag.creation-period": "hourly"}
+    for completion, names in (("false", ["00", "01", "06"]), ("true", ["00", "01", "02"])):
+        table = make_table(tmp_path / completion, {**ZONE, **options, "tag.automatic-completion": completion})
+        for hour in (1, 2, 7):
+            with table.new_write() as writer:
+                writer.write([{"id": hour}])
+                table.new_commit().commit(writer.prepare_commit(), watermark=hour * 3_600_000)
+        table.maintenance().create_auto_tags()
+        assert table.tags.names() == [f"1970-01-01 {name}" for name in names]
+        assert len(rows(table, tag="1970-01-01 00")) == 1
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperation, match="batch"):
+        make_table(tmp_path / "a", {"tag.automatic-creation": "batch"}).maintenance().create_auto_tags()
+    options = {"tag.automatic-creation": "process-time", "tag.creation-delay": "2 d"}
+    with pytest.raises(InvalidRequest, match="shorter than a period"):
+        make_table(tmp_path / "b", options).maintenance().create_auto_tags()

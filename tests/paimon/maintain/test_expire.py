@@ -1,0 +1,352 @@
+"""Expiry of snapshots, changelogs and tags: what goes, what stays, and what a crash at any moment leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ForebayError, InvalidRequest, NotFound
+from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.table import Table
+from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
+from tests.paimon.stream.model import COLUMNS as MODEL_COLUMNS
+from tests.paimon.stream.model import compact_fully, drain
+
+
+def filled(root: Path, commits: int = 8, **options: str) -> Table:
+    """A table whose every third snapshot is a compaction, and which overwrote itself once."""
+    table = make_table(root, options)
+    for i in range(commits):
+        if i % 3 == 2:
+            compact_keyed(table)
+        elif i == 4:
+            table.overwrite([{"id": 100, "v": i}])
+        else:
+            table.write([{"id": i % 4, "v": i}, {"id": i + 10, "v": i}])
+    return table
+
+
+def compact_keyed(table: Table) -> None:
+    compact_fully(table)
+
+
+def ids(table: Table) -> list[int]:
+    return table.snapshots.ids()
+
+
+def test_as_many_snapshots_as_wanted_stay(tmp_path: Path) -> None:
+    table = filled(tmp_path / "t")
+    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    done = table.expire_snapshots(retain_min=3, retain_max=3)
+    assert done.count == 5
+    assert done.files.data_files > 0
+    assert ids(table) == [6, 7, 8]
+    assert {i: rows(open_table(tmp_path / "t"), snapshot=i) for i in ids(table)} == {i: before[i] for i in (6, 7, 8)}
+    assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
+    assert table.snapshots.earliest_id() == 6
+
+
+def test_young_snapshots_stay_whatever_their_number(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    table = make_table(tmp_path / "t", {"snapshot.num-retained.min": "1", "snapshot.time-retained": "1 h"}, clock=clock)
+    for i in range(5):
+        table.write([{"id": i}])
+        clock.advance(1200)  # at the end: 100, 80, 60, 40, 20 minutes old
+    assert table.expire_snapshots().count == 1  # 2 took over from 1 more than an hour ago; 3 from 2 just an hour ago
+    assert ids(table) == [2, 3, 4, 5]
+    clock.advance(36_000)
+    assert table.expire_snapshots().count == 3
+    assert ids(table) == [5]
+    assert table.expire_snapshots().count == 0
+
+
+def test_numbers_beyond_the_most_go_even_if_young(tmp_path: Path) -> None:
+    table = filled(tmp_path / "t", **{"snapshot.num-retained.min": "2", "snapshot.num-retained.max": "5"})
+    assert table.expire_snapshots().count == 3
+    assert ids(table) == [4, 5, 6, 7, 8]
+
+
+def test_no_more_go_at_once_than_the_limit(tmp_path: Path) -> None:
+    table = filled(tmp_path / "t", **{"snapshot.expire.limit": "2"})
+    assert [table.expire_snapshots(1, 1).count for _ in range(5)] == [2, 2, 2, 1, 0]
+    assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
+
+
+def test_the_least_must_not_be_above_the_most(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="at least 1"):
+        filled(tmp_path / "t", 1).expire_snapshots(retain_min=0)
+    with pytest.raises(InvalidRequest, match="5 to 3"):
+        open_table(tmp_path / "t").expire_snapshots(retain_min=5, retain_max=3)
+
+
+def test_a_consumer_keeps_what_it_has_not_read(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    table = filled(tmp_path / "t", **{"consumer.expiration-time": "1 d"})
+    table = open_table(tmp_path / "t", clock=clock)
+    ConsumerManager(FAST, table.paths).record("job", 4)
+    clock = ManualClock(_modified(table) + 1000)
+    table = open_table(tmp_path / "t", clock=clock)
+    table.expire_snapshots(1, 1)
+    assert ids(table)[0] == 4
+    clock.advance(90_000)  # the consumer was not heard of for a day
+    table.expire_snapshots(1, 1)
+    assert ids(table) == [8]
+    assert ConsumerManager(FAST, table.paths).all() == {}
+
+
+def _modified(table: Table) -> int:
+    return max(s.modified_ms or 0 for s in FAST.list(table.paths.consumer_directory))
+
+
+def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = filled(root)
+    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    for name, i in (("a", 2), ("b", 4), ("c", 4), ("d", 8)):
+        table.tags.create(name, table.snapshots.snapshot(i))
+    table.expire_snapshots(1, 1)
+    for name, i in (("a", 2), ("b", 4), ("d", 8)):
+        assert rows(open_table(root), tag=name) == before[i]
+    assert files_of(root) == referenced(root)
+    for name in ("b", "a", "c", "d"):
+        table.delete_tag(name)
+        for left in table.tags.names():
+            assert rows(open_table(root), tag=left) == before[table.tags.tag(left).snapshot.id]
+        assert files_of(root) == referenced(root)
+    assert rows(open_table(root)) == before[8]
+    with pytest.raises(NotFound, match="no tag 'a'"):
+        table.delete_tag("a")
+
+
+def test_tags_expire_by_their_own_time(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    table = filled(tmp_path / "t")
+    table = open_table(tmp_path / "t", clock=clock)
+    table.tags.create("short", table.snapshots.snapshot(1), retained_ms=1000)
+    table.tags.create("long", table.snapshots.snapshot(2), retained_ms=1_000_000)
+    table.tags.create("ever", table.snapshots.snapshot(2))
+    clock.advance(2)
+    assert table.maintenance().expire_tags() == ["short"]
+    clock.advance(2000)
+    assert table.maintenance().expire_tags() == ["long"]
+    assert table.tags.names() == ["ever"]
+
+
+def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = filled(root)
+    before = rows(table, snapshot=2)
+    table.tags.create("base", table.snapshots.snapshot(2))
+    BranchManager(FAST, table.paths).create("b", "base")
+    table.delete_tag("base")
+    table.expire_snapshots(1, 1)
+    branch = open_table(root).on_branch("b")
+    assert rows(branch) == before
+    branch.tags.delete("base")
+    branch.overwrite([{"id": 7, "v": 7}])
+    branch.expire_snapshots(1, 1)
+    assert rows(open_table(root).on_branch("b")) == [(7, 7)]
+    assert rows(open_table(root)) == rows(open_table(root), snapshot=8)
+
+
+def test_main_keeps_what_it_shares_with_a_branch_that_expires(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = make_table(root)
+    table.write([{"id": 1, "v": 1}])
+    table.tags.create("base", table.snapshots.snapshot(1))
+    BranchManager(FAST, table.paths).create("b", "base")
+    branch = table.on_branch("b")
+    branch.tags.delete("base")
+    branch.overwrite([{"id": 2, "v": 2}])
+    branch.expire_snapshots(1, 1)
+    assert rows(open_table(root)) == [(1, 1)]
+
+
+def test_a_reader_of_an_expired_snapshot_is_told_so(tmp_path: Path) -> None:
+    table = filled(tmp_path / "t")
+    stream = table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)
+    state = stream.state()
+    stream.poll()
+    table.expire_snapshots(1, 1)
+    with pytest.raises(NotFound, match="expired"):
+        drain(stream)
+    with pytest.raises(NotFound, match="there are 8 to 8"):
+        table.read(snapshot=1)
+    assert state["scan"]["next"] is None
+
+
+def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    root = tmp_path / "t"
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {"snapshot.clean-empty-directories": "true", "bucket": "1"}
+    table = make_table(root, options, columns, ("p", "id"), ("p",))
+    table.write([{"p": "a", "id": 1}, {"p": "b", "id": 1}])
+    table.new_commit().drop_partitions([{"p": "a"}])
+    assert (root / "p=a" / "bucket-0").is_dir()
+    table.expire_snapshots(1, 1)
+    assert not (root / "p=a").exists()
+    assert rows(open_table(root)) == [("b", 1)]
+
+
+# -- changelogs -------------------------------------------------------------------------------------------------------
+
+LONG = {"changelog.num-retained.min": "6", "changelog.num-retained.max": "6", "snapshot.num-retained.min": "2"}
+
+
+@pytest.mark.parametrize("producer", ["none", "input"])
+def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> None:
+    root = tmp_path / "t"
+    options = {**LONG, "snapshot.num-retained.max": "2", "changelog-producer": producer}
+    table = filled(root, 12, **options)
+    all_changes = drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False))
+    late = drain(table.with_options({"scan.snapshot-id": "7"}).stream(follow=False))
+    assert table.expire_snapshots().count == 10
+    assert ids(table) == [11, 12]
+    assert table.snapshots.changelogs.ids() == list(range(1, 11))
+    table = open_table(root)
+    assert drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)) == all_changes
+    assert table.maintenance().expire_changelogs().count == 6
+    assert table.snapshots.changelogs.ids() == [7, 8, 9, 10]
+    table = open_table(root)
+    assert drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)) == late
+    assert rows(table) == rows(table, snapshot=12)
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def _expire(table: Table) -> object:
+    return table.expire_snapshots(2, 2)
+
+
+def _drop_tag(table: Table) -> object:
+    return table.delete_tag("gone")
+
+
+def _expire_changelogs(table: Table) -> object:
+    return table.maintenance().expire_changelogs(retain_min=3, retain_max=3)
+
+
+def _rollback(table: Table) -> object:
+    return table.rollback_to(snapshot=4)
+
+
+ACTS: dict[str, Callable[[Table], object]] = {
+    "expire snapshots": _expire,
+    "delete a tag": _drop_tag,
+    "expire changelogs": _expire_changelogs,
+    "roll back": _rollback,
+}
+
+
+def _prepared(root: Path, act: str) -> Table:
+    options = {"changelog-producer": "input"}
+    if act == "expire changelogs":
+        options |= {**LONG, "changelog.num-retained.min": "8", "changelog.num-retained.max": "8"}
+        options |= {"snapshot.num-retained.max": "2"}
+    table = filled(root, 8, **options)
+    table.tags.create("kept", table.snapshots.snapshot(2))
+    table.tags.create("gone", table.snapshots.snapshot(3))
+    if act in ("delete a tag", "expire changelogs"):
+        table.expire_snapshots(1, 2)
+    return table
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("after", [False, True])
+def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans_up(
+    tmp_path: Path, act: str, after: bool
+) -> None:
+    table = _prepared(tmp_path / "origin", act)
+    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    tagged = rows(table, tag="kept")
+    io = FailingFileIO(FAST)
+    done = copied(table, tmp_path / "done")
+    ACTS[act](open_table(done, io))
+    kept = ids(open_table(done))
+    operations = io.count
+    assert operations > 10
+    step = max(1, operations // 30)
+    for number in range(0, operations, step):
+        root = copied(table, tmp_path / f"crash-{number}")
+        crashing = FailingFileIO(FAST, crash_at=number, crash_after=after)
+        with contextlib.suppress(SimulatedCrash):  # an operation that fails by itself has no "after"
+            ACTS[act](open_table(root, crashing))
+        for i in kept:
+            assert rows(open_table(root), snapshot=i) == before[i], f"crash at {number}"
+        assert rows(open_table(root), tag="kept") == tagged
+        again = open_table(root)
+        if act != "delete a tag" or "gone" in again.tags.names():
+            ACTS[act](again)
+        assert ids(again) == kept
+        open_table(root).remove_orphan_files(older_than_ms=NOW)
+        for i in kept:
+            assert rows(open_table(root), snapshot=i) == before[i]
+        assert rows(open_table(root), tag="kept") == tagged
+        open_table(done).remove_orphan_files(older_than_ms=NOW)
+        if act == "delete a tag":  # it cannot be repeated; what a manifest still names is no orphan
+            assert referenced(root) <= files_of(root)
+        else:
+            assert files_of(root) == files_of(done), f"crash at {number}"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_deletions_that_fail_leave_orphans_and_nothing_worse(tmp_path: Path, seed: int) -> None:
+    table = _prepared(tmp_path / "t", "expire snapshots")
+    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    io = FailingFileIO(FAST, seed=seed, rate=0.3, operations=frozenset({"delete"}))
+    with contextlib.suppress(ForebayError):  # any failure is allowed, a wrong result is not
+        open_table(tmp_path / "t", io).expire_snapshots(2, 2)
+    for i in (7, 8):
+        assert rows(open_table(tmp_path / "t"), snapshot=i) == before[i]
+    table = open_table(tmp_path / "t")
+    table.expire_snapshots(2, 2)
+    assert referenced(tmp_path / "t") <= files_of(tmp_path / "t")
+    # What a manifest names, if only to say that it is deleted, is no orphan: so merge the manifests first.
+    table.new_commit().compact_manifests()
+    table.delete_tag("kept")
+    table.delete_tag("gone")
+    table.expire_snapshots(1, 1)
+    open_table(tmp_path / "t").remove_orphan_files(older_than_ms=NOW)
+    assert rows(open_table(tmp_path / "t")) == before[8]
+    assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_histories_expire_to_exactly_what_is_referred_to(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    root = tmp_path / "t"
+    table = make_table(root, {"changelog-producer": "input", "manifest.merge-min-count": "3"}, MODEL_COLUMNS)
+    states: dict[int, list[tuple[object, ...]]] = {}
+    for i in range(30):
+        match rng.integers(0, 8):
+            case 0 if states:
+                compact_fully(table)
+            case 1:
+                table.overwrite([{"id": i}])
+            case 2 if states:
+                table.tags.create(f"t{i}", table.snapshots.snapshot(ids(table)[-1]))
+            case 3 if table.tags.names():
+                table.delete_tag(str(rng.choice(table.tags.names())))
+            case 4 if len(states) > 3:
+                table.expire_snapshots(int(rng.integers(1, 4)), 3)
+            case _:
+                table.write([{"id": int(k), "v": i} for k in rng.integers(0, 9, 3)])
+        latest = table.snapshots.latest_id()
+        if latest is not None:
+            states.setdefault(latest, rows(table))
+        fresh = open_table(root)
+        for s in ids(fresh):
+            assert rows(fresh, snapshot=s) == states[s]
+        for tag in fresh.tags.tags():
+            assert rows(fresh, tag=tag.name) == states[tag.snapshot.id]
+        assert files_of(root) == referenced(root)

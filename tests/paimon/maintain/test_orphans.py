@@ -1,0 +1,190 @@
+"""Orphan files: what nothing refers to goes when it is old, and nothing else ever does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ForebayError, InvalidRequest, StorageFailure
+from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
+from forebay.paimon.io.file_io import FileStatus
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.table import Table
+from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
+
+OLD_S = 1_800_000_000
+
+
+def lake(root: Path) -> Table:
+    """A table with a history, a tag, a branch, an index, statistics, and all files old."""
+    table = make_table(root, {"changelog-producer": "input", "bucket": "-1"})
+    for i in range(4):
+        table.write([{"id": i, "v": i}])
+    table.tags.create("two", table.snapshots.snapshot(2))
+    BranchManager(FAST, table.paths).create("b", "two")
+    table.on_branch("b").write([{"id": 50, "v": 50}])
+    table.expire_snapshots(2, 2)
+    table.analyze(["id"])
+    age(root)
+    return table
+
+
+def age(root: Path) -> None:
+    for path in root.rglob("*"):
+        os.utime(path, (OLD_S, OLD_S))
+
+
+def add_orphans(root: Path) -> set[str]:
+    """Files of all kinds that nothing refers to."""
+    names = {
+        "bucket-0/data-lost-0.parquet",
+        "bucket-9/data-lost-1.parquet",
+        "bucket-0/changelog-lost-0.parquet",
+        "bucket-0/.data-half.parquet.tmp",
+        "manifest/manifest-lost-0",
+        "manifest/manifest-list-lost-1",
+        "index/index-lost-0",
+        "statistics/stat-lost-0",
+        "snapshot/.snapshot-9.tmp",
+        "branch/branch-b/snapshot/.snapshot-9.tmp",
+    }
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"lost")
+        os.utime(root / name, (OLD_S, OLD_S))
+    return names
+
+
+def test_all_orphans_go_and_nothing_else(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    before = files_of(root)
+    orphans = add_orphans(root)
+    (root / "README").write_text("mine")
+    dry = table.remove_orphan_files(dry_run=True)
+    assert {os.path.relpath(p, root) for p in dry.files} == orphans
+    assert dry.bytes == 4 * len(orphans)
+    assert files_of(root) == before | orphans | {"README"}
+    done = table.remove_orphan_files()
+    assert (sorted(done.files), done.dry_run) == (sorted(dry.files), False)
+    assert files_of(root) == before | {"README"}
+    assert table.remove_orphan_files().files == []
+    assert rows(open_table(root)) == [(i, i) for i in range(4)]
+    assert rows(open_table(root).on_branch("b")) == [(0, 0), (1, 1), (50, 50)]
+
+
+def test_young_files_may_belong_to_a_commit_that_is_under_way(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    (root / "bucket-0" / "data-new-0.parquet").write_bytes(b"x")
+    now = ManualClock(int((root / "bucket-0" / "data-new-0.parquet").stat().st_mtime * 1000) + 3_600_000)
+    assert open_table(root, clock=now).remove_orphan_files().files == []
+    now.advance(86_400)
+    assert len(open_table(root, clock=now).remove_orphan_files().files) == 1
+    with pytest.raises(InvalidRequest, match="older than now"):
+        table.remove_orphan_files(older_than_ms=NOW + 1)
+
+
+def test_partitions_are_searched_to_their_depth(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    root = tmp_path / "t"
+    columns = pa.schema([("p", pa.string()), ("q", pa.int32()), ("id", pa.int64())])
+    table = make_table(root, None, columns, ("p", "q", "id"), ("p", "q"))
+    table.write([{"p": "a", "q": 1, "id": 1}])
+    lost = ["p=a/q=1/bucket-0/data-lost.parquet", "p=z/q=9/bucket-3/data-lost.parquet"]
+    for name in (*lost, "p=a/bucket-0/data-elsewhere.parquet", "bucket-0/data-elsewhere.parquet"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"")
+    age(root)
+    assert sorted(os.path.relpath(p, root) for p in table.remove_orphan_files().files) == lost
+
+
+class ForgetfulIO(LocalFileIO):
+    """Listings of one directory come back empty, the first so many times."""
+
+    def __init__(self, directory: str, times: int) -> None:
+        super().__init__(sync=False)
+        self.directory, self.times = directory, times
+
+    def list(self, path: str) -> list[FileStatus]:
+        if path.endswith(self.directory) and self.times > 0:
+            self.times -= 1
+            return []
+        return super().list(path)
+
+
+@pytest.mark.parametrize(
+    ("directory", "times"),
+    [
+        *((d, 1) for d in ("t/snapshot", "t/tag", "branch", "branch-b/snapshot", "branch-b/schema", "branch-b/tag")),
+        *(("t/snapshot", n) for n in (2, 100)),  # the hint LATEST tells what must be listed
+        *(("branch-b/snapshot", n) for n in (2, 100)),
+    ],
+)
+def test_listings_that_come_back_empty_cost_no_file(tmp_path: Path, directory: str, times: int) -> None:
+    root = tmp_path / "t"
+    lake(root)
+    kept = files_of(root)
+    add_orphans(root)
+    with contextlib.suppress(StorageFailure):
+        open_table(root, ForgetfulIO(directory, times)).remove_orphan_files()
+    assert kept <= files_of(root)
+
+
+def test_a_missing_manifest_ends_the_run(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    latest = table.snapshots.latest()
+    assert latest is not None
+    os.unlink(root / "manifest" / latest.delta_manifest_list)
+    orphans = add_orphans(root)
+    with pytest.raises(StorageFailure, match="nothing was deleted"):
+        open_table(root).remove_orphan_files()
+    assert orphans <= files_of(root)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_failing_operations_cost_no_file(tmp_path: Path, seed: int) -> None:
+    root = tmp_path / "t"
+    lake(root)
+    kept = files_of(root)
+    add_orphans(root)
+    with contextlib.suppress(ForebayError):
+        open_table(root, FailingFileIO(FAST, seed=seed, rate=0.05)).remove_orphan_files()
+    assert kept <= files_of(root)
+
+
+def test_a_crash_anywhere_leaves_all_that_is_needed(tmp_path: Path) -> None:
+    origin = lake(tmp_path / "t")
+    kept = files_of(tmp_path / "t")
+    add_orphans(tmp_path / "t")
+    counting = FailingFileIO(FAST)
+    opened = open_table(copied(origin, tmp_path / "counted"), counting)
+    opened.remove_orphan_files()
+    for number in range(0, counting.count, 4):
+        root = copied(origin, tmp_path / f"c{number}")
+        age(root)
+        with pytest.raises(SimulatedCrash):
+            open_table(root, FailingFileIO(FAST, crash_at=number)).remove_orphan_files()
+        assert kept <= files_of(root)
+        open_table(root).remove_orphan_files()
+        assert files_of(root) == kept
+        assert referenced(root) <= kept
+
+
+def test_rolled_back_data_is_orphaned(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    table.rollback_to(snapshot=3)
+    age(root)
+    done: Any = open_table(root).remove_orphan_files()
+    assert any("/data-" in p for p in done.files)
+    assert rows(open_table(root)) == [(i, i) for i in range(3)]
+    assert files_of(root) >= referenced(root)

@@ -1,0 +1,130 @@
+"""Expiry of partitions by the time that their values stand for, or of their last change; upkeep after commits."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import InvalidRequest
+from forebay.paimon.maintain.partition_time import PartitionTime
+from tests.paimon.maintain.lakes import FAST, make_table, open_table, rows
+
+LOCAL_NOON = datetime.datetime(2024, 3, 10, 12)
+
+
+def clock_at(moment: datetime.datetime) -> ManualClock:
+    return ManualClock(round(moment.timestamp() * 1000))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "formatter", "values", "wanted"),
+    [
+        (None, None, {"dt": "2024-03-01"}, datetime.datetime(2024, 3, 1)),
+        (None, None, {"dt": "2024-3-1 4:05:06.25"}, datetime.datetime(2024, 3, 1, 4, 5, 6, 250_000)),
+        (None, "yyyyMMdd", {"dt": "20240301", "h": "x"}, datetime.datetime(2024, 3, 1)),
+        ("$dt $h:00:00", None, {"dt": "2024-03-01", "h": "7"}, datetime.datetime(2024, 3, 1, 7)),
+        ("$dt1$dt", "yyyyMMddHH", {"dt": "07", "dt1": "20240301"}, datetime.datetime(2024, 3, 1, 7)),
+        ("$y-$m", "yyyy-MM", {"y": "2024", "m": "03"}, datetime.datetime(2024, 3, 1)),
+        (None, "'day' dd.MM.yyyy", {"dt": "day 01.03.2024"}, datetime.datetime(2024, 3, 1)),
+        (None, None, {"dt": "yesterday"}, None),
+        (None, None, {"dt": None}, None),
+        ("$dt $h:00:00", None, {"dt": "2024-03-01", "h": None}, None),
+        (None, "yyyyMMdd", {"dt": "20241399"}, None),
+    ],
+)
+def test_a_partitions_time_is_read_by_pattern_and_format(
+    pattern: str | None, formatter: str | None, values: dict[str, str | None], wanted: datetime.datetime | None
+) -> None:
+    assert PartitionTime(pattern, formatter).of(values) == wanted
+
+
+def test_letters_of_other_formats_are_named() -> None:
+    with pytest.raises(InvalidRequest, match="'E' is not supported"):
+        PartitionTime(None, "EEE yyyy")
+
+
+COLUMNS = pa.schema([("dt", pa.date32()), ("id", pa.int64())])
+
+
+def daily(root: Path, clock: ManualClock | None = None, **options: str) -> Any:
+    return make_table(root, options, COLUMNS, ("dt", "id"), ("dt",), clock)
+
+
+def test_partitions_older_than_their_time_are_dropped(tmp_path: Path) -> None:
+    clock = clock_at(LOCAL_NOON)
+    table = daily(tmp_path / "t", clock, **{"partition.expiration-time": "7 d"})
+    table.write([{"dt": datetime.date(2024, 3, d), "id": 1} for d in (1, 2, 3, 4, 10)])
+    # Seven days before noon of the 10th is noon of the 3rd.
+    assert table.expire_partitions() == [{"dt": d} for d in (19783, 19784, 19785)]
+    assert [r[0].day for r in rows(table)] == [4, 10]
+    assert table.expire_partitions() == []
+    assert len(table.expire_partitions(time_ms=1)) == 2
+
+
+def test_no_more_partitions_go_at_once_than_allowed_the_oldest_first(tmp_path: Path) -> None:
+    options = {"partition.expiration-time": "1 d", "partition.expiration-max-num": "2"}
+    table = daily(tmp_path / "t", clock_at(LOCAL_NOON), **options)
+    table.write([{"dt": datetime.date(2024, 3, d), "id": 1} for d in (3, 1, 2)])
+    assert [len(table.expire_partitions()) for _ in range(3)] == [2, 1, 0]
+
+
+def test_by_update_time_any_partition_expires(tmp_path: Path) -> None:
+    clock = clock_at(LOCAL_NOON)
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {"partition.expiration-time": "1 h", "partition.expiration-strategy": "update-time"}
+    table = make_table(tmp_path / "t", options, columns, ("p", "id"), ("p",), clock)
+    table.write([{"p": "a", "id": 1}, {"p": "b", "id": 1}])
+    clock.advance(2000)
+    table.write([{"p": "b", "id": 2}])
+    clock.advance(2000)
+    assert table.expire_partitions() == [{"p": "a"}]
+    assert rows(table) == [("b", 1), ("b", 2)]
+
+
+def test_null_partitions_stay_by_values_time(tmp_path: Path) -> None:
+    options = {"partition.expiration-time": "1 d"}
+    table = make_table(tmp_path / "t", options, COLUMNS, (), ("dt",), clock_at(LOCAL_NOON))
+    table.write([{"dt": None, "id": 1}, {"dt": datetime.date(2024, 1, 1), "id": 2}])
+    assert table.expire_partitions() == [{"dt": 19723}]
+    assert rows(table) == [(None, 1)]
+
+
+def test_what_cannot_expire_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no partitions"):
+        make_table(tmp_path / "a").expire_partitions(1)
+    with pytest.raises(InvalidRequest, match=r"partition\.expiration-time"):
+        daily(tmp_path / "b").expire_partitions()
+    table = daily(tmp_path / "c", **{"partition.expiration-strategy": "magic", "partition.expiration-time": "1 d"})
+    table.write([{"dt": LOCAL_NOON.date(), "id": 1}])
+    with pytest.raises(InvalidRequest, match="values-time or update-time"):
+        table.expire_partitions()
+
+
+def test_writers_expire_after_commits_unless_write_only(tmp_path: Path) -> None:
+    for write_only, wanted in (("false", 2), ("true", 5)):
+        options = {"snapshot.num-retained.min": "2", "snapshot.num-retained.max": "2", "write-only": write_only}
+        table = make_table(tmp_path / write_only, options)
+        for i in range(5):
+            table.write([{"id": i}])
+        assert len(table.snapshots.ids()) == wanted
+        table.compact(full=True)  # the job that does for writers what they must not do
+        assert len(table.snapshots.ids()) == 2
+        assert len(rows(table)) == 5
+
+
+def test_a_commit_stands_though_the_upkeep_behind_it_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from forebay.paimon.io.failing import FailingFileIO
+
+    io = FailingFileIO(FAST)
+    options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1", "write-only": "false"}
+    make_table(tmp_path / "t", options).write([{"id": 1}])
+    table = open_table(tmp_path / "t", io)
+    io.fail_at("list", "/tag", times=3)
+    assert table.write([{"id": 2}]) is not None
+    assert "upkeep" in caplog.text
+    assert rows(open_table(tmp_path / "t")) == [(1, None), (2, None)]

@@ -1,0 +1,72 @@
+"""Rollback to a snapshot, a tag or a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.paimon.table import Table
+from tests.paimon.maintain.lakes import NOW, make_table, open_table, rows
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    clock = ManualClock(NOW)
+    made = make_table(tmp_path / "t", clock=clock)
+    for i in range(5):
+        made.write([{"id": i}])
+        clock.advance(10)
+    return made
+
+
+def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
+    table.tags.create("early", table.snapshots.snapshot(2))
+    table.tags.create("late", table.snapshots.snapshot(4))
+    assert table.rollback_to(snapshot=3).id == 3
+    fresh = open_table(table.paths.root)
+    assert rows(fresh) == [(0, None), (1, None), (2, None)]
+    assert fresh.tags.names() == ["early"]
+    fresh.write([{"id": 9}])
+    assert fresh.snapshots.latest_id() == 4
+    assert rows(fresh, snapshot=4)[-1] == (9, None)
+
+
+def test_a_moment_means_the_snapshot_of_then(table: Table) -> None:
+    assert table.rollback_to(timestamp_ms=NOW + 25_000).id == 3
+    with pytest.raises(NotFound, match="no snapshot as old"):
+        table.rollback_to(timestamp_ms=NOW - 1)
+
+
+def test_a_tag_brings_its_expired_snapshot_back(table: Table) -> None:
+    table.tags.create("old", table.snapshots.snapshot(2))
+    table.expire_snapshots(1, 1)
+    assert table.rollback_to(tag="old").id == 2
+    fresh = open_table(table.paths.root)
+    assert (fresh.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
+    fresh.write([{"id": 7}])
+    assert fresh.snapshots.ids() == [2, 3]
+
+
+def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
+    options = {"changelog.num-retained.min": "9", "changelog.num-retained.max": "9", "changelog-producer": "input"}
+    made = make_table(tmp_path / "u", {**options, "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
+    for i in range(5):
+        made.write([{"id": i}])
+        if i == 1:
+            made.tags.create("two", made.snapshots.snapshot(2))
+    made.expire_snapshots()
+    assert made.snapshots.changelogs.ids() == [1, 2, 3, 4]
+    made.rollback_to(tag="two")
+    assert made.snapshots.changelogs.ids() == [1, 2]
+    assert made.snapshots.changelogs.latest() == 2
+
+
+def test_one_goal_must_be_named(table: Table) -> None:
+    with pytest.raises(InvalidRequest, match="say one of"):
+        table.rollback_to()
+    with pytest.raises(NotFound, match="there are 1 to 5"):
+        table.rollback_to(snapshot=9)
+    assert table.snapshots.ids() == [1, 2, 3, 4, 5]

@@ -1,0 +1,201 @@
+"""Windows over runs: what is loaded, what comes out, duplicates, projections, deletes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.base.errors import CorruptData, InvalidRequest
+from forebay.metadata import types
+from forebay.paimon.merge import merge_function, merge_runs, sort_and_merge_buffer, sort_buffer
+from tests.paimon.merge import reference
+from tests.paimon.merge.reference import Record
+from tests.paimon.merge.tables import arrow_schema, in_batches, table_schema, to_batch, to_records
+
+COLUMNS = {"id": types.int_().not_null(), "v": types.string(), "s": types.int_()}
+TABLE = table_schema(COLUMNS)
+SPEC = merge_function(TABLE)
+
+
+def record(key: int, number: int, kind: int = 0, v: str | None = "x", s: int | None = None) -> Record:
+    return Record((key,), number, kind, {"id": key, "v": v, "s": s})
+
+
+def merged(runs, spec=SPEC, table=TABLE, **settings):
+    return to_records(list(merge_runs([[to_batch(run, table)] for run in runs], spec, **settings)), table)
+
+
+def test_a_reader_gets_no_deleted_rows_and_a_compaction_gets_them():
+    old = [record(1, 0), record(2, 1), record(3, 2)]
+    new = [record(2, 3, kind=3), record(3, 4, kind=2, v="y"), record(4, 5, kind=1)]
+    assert [(r.key[0], r.kind) for r in merged([old, new])] == [(1, 0), (2, 3), (3, 2), (4, 1)]
+    assert [(r.key[0], r.row["v"]) for r in merged([old, new], keep_deletes=False)] == [(1, "x"), (3, "y")]
+
+
+def test_a_single_run_loses_its_deletes_too():
+    assert [r.key for r in merged([[record(1, 0), record(2, 1, kind=3)]], keep_deletes=False)] == [(1,)]
+
+
+def test_only_the_wanted_columns_come_out():
+    runs = [[to_batch([record(1, 0, v="a")], TABLE)], [to_batch([record(1, 1, v="b")], TABLE)]]
+    (batch,) = merge_runs(runs, SPEC, columns=["v", "id"])
+    assert batch.to_pydict() == {"v": ["b"], "id": [1]}
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "aggregation"])
+def test_rows_can_be_counted_without_any_column(engine):
+    spec = merge_function(table_schema(COLUMNS, options={"merge-engine": engine}))
+    runs = [[to_batch([record(1, 0), record(2, 1)], TABLE)], [to_batch([record(2, 2), record(3, 3)], TABLE)]]
+    assert sum(batch.num_rows for batch in merge_runs(runs, spec, columns=[])) == 3
+    assert sum(batch.num_rows for batch in merge_runs(runs[:1], spec, columns=[], keep_deletes=False)) == 2
+
+
+def test_columns_may_have_wide_offsets():
+    options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "listagg"}
+    spec = merge_function(table_schema(COLUMNS, options=options))
+    for arrow_type in (pa.string(), pa.large_string()):
+        runs = []
+        for number in range(2):
+            batch = to_batch([record(1, number, v=str(number))], TABLE)
+            runs.append([batch.set_column(4, pa.field("v", arrow_type), batch["v"].cast(arrow_type))])
+        (out,) = merge_runs(runs, spec)
+        assert out["v"] == pa.array(["0,1"], arrow_type)
+
+
+def test_no_runs_and_empty_runs_give_nothing():
+    assert list(merge_runs([], SPEC)) == []
+    assert list(merge_runs([[], [to_batch([], TABLE)]], SPEC)) == []
+
+
+def test_ranges_of_keys_that_one_run_has_alone_are_not_copied():
+    first, second = to_batch([record(i, i) for i in range(4)], TABLE), to_batch([record(9, 9)], TABLE)
+    out = list(merge_runs([[first], [second]], SPEC))
+    assert out[0].column("v").buffers()[2].address == first.column("v").buffers()[2].address
+    assert sum(batch.num_rows for batch in out) == 5
+
+
+def test_one_batch_of_each_run_is_loaded_at_a_time():
+    loaded: list[tuple[int, int]] = []
+
+    def run(number: int):
+        for i in range(50):
+            loaded.append((number, i))
+            yield to_batch([record(100 * i + j, 1000 * number + i) for j in range(3)], TABLE)
+
+    merging = merge_runs([run(0), run(1)], SPEC)
+    for window in range(50):
+        next(merging)
+        assert max(i for _, i in loaded) <= window + 1
+    assert list(merging) == []
+
+
+@given(st.randoms(use_true_random=True))
+def test_runs_that_repeat_keys_merge_across_their_batches(rng: random.Random):
+    options = {"merge-engine": "aggregation", "fields.s.aggregate-function": "sum"}
+    table = table_schema(COLUMNS, options=options)
+    spec = merge_function(table)
+    functions = {
+        "id": reference.function("primary-key"),
+        "v": reference.function("last_non_null_value"),
+        "s": reference.function("sum", bits=32),
+    }
+    records = [
+        record(rng.randrange(3), i, v=rng.choice("abc"), s=rng.choice([None, 1, 2])) for i in range(rng.randrange(25))
+    ]
+    runs = [reference.sorted_records([r for r in records if r.number % 3 == i]) for i in range(3)]
+    out = list(merge_runs([in_batches(run, table, rng) for run in runs], spec, unique_keys=False))
+    assert to_records(out, table) == reference.merge(records, reference.aggregation(functions))
+
+
+def test_of_equal_sequence_numbers_an_addition_counts_as_later_and_then_the_later_run():
+    assert [r.kind for r in merged([[record(1, 5, kind=0)], [record(1, 5, kind=3)]])] == [0]
+    assert [r.row["v"] for r in merged([[record(1, 5, v="a")], [record(1, 5, v="b")]])] == ["b"]
+
+
+def test_a_projection_still_sees_what_sequence_groups_need():
+    options = {
+        "merge-engine": "partial-update",
+        "fields.s.sequence-group": "w",
+        "partial-update.remove-record-on-sequence-group": "s",
+    }
+    table = table_schema({**COLUMNS, "w": types.int_()}, options=options)
+    spec = merge_function(table)
+    assert spec.required_columns(["v"]) == ("v", "s")
+    rows = [{"id": 1, "v": "a", "s": 1, "w": 1}, {"id": 1, "v": None, "s": 2, "w": None}]
+    runs = [[to_batch([Record((1,), i, kind, row)], table)] for i, (kind, row) in enumerate(zip((0, 3), rows))]
+    projected = [[run[0].select(["_KEY_id", "_SEQUENCE_NUMBER", "_VALUE_KIND", "v", "s"])] for run in runs]
+    assert list(merge_runs(projected, spec, columns=["v"], keep_deletes=False)) == []
+
+
+def test_required_columns_leave_out_groups_that_are_not_read():
+    options = {"merge-engine": "partial-update", "fields.s.sequence-group": "w", "sequence.field": "v"}
+    spec = merge_function(table_schema({**COLUMNS, "w": types.int_(), "z": types.int_()}, options=options))
+    assert spec.required_columns(["z"]) == ("z", "v")
+    assert spec.required_columns(["w"]) == ("w", "v", "s")
+
+
+def test_nulls_in_keys_are_corruption():
+    batch = to_batch([record(1, 0)], TABLE).set_column(0, "_KEY_id", pa.array([None], pa.int32()))
+    with pytest.raises(CorruptData, match="_KEY_id"):
+        list(merge_runs([[batch]], SPEC))
+
+
+def test_nulls_in_columns_that_may_not_be_null_are_refused_by_partial_updates():
+    table = table_schema({**COLUMNS, "v": types.string().not_null()}, options={"merge-engine": "partial-update"})
+    with pytest.raises(InvalidRequest, match="'v' is NOT NULL"):
+        merged([[record(1, 0)], [record(1, 1, v=None)]], merge_function(table), table)
+
+
+def test_overflow_names_the_column():
+    table = table_schema(COLUMNS, options={"merge-engine": "aggregation", "fields.s.aggregate-function": "sum"})
+    with pytest.raises(InvalidRequest, match=r"column 's'.*sum"):
+        merged([[record(1, 0, s=2**31 - 1)], [record(1, 1, s=1)]], merge_function(table), table)
+
+
+def test_a_buffer_sorts_without_merging():
+    batches = [to_batch([record(2, 0), record(1, 1)], TABLE), to_batch([record(2, 2, kind=3)], TABLE)]
+    assert [(r.key[0], r.number) for r in to_records([sort_buffer(batches, SPEC)], TABLE)] == [(1, 1), (2, 0), (2, 2)]
+
+
+def test_a_buffer_in_order_without_repeats_is_not_copied():
+    batch = to_batch([record(i, i) for i in range(5)], TABLE)
+    assert (
+        sort_and_merge_buffer([batch], SPEC).column("v").buffers()[2].address == batch.column("v").buffers()[2].address
+    )
+
+
+def test_an_empty_buffer_stays_empty():
+    out = sort_and_merge_buffer([to_batch([], TABLE)], SPEC)
+    assert out.num_rows == 0
+    assert out.schema == arrow_schema(TABLE)
+
+
+def test_large_runs_merge_as_a_sort_would():
+    rng = np.random.default_rng(3)
+    runs = []
+    for number in range(5):
+        ids = np.unique(rng.integers(0, 30_000, 10_000)).astype(np.int32)
+        runs.append(
+            pa.RecordBatch.from_pydict(
+                {
+                    "_KEY_id": pa.array(ids),
+                    "_SEQUENCE_NUMBER": pa.array(np.arange(len(ids)) + 100_000 * number),
+                    "_VALUE_KIND": pa.array(np.zeros(len(ids), np.int8)),
+                    "id": pa.array(ids),
+                    "v": pa.array([f"{number}-{i}" for i in ids]),
+                    "s": pa.array(ids * number),
+                }
+            )
+        )
+    latest = {}
+    for run in runs:
+        latest.update(zip(run["id"].to_pylist(), run["v"].to_pylist()))
+    out = merge_runs([[run.slice(i, 997) for i in range(0, run.num_rows, 997)] for run in runs], SPEC)
+    table = pa.Table.from_batches(list(out))
+    assert table["id"].to_pylist() == sorted(latest)
+    assert table["v"].to_pylist() == [latest[key] for key in sorted(latest)]

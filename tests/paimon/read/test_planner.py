@@ -1,0 +1,117 @@
+"""Plans of whole tables: deletion vectors, levels that are not read, statistics that mislead nobody."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.predicate import col
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
+from forebay.paimon.format.stats import ColumnStats, pack_stats
+from forebay.paimon.table import Table
+from tests.paimon.lake import new_catalog, planned_files, rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+
+
+def prepared(table: Table, data: pa.Table) -> CommitMessage:
+    """The message of rows that are written but not committed yet: one bucket."""
+    with table.with_options({"write-only": "true"}).new_write() as writer:
+        writer.write(data)
+        (message,) = writer.prepare_commit()
+    return message
+
+
+def at_level(message: CommitMessage, level: int) -> CommitMessage:
+    """The same files, as if a compaction had written them."""
+    files = tuple(f.upgrade(level) for f in message.data.new_files)
+    return replace(message, data=replace(message.data, new_files=files))
+
+
+def deletion_vector(positions: list[int]) -> bytes:
+    """Paimon's first kind of deletion vector with a 32-bit roaring bitmap of one array container."""
+    bitmap = struct.pack("<IIHHI", 12346, 1, 0, len(positions) - 1, 16)
+    bitmap += b"".join(struct.pack("<H", p) for p in sorted(positions))
+    body = struct.pack(">i", 1581511376) + bitmap
+    return struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_rows_in_deletion_vectors_are_gone(tmp_path: Path, keyed: bool) -> None:
+    options = {"bucket": "1", "deletion-vectors.enabled": "true"} | ({} if keyed else {"bucket-key": "id"})
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"] if keyed else [], options=options)
+    message = at_level(prepared(table, pa.table({"id": list(range(10)), "x": [float(i) for i in range(10)]})), 5)
+    (file,) = message.data.new_files
+    vector = deletion_vector([2, 7])
+    index = IndexFileMeta(
+        "DELETION_VECTORS", "index-1", len(vector) + 1, 1, (DeletionVectorMeta(file.file_name, 1, len(vector) - 8, 2),)
+    )
+    Path(table.paths.index_file(index, message.partition, 0)).parent.mkdir()
+    Path(table.paths.index_file(index, message.partition, 0)).write_bytes(b"\1" + vector)
+    increment = DataIncrement(message.data.new_files, new_index_files=(index,))
+    table.new_commit().commit([replace(message, data=increment)])
+    assert [r[0] for r in rows_of(table)] == [0, 1, 3, 4, 5, 6, 8, 9]
+    assert rows_of(table, ["id"], col("id").is_in([6, 7])) == [(6,)]
+    (split,) = table.scan(limit=8).splits
+    assert split.raw_convertible
+    assert split.deletion_files is not None
+
+
+@pytest.mark.parametrize("options", [{"merge-engine": "first-row"}, {"deletion-vectors.enabled": "true"}])
+def test_level_zero_is_invisible_where_compaction_has_to_look_things_up_first(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    options = {"bucket": "1", "write-only": "true", **options}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    message = prepared(table, pa.table({"id": [1, 2]}))
+    table.new_commit().commit([at_level(message, 5)])
+    table.write(pa.table({"id": [3]}))
+    assert rows_of(table, ["id"]) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("count", [None, 0], ids=["an old writer did not count", "pypaimon says 0 whatever there is"])
+def test_files_without_true_delete_counts_are_checked_row_by_row(tmp_path: Path, count: int | None) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    with table.new_write() as writer:
+        writer.write(pa.table({"id": [1, 2]}), ["+I", "-D"])
+        (message,) = writer.prepare_commit()
+    files = tuple(replace(f, delete_row_count=count) for f in message.data.new_files)
+    table.new_commit().commit([replace(message, data=DataIncrement(files))])
+    assert rows_of(table, ["id"]) == [(1,)]
+
+
+def test_an_upper_bound_of_floats_says_nothing_about_nan(tmp_path: Path) -> None:
+    """Parquet's bounds leave NaN out, and for filters NaN is greater than everything: other writers' bounds mislead."""
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    message = prepared(table, pa.table({"id": [1, 2], "x": [1.0, float("nan")]}))
+    stats = pack_stats(table.schema.fields, [ColumnStats(1, 2, 0), ColumnStats(1.0, 1.0, 0)])
+    files = tuple(replace(f, value_stats=stats, value_stats_cols=None) for f in message.data.new_files)
+    table.new_commit().commit([replace(message, data=DataIncrement(files))])
+    assert rows_of(table, ["id"], col("x") > 5) == [(2,)]
+    assert rows_of(table, ["id"], col("x") == float("nan")) == [(2,)]
+    assert planned_files(table, col("x") < 0) == []
+
+
+def test_statistics_of_other_shapes_prune_nothing(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    message = prepared(table, pa.table({"id": [1]}))
+    files = tuple(replace(f, value_stats=pack_stats([], []), value_stats_cols=None) for f in message.data.new_files)
+    table.new_commit().commit([replace(message, data=DataIncrement(files))])
+    assert rows_of(table, ["id"], col("id") == 1) == [(1,)]
+
+
+def test_a_table_without_snapshots_is_empty_and_limits_are_checked(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    assert table.scan().snapshot is None
+    assert table.read(["x"]).read_all().schema == pa.schema([("x", pa.float64())])
+    with pytest.raises(InvalidRequest, match="limit"):
+        table.scan(limit=-1)
+    with pytest.raises(InvalidRequest, match="no column 'nope'"):
+        table.scan(col("nope") == 1)

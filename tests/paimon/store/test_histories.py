@@ -1,0 +1,256 @@
+"""Snapshots, tags, branches and consumers of a table."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound
+from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schema_changes import UpdateComment
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+from tests.paimon.commit.tables import FAST, Table, append
+
+BASE_MS = 1_000_000
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Six snapshots, ten seconds apart, by two users in turn, with watermarks from the third on."""
+    table = Table.create(tmp_path / "t")
+    clock = ManualClock(BASE_MS)
+    for i in range(1, 7):
+        clock.advance(10)
+        mark = None if i < 3 else 100 * i
+        table.commit(f"user{i % 2}", clock=clock).commit([append(f"f{i}")], watermark=mark)
+    return table
+
+
+def _id(snapshot: object) -> int | None:
+    return getattr(snapshot, "id", None)
+
+
+def test_the_latest_and_the_earliest_are_found_with_right_wrong_and_no_hints(table: Table) -> None:
+    snapshots = table.snapshots
+    for hint in (b"6", b"3", b"99", b"junk", b"", None):
+        path = table.paths.snapshot_directory + "/LATEST"
+        FAST.delete(path) if hint is None else FAST.write(path, hint)
+        assert snapshots.latest_id() == 6, hint
+        assert _id(snapshots.latest()) == 6
+    snapshots.delete(1)
+    snapshots.delete(2)
+    for hint in (b"3", b"1", b"junk"):
+        FAST.write(table.paths.snapshot_directory + "/EARLIEST", hint)
+        assert snapshots.earliest_id() == 3, hint
+    assert [s.id for s in snapshots.snapshots()] == [3, 4, 5, 6]
+    with pytest.raises(NotFound, match=r"snapshot 2 .* there are 3 to 6"):
+        snapshots.snapshot(2)
+
+
+def test_an_empty_table_has_no_snapshots(tmp_path: Path) -> None:
+    snapshots = Table.create(tmp_path / "t").snapshots
+    assert (snapshots.latest_id(), snapshots.latest(), snapshots.earliest_id(), snapshots.ids()) == (
+        None,
+        None,
+        None,
+        [],
+    )
+    assert snapshots.at_or_before(10**15) is None
+    assert snapshots.at_watermark(0) is None
+    assert snapshots.latest_of_user("u") is None
+
+
+def test_snapshots_are_found_by_time(table: Table) -> None:
+    def at(seconds: int, milliseconds: int = 0) -> int:
+        return BASE_MS + 1000 * seconds + milliseconds
+
+    s = table.snapshots
+    assert [_id(s.at_or_before(at(t))) for t in (9, 10, 19, 20, 60, 99)] == [None, 1, 1, 2, 6, 6]
+    assert [_id(s.before(at(t))) for t in (10, 11, 60, 61)] == [None, 1, 5, 6]
+    assert [_id(s.after(at(t))) for t in (0, 10, 11, 60, 61)] == [1, 1, 2, 6, None]
+
+
+def test_snapshots_are_found_by_watermark_user_and_kind(table: Table) -> None:
+    s = table.snapshots
+    assert [_id(s.at_watermark(w)) for w in (0, 300, 301, 600, 601)] == [3, 3, 4, 6, None]
+    assert [_id(s.latest_of_user(u)) for u in ("user0", "user1", "nobody")] == [6, 5, None]
+    assert _id(s.latest_of_user("user1", from_id=6)) is None
+    assert _id(s.latest_of_kind(CommitKind.APPEND)) == 6
+    assert s.latest_of_kind(CommitKind.COMPACT) is None
+
+
+def test_changelogs_may_outlive_their_snapshots(table: Table) -> None:
+    s = table.snapshots
+    s.write_changelog(s.snapshot(1))
+    s.delete(1)
+    assert s.changelog(1).id == 1
+    assert (s.changelogs.latest(), s.changelogs.earliest()) == (1, 1)
+
+
+# ---- tags -----------------------------------------------------------------------------------------------------------
+
+
+def test_tags_keep_snapshots_under_names(table: Table) -> None:
+    tags = TagManager(FAST, table.paths)
+    two = table.snapshots.snapshot(2)
+    tags.create("b", two)
+    tags.create("a", two)
+    tags.create("old", table.snapshots.snapshot(1))
+    with pytest.raises(AlreadyExists):
+        tags.create("a", two)
+    tags.create("a", two, ignore_existing=True)
+    assert [(t.name, t.snapshot) for t in tags.tags()][1:] == [("a", two), ("b", two)]
+    assert [s.id for s in tags.tagged_snapshots()] == [1, 2]
+    tags.replace("a", table.snapshots.snapshot(3))
+    tags.rename("a", "c")
+    with pytest.raises(AlreadyExists):
+        tags.rename("c", "b")
+    with pytest.raises(NotFound, match="tags are b, c, old"):
+        tags.tag("a")
+    assert tags.tag("c").snapshot.id == 3
+    assert tags.delete("c") is not None
+    assert tags.delete("c") is None
+    for name in ("", " ", "a/b"):
+        with pytest.raises(InvalidRequest):
+            tags.create(name, two)
+
+
+def test_tags_expire_after_their_time(table: Table) -> None:
+    clock = ManualClock()
+    tags = TagManager(FAST, table.paths, clock)
+    tags.create("short", table.snapshots.snapshot(1), retained_ms=60_000)
+    tags.create("forever", table.snapshots.snapshot(1))
+    assert tags.tag("short").retained == datetime.timedelta(minutes=1)
+    assert tags.expired() == []
+    clock.advance(61)
+    assert [t.name for t in tags.expired()] == ["short"]
+
+
+def test_times_in_tags_are_read_in_all_forms_that_are_written(table: Table) -> None:
+    tags = TagManager(FAST, table.paths)
+    tags.create("t", table.snapshots.snapshot(1))
+    node = json.loads(FAST.read(table.paths.tag("t")))
+    for created, retained, expected in (
+        ([2024, 1, 2, 3, 4], 86400.0, (datetime.datetime(2024, 1, 2, 3, 4), datetime.timedelta(days=1))),
+        (
+            [2024, 1, 2, 3, 4, 5, 6000],
+            1.5,
+            (datetime.datetime(2024, 1, 2, 3, 4, 5, 6), datetime.timedelta(seconds=1.5)),
+        ),
+        ("2024-01-02T03:04:05", "PT1H30M", (datetime.datetime(2024, 1, 2, 3, 4, 5), datetime.timedelta(minutes=90))),
+    ):
+        FAST.write(
+            table.paths.tag("t"), json.dumps({**node, "tagCreateTime": created, "tagTimeRetained": retained}).encode()
+        )
+        tag = tags.tag("t")
+        assert (tag.created, tag.retained) == expected
+    FAST.write(table.paths.tag("t"), b"{}")
+    with pytest.raises(CorruptData, match="tag 't'"):
+        tags.tag("t")
+
+
+# ---- branches -------------------------------------------------------------------------------------------------------
+
+
+def _on(table: Table, branch: str) -> Table:
+    other = Table(table.paths.root)
+    other.paths = table.paths.on_branch(branch)
+    other.snapshots = SnapshotManager(FAST, other.paths)
+    return other
+
+
+def test_a_branch_is_written_apart_and_becomes_main_by_fast_forward(table: Table) -> None:
+    branches = BranchManager(FAST, table.paths)
+    tags = TagManager(FAST, table.paths)
+    tags.create("t3", table.snapshots.snapshot(3))
+    tags.create("t5", table.snapshots.snapshot(5))
+    branches.create("dev", "t3")
+    dev = _on(table, "dev")
+    dev.commit().commit([append("d1")])
+    SchemaManager(FAST, dev.paths).change([UpdateComment("dev")])
+    dev.commit().commit([append("d2")])
+    assert dev.files() == ["d1", "d2", "f1", "f2", "f3"]
+    assert table.files() == [f"f{i}" for i in range(1, 7)]
+
+    branches.fast_forward("dev")
+    assert table.snapshots.ids() == [1, 2, 3, 4, 5], "main's 6 is gone: it was not in the branch"
+    assert table.snapshots.latest_id() == 5
+    assert table.files() == ["d1", "d2", "f1", "f2", "f3"]
+    assert tags.names() == ["t3"], "a tag of a dropped snapshot went with it"
+    assert SchemaManager(FAST, table.paths).latest().comment == "dev"
+    table.commit().commit([append("m1")])
+    assert table.files() == ["d1", "d2", "f1", "f2", "f3", "m1"]
+    table.check()
+
+
+def test_a_branch_without_a_tag_is_empty(table: Table) -> None:
+    branches = BranchManager(FAST, table.paths)
+    branches.create("dev")
+    branches.create("dev", ignore_existing=True)
+    dev = _on(table, "dev")
+    assert dev.snapshots.latest() is None
+    with pytest.raises(InvalidRequest, match="no snapshots"):
+        branches.fast_forward("dev")
+    (made,) = dev.commit().commit([append("d1")])
+    assert made.id == 1
+    assert dev.files() == ["d1"]
+
+
+def test_branches_are_listed_renamed_and_dropped(table: Table) -> None:
+    branches = BranchManager(FAST, table.paths)
+    for name in ("b", "a"):
+        branches.create(name)
+    assert branches.names() == ["a", "b"]
+    with pytest.raises(AlreadyExists):
+        branches.create("a")
+    branches.rename("a", "c")
+    branches.drop("b")
+    assert branches.names() == ["c"]
+    with pytest.raises(NotFound, match="branches are c"):
+        branches.drop("b")
+    for name in ("main", "12", "a/b", " "):
+        with pytest.raises(InvalidRequest, match="cannot name a branch"):
+            branches.create(name)
+    with pytest.raises(NotFound):
+        branches.create("d", "no such tag")
+
+
+# ---- consumers ------------------------------------------------------------------------------------------------------
+
+
+def test_consumers_remember_how_far_they_are(table: Table) -> None:
+    consumers = ConsumerManager(FAST, table.paths)
+    assert consumers.least_next_snapshot() is None
+    consumers.record("a", 5)
+    consumers.record("b", 3)
+    consumers.record("a", 6)
+    assert consumers.all() == {"a": 6, "b": 3}
+    assert consumers.least_next_snapshot() == 3
+    assert (consumers.next_snapshot("a"), consumers.next_snapshot("c")) == (6, None)
+    assert consumers.expire(before_ms=1000) == []
+    assert consumers.expire(before_ms=10**15) == ["a", "b"]
+    assert consumers.delete("a") is False
+    FAST.write(table.paths.consumer("x"), b"?")
+    with pytest.raises(CorruptData, match="consumer 'x'"):
+        consumers.next_snapshot("x")
+
+
+def test_paths_of_names_are_unique_and_external_files_stay_where_they_are(table: Table) -> None:
+    names = PathFactory.of("/t", table.schema).data_file_names()
+    made = [names.data(), names.data(), names.changelog()]
+    assert len({name.partition("-")[2] for name in made}) == 3
+    assert made[2].startswith("changelog-")
+    assert made[0].endswith("-0.parquet")
+    entry = table.commit().manifests.live_files(table.snapshots.snapshot(1))[0]
+    outside = replace(entry.file, external_path="s3://b/f")
+    assert table.paths.data_file(entry.partition, entry.bucket, outside) == "s3://b/f"

@@ -1,0 +1,92 @@
+"""Table options as typed properties."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.paimon.options import MB, CoreOptions, Option
+
+
+def test_options_have_paimons_defaults() -> None:
+    o = CoreOptions()
+    assert (o.bucket, o.file_format, o.file_compression, o.stats_mode) == (-1, "parquet", "zstd", "truncate(16)")
+    assert (o.target_file_size(True), o.target_file_size(False)) == (128 * MB, 256 * MB)
+    assert (o.num_sorted_run_compaction_trigger, o.num_sorted_run_stop_trigger, o.num_levels) == (5, 8, 6)
+    assert (o.snapshot_time_retained_ms, o.commit_max_retries, o.commit_timeout_ms) == (3_600_000, 10, None)
+    assert o.ignore_empty_commit(True) is True
+    assert o.partition_legacy_name is True
+
+
+def test_every_default_is_of_the_type_that_reading_gives() -> None:
+    samples = {int: "7", float: "0.5", bool: "true", str: "none"}
+    options = [o for o in vars(CoreOptions).values() if isinstance(o, Option)]
+    assert len(options) > 100
+    for option in options:
+        sample = samples.get(type(option.default))
+        if sample is not None and not (isinstance(option.default, str) and "_choice" in repr(option.parse)):
+            assert type(option.read(option.key, sample)) is type(option.default), option.key
+
+
+def test_values_are_read_in_paimons_notation() -> None:
+    o = CoreOptions(
+        {
+            "manifest.target-file-size": "2 mb",
+            "commit.max-retry-wait": "5 s",
+            "sequence.field": " a, b ",
+            "merge-engine": "PARTIAL_UPDATE",
+            "file.format.per.level": "0:avro,3:orc",
+            "write.compaction-skip": "true",
+            "my.option": "kept",
+        }
+    )
+    assert (o.manifest_target_file_size, o.commit_max_retry_wait_ms) == (2 * MB, 5000)
+    assert (o.sequence_field, o.merge_engine) == (("a", "b"), "partial-update")
+    assert o.file_format_per_level == {0: "avro", 3: "orc"}
+    assert o.write_only is True, "by its older key"
+    assert o.mapping["my.option"] == "kept"
+    assert o.with_overrides({"merge-engine": "first-row"}).needs_lookup
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("bucket", "many", "bucket"),
+        ("merge-engine", "guess", "merge_engine"),
+        ("write-only", "perhaps", "write_only"),
+        ("snapshot.time-retained", "soon", "snapshot_time_retained_ms"),
+        ("manifest.target-file-size", "big", "manifest_target_file_size"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_refused_by_its_key(key: str, value: str, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"option '{key}' is '{value}'"):
+        getattr(CoreOptions({key: value}), name)
+
+
+def test_statistics_modes_are_per_column_per_level_or_for_all() -> None:
+    o = CoreOptions(
+        {"fields.a.stats-mode": "none", "metadata.stats-mode.per.level": "0:counts", "metadata.stats-mode": "full"}
+    )
+    assert (o.stats_mode_of("a", 0), o.stats_mode_of("b", 0), o.stats_mode_of("b", 5), o.stats_mode_of("b")) == (
+        "none",
+        "counts",
+        "full",
+        "full",
+    )
+
+
+def test_features_that_are_not_built_are_refused_by_name_unless_switched_off() -> None:
+    CoreOptions({"row-tracking.enabled": "false", "bucket-function.type": "default"}).check_supported()
+    for key, value in (
+        ("row-tracking.enabled", "true"),
+        ("bucket-function.type", "mod"),
+        ("scan.fallback-branch", "b"),
+    ):
+        with pytest.raises(UnsupportedOperation, match=key):
+            CoreOptions({key: value}).check_supported()
+
+
+def test_changelogs_are_decoupled_only_if_they_live_longer() -> None:
+    assert not CoreOptions().changelog_decoupled
+    assert CoreOptions({"changelog.time-retained": "2 h"}).changelog_decoupled
+    assert not CoreOptions({"changelog.time-retained": "30 min"}).changelog_decoupled

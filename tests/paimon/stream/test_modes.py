@@ -1,0 +1,297 @@
+"""Where a stream, or a batch read, begins: every scan mode, and what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.metadata.predicate import col
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.table import Table
+from tests.paimon.lake import rows_of
+from tests.paimon.stream.model import COLUMNS, changes_of, compact_fully, drain, random_rows, state_of
+
+START = 1_700_000_000_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: ManualClock) -> FileSystemCatalog:
+    catalog = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path / "lake"), clock=clock)
+    catalog.create_database("db")
+    return catalog
+
+
+def filled(catalog: FileSystemCatalog, clock: ManualClock, commits: int = 4, **options: str) -> Table:
+    """An append table with rows 1, 2, ... in snapshots of the same number, ten seconds apart."""
+    table = catalog.create_table("db.t", COLUMNS, options=options)
+    for i in range(1, commits + 1):
+        table.write([{"id": i}])
+        clock.advance(10)
+    return table
+
+
+def streamed(table: Table, options: dict[str, str], more: int = 2) -> list[int]:
+    """The ids that a stream with `options` gives now and after `more` commits."""
+    stream = table.with_options(options).stream(["id"], follow=False)
+    found = [row[0] for _, row in drain(stream)]
+    for i in range(more):
+        table.write([{"id": 100 + i}])
+        found += [row[0] for _, row in drain(stream)]
+    return found
+
+
+AT_3 = START + 20_000
+
+STREAMS: dict[str, tuple[dict[str, str], list[int]]] = {
+    "default": ({}, [1, 2, 3, 4]),
+    "latest-full": ({"scan.mode": "latest-full"}, [1, 2, 3, 4]),
+    "full": ({"scan.mode": "full"}, [1, 2, 3, 4]),
+    "latest": ({"scan.mode": "latest"}, []),
+    "from a snapshot": ({"scan.mode": "from-snapshot", "scan.snapshot-id": "3"}, [3, 4]),
+    "from a snapshot, unsaid": ({"scan.snapshot-id": "4"}, [4]),
+    "from a snapshot before the first": ({"scan.snapshot-id": "0"}, [1, 2, 3, 4]),
+    "from a snapshot in full": ({"scan.mode": "from-snapshot-full", "scan.snapshot-id": "3"}, [1, 2, 3, 4]),
+    "from a timestamp": ({"scan.mode": "from-timestamp", "scan.timestamp-millis": str(AT_3)}, [3, 4]),
+    "from just after a timestamp": ({"scan.timestamp-millis": str(AT_3 + 1)}, [4]),
+    "from a timestamp before all": ({"scan.timestamp-millis": "5"}, [1, 2, 3, 4]),
+    "from a timestamp after all": ({"scan.timestamp-millis": str(AT_3 * 2)}, []),
+    "from a file's creation": ({"scan.file-creation-time-millis": str(AT_3)}, [3, 4]),
+    "from a creation": ({"scan.creation-time-millis": str(AT_3)}, [3, 4]),
+    "compacted-full": ({"scan.mode": "compacted-full"}, [1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("mode", STREAMS)
+def test_a_stream_begins_where_its_mode_says(catalog: FileSystemCatalog, clock: ManualClock, mode: str) -> None:
+    options, first = STREAMS[mode]
+    table = filled(catalog, clock)
+    assert streamed(table, options) == [*first, 100, 101]
+
+
+@pytest.mark.parametrize("mode", ["latest-full", "latest", "compacted-full", "from-timestamp", "from-snapshot"])
+def test_a_stream_of_an_empty_table_waits_and_misses_nothing(
+    catalog: FileSystemCatalog, clock: ManualClock, mode: str
+) -> None:
+    options = {"scan.mode": mode, "scan.timestamp-millis": "1", "scan.snapshot-id": "1"}
+    table = catalog.create_table("db.t", COLUMNS)
+    assert streamed(table, options) == [100, 101]
+
+
+def test_a_local_time_serves_as_timestamp(
+    catalog: FileSystemCatalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datetime
+
+    local = datetime.datetime.fromtimestamp(AT_3 / 1000).isoformat(" ")
+    assert streamed(filled(catalog, clock), {"scan.timestamp": local}, 0) == [3, 4]
+
+
+def test_rows_of_the_full_snapshot_and_of_appends_are_inserts(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock, 1)
+    stream = table.stream(follow=False)
+    assert drain(stream) == [("+I", (1, None, None))]
+    table.write([{"id": 2, "name": "b", "v": 3}])
+    assert drain(stream) == [("+I", (2, "b", 3))]
+
+
+def test_compacted_full_begins_at_the_last_compaction(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    for i in range(3):
+        table.write([{"id": i}])
+    compact_fully(table)
+    table.write([{"id": 9}])
+    stream = table.stream(["id"], scan_mode="compacted-full", follow=False)
+    assert [stream.poll().column("id").to_pylist() for _ in range(2)] == [[0, 1, 2], [9]]  # type: ignore[union-attr]
+
+
+def test_a_stream_cannot_begin_at_what_is_for_batch_reads(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock, 1)
+    for options in ({"incremental-between": "0,1"}, {"scan.tag-name": "t"}, {"scan.watermark": "1"}):
+        with pytest.raises(InvalidRequest, match="batch reads"):
+            table.with_options(options).stream().poll()
+    with pytest.raises(InvalidRequest, match=r"needs option 'scan\.snapshot-id'"):
+        table.stream(scan_mode="from-snapshot").poll()
+
+
+def test_a_watermark_bounds_a_stream(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = catalog.create_table("db.t", COLUMNS, options={"scan.bounded.watermark": "20"})
+    for i, watermark in enumerate([10, 20, 30]):
+        with table.new_write() as writer:
+            writer.write([{"id": i}])
+            table.new_commit().commit(writer.prepare_commit(), watermark=watermark)
+    bounded = table.stream(["id"], scan_mode="from-snapshot-full", follow=True)
+    with pytest.raises(InvalidRequest, match="snapshot-id"):
+        next(bounded)
+    from_first = table.with_options({"scan.snapshot-id": "1"}).stream(["id"], follow=True)
+    assert [row[0] for _, row in changes_of(from_first)] == [0, 1]
+    assert [row[0] for _, row in changes_of(table.stream(["id"]))] == [0, 1, 2]
+
+
+def test_a_delay_holds_young_snapshots_back(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock, 3, **{"streaming.read.snapshot.delay": "15 s", "scan.snapshot-id": "1"})
+    stream = table.stream(["id"], follow=False)
+    assert [row[0] for _, row in drain(stream)] == [1, 2]
+    clock.advance(10)
+    assert [row[0] for _, row in drain(stream)] == [3]
+
+
+def test_what_nobody_records_cannot_be_streamed(catalog: FileSystemCatalog) -> None:
+    merged = {"bucket": "1", "merge-engine": "partial-update"}
+    table = catalog.create_table("db.m", COLUMNS, primary_keys=["id"], options=merged)
+    with pytest.raises(UnsupportedOperation, match="changelog-producer"):
+        table.stream()
+    plain = catalog.create_table("db.p", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    with pytest.raises(UnsupportedOperation, match="without a changelog producer"):
+        plain.stream(filter=col("v") == 1)
+    plain.write([{"id": 1}, {"id": 2}])
+    assert drain(plain.stream(["id"], filter=col("id") == 2)) == [("+I", (2,))]
+
+
+# -- batch reads by options -------------------------------------------------------------------------------------------
+
+BATCHES: dict[str, tuple[dict[str, str], list[int]]] = {
+    "latest": ({"scan.mode": "latest"}, [1, 2, 3, 4]),
+    "a snapshot": ({"scan.snapshot-id": "2"}, [1, 2]),
+    "a snapshot in full": ({"scan.mode": "from-snapshot-full", "scan.snapshot-id": "2"}, [1, 2]),
+    "a tag": ({"scan.tag-name": "two"}, [1, 2]),
+    "a tag as version": ({"scan.version": "two"}, [1, 2]),
+    "an id as version": ({"scan.version": "3"}, [1, 2, 3]),
+    "a timestamp": ({"scan.timestamp-millis": str(AT_3)}, [1, 2, 3]),
+    "a file's creation": ({"scan.file-creation-time-millis": str(AT_3)}, [3, 4]),
+    "between ids": ({"incremental-between": "1,3"}, [2, 3]),
+    "between ids, from the first": ({"incremental-between": "0,2"}, [1, 2]),
+    "between the same ids": ({"incremental-between": "2,2"}, []),
+    "between tags": ({"incremental-between": "two,four"}, [3, 4]),
+    "between tags as snapshots": (
+        {"incremental-between": "two,four", "incremental-between-tag-to-snapshot": "true"}, [3, 4]
+    ),
+    "between, as difference": ({"incremental-between": "1,3", "incremental-between-scan-mode": "diff"}, [2, 3]),
+    "between times": ({"incremental-between-timestamp": f"{START + 10_000},{AT_3}"}, [3]),
+    "between times, from before": ({"incremental-between-timestamp": f"5,{START + 10_000}"}, [1, 2]),
+    "between times long ago": ({"incremental-between-timestamp": "5,6"}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", BATCHES)
+def test_options_choose_what_a_batch_read_reads(catalog: FileSystemCatalog, clock: ManualClock, mode: str) -> None:
+    options, wanted = BATCHES[mode]
+    table = filled(catalog, clock)
+    table.tags.create("two", table.snapshots.snapshot(2))
+    table.tags.create("four", table.snapshots.snapshot(4))
+    assert rows_of(table.with_options(options), ["id"]) == [(i,) for i in wanted]
+    assert rows_of(table.with_options(options), ["id"], col("id") > 2) == [(i,) for i in wanted if i > 2]
+
+
+def test_ranges_that_are_not_there_are_errors(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock)
+    for between, error, text in (
+        ("1,9", NotFound, "there are 1 to 4"),
+        ("3,1", InvalidRequest, "1 is before 3"),
+        ("a,b", NotFound, "not two tags"),
+        ("1", InvalidRequest, "start"),
+    ):
+        with pytest.raises(error, match=text):
+            table.with_options({"incremental-between": between}).read()
+
+
+@pytest.fixture
+def upserted(catalog: FileSystemCatalog) -> Table:
+    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    table.write([{"id": i, "v": 0} for i in range(6)])
+    table.tags.create("before", table.snapshots.snapshot(1))
+    table.write([{"id": 1, "v": 1}, {"id": 2, "v": 0}, {"id": 9, "v": 9}])
+    table.delete([{"id": 3}])
+    compact_fully(table)
+    table.tags.create("after", table.snapshots.snapshot(4))
+    return table
+
+
+def test_the_difference_of_tags_is_exact_across_a_compaction(upserted: Table) -> None:
+    between = upserted.with_options({"incremental-between": "before,after"})
+    assert rows_of(between, ["id", "v"]) == [(1, 1), (9, 9)]
+    assert rows_of(between, ["id", "v"], col("v") > 5) == [(9, 9)]
+    assert rows_of(upserted.with_options({"incremental-between": "1,4"}), ["id", "v"]) == [(1, 1), (2, 0), (9, 9)]
+
+
+def test_the_difference_of_a_rewritten_append_table_repeats_no_row(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.a", COLUMNS)
+    table.write([{"id": 1}, {"id": 1}, {"id": 2}])
+    table.tags.create("a", table.snapshots.snapshot(1))
+    table.overwrite([{"id": 1}, {"id": 1}, {"id": 1}, {"id": 3}])
+    table.tags.create("b", table.snapshots.snapshot(2))
+    assert rows_of(table.with_options({"incremental-between": "a,b"}), ["id"]) == [(1,), (3,)]
+
+
+def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSystemCatalog) -> None:
+    from forebay.paimon.store.schema_changes import SetOption
+
+    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table.write([{"id": 1}])
+    table = table.alter([SetOption("bucket", "2")])
+    table.overwrite([{"id": 1}])
+    options = {"incremental-between": "1,2", "incremental-between-scan-mode": "diff"}
+    with pytest.raises(InvalidRequest, match="1 buckets in snapshot 1 and 2"):
+        table.with_options(options).read().read_all()
+
+
+def test_arrow_schemas_hold_before_any_row_is_read(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock, 1)
+    assert table.stream(["v"]).schema == pa.schema([("v", pa.int32()), pa.field("_row_kind", pa.string(), False)])
+    assert table.with_options({"scan.snapshot-id": "1"}).read(["v"]).schema == table.read(["v"]).schema
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "aggregation"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_difference_of_any_two_snapshots_is_that_of_their_states(
+    catalog: FileSystemCatalog, engine: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    options = {"bucket": "2", "merge-engine": engine, "write-only": "true", "fields.v.aggregate-function": "sum"}
+    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=options)
+    while (latest := table.snapshots.latest_id() or 0) < 10:
+        if latest > 2 and rng.random() < 0.3:
+            compact_fully(table)
+        elif latest > 2 and rng.random() < 0.2:
+            table.overwrite(random_rows(rng, 20, 5))
+        else:
+            table.write(random_rows(rng, 20, 5))
+    states = {i: state_of(table, snapshot=i) for i in table.snapshots.ids()}
+    for start, end in ((1, 10), (3, 7), (2, 3), (9, 10)):
+        between = {"incremental-between": f"{start},{end}", "incremental-between-scan-mode": "diff"}
+        changed = {k: row for k, row in states[end].items() if states[start].get(k) != row}
+        assert state_of(table.with_options(between)) == changed
+        log = table.with_options(between).system("audit_log").read().read_all().to_pylist()
+        gone = {r["id"] for r in log if r["rowkind"] == "-D"}
+        assert gone == states[start].keys() - states[end].keys()
+
+
+def test_a_scan_is_of_the_snapshot_that_options_name(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock)
+    plan = table.with_options({"scan.snapshot-id": "2"}).scan()
+    assert (plan.snapshot.id, sum(s.row_count for s in plan.splits)) == (2, 2)  # type: ignore[union-attr]
+    with pytest.raises(UnsupportedOperation, match="incremental"):
+        table.with_options({"incremental-between": "1,2"}).scan()
+
+
+def test_the_difference_shows_what_readers_see(catalog: FileSystemCatalog) -> None:
+    options = {"bucket": "1", "merge-engine": "first-row", "write-only": "true"}
+    table = catalog.create_table("db.f", COLUMNS, primary_keys=["id"], options=options)
+    table.write([{"id": 1, "v": 1}])
+    compact_fully(table)
+    table.write([{"id": 1, "v": 2}, {"id": 2, "v": 2}])  # of level 0: not to be seen before a compaction
+    between = {"incremental-between": "2,3", "incremental-between-scan-mode": "diff"}
+    assert rows_of(table.with_options(between)) == []
+    compact_fully(table)
+    between["incremental-between"] = "2,4"
+    assert rows_of(table.with_options(between), ["id", "v"]) == [(2, 2)]

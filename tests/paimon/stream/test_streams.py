@@ -1,0 +1,359 @@
+"""Streams against replay: whatever happens to the table meanwhile, each change comes once and in order."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.metadata.predicate import col
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
+from forebay.paimon.table import Table
+from tests.paimon.lake import new_catalog
+from tests.paimon.stream.model import (
+    COLUMNS,
+    Change,
+    State,
+    apply,
+    changes_of,
+    compact_fully,
+    drain,
+    json_round_trip,
+    random_rows,
+    state_of,
+)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> FileSystemCatalog:
+    return new_catalog(tmp_path)
+
+
+def keyed(catalog: FileSystemCatalog, name: str = "db.t", **options: str) -> Table:
+    return catalog.create_table(name, COLUMNS, primary_keys=["id"], options={"bucket": "3", **options})
+
+
+def random_step(table: Table, rng: np.random.Generator, keys: int = 12) -> None:
+    """One commit: an upsert, a delete, a compaction, or nothing but statistics."""
+    changelog = table.options.changelog_producer == "full-compaction"
+    match int(rng.integers(0, 8)):
+        case 0 if table.snapshots.latest_id() is not None:
+            table.delete([{"id": int(i)} for i in rng.choice(keys, 2, replace=False)])
+        case 1 | 2 if table.snapshots.latest_id() is not None:
+            compact_fully(table, changelog=changelog)
+        case 3 if table.snapshots.latest_id() is not None:
+            table.analyze()
+        case _:
+            table.write(random_rows(rng, keys, 4))
+
+
+def visible(table: Table) -> State:
+    """What the changes up to now add up to: with full compactions as producer, the state as of the last of them."""
+    if table.options.changelog_producer != "full-compaction":
+        return state_of(table)
+    compacted = [s.id for s in table.snapshots.snapshots() if s.commit_kind == "COMPACT"]
+    return state_of(table, snapshot=compacted[-1]) if compacted else {}
+
+
+@pytest.mark.parametrize("producer", ["none", "input", "full-compaction"])
+@pytest.mark.parametrize("seed", range(6))
+def test_replaying_a_stream_with_restarts_anywhere_gives_the_table(
+    catalog: FileSystemCatalog, producer: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = keyed(catalog, **{"changelog-producer": producer})
+    replayed: State = {}
+    stream = table.stream(follow=False)
+    for _ in range(25):
+        random_step(table, rng)
+        for _ in range(int(rng.integers(0, 4))):
+            batch = stream.poll()
+            if batch is None:
+                break
+            apply(replayed, changes_of([batch]))
+            if rng.random() < 0.4:
+                saved = json_round_trip(stream.state())
+                stream = catalog.get_table("db.t").stream(state=saved, follow=False)
+    apply(replayed, drain(stream))
+    assert replayed == visible(table)
+    # A stream that starts at the first snapshot, and one that reads a state in full first, come to the same.
+    first = table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)
+    assert apply({}, drain(first)) == visible(table)
+    assert apply({}, drain(table.stream(follow=False))) == visible(table)
+
+
+@pytest.mark.parametrize("start", [1, 4, 8])
+def test_a_stream_from_any_snapshot_completes_the_state_of_then(catalog: FileSystemCatalog, start: int) -> None:
+    rng = np.random.default_rng(start)
+    table = keyed(catalog, **{"changelog-producer": "input"})
+    for _ in range(12):
+        table.write(random_rows(rng, 12, 4))
+    options = {"scan.mode": "from-snapshot-full", "scan.snapshot-id": str(start)}
+    assert apply({}, drain(table.with_options(options).stream(follow=False))) == state_of(table)
+    state = state_of(table, snapshot=start)
+    options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(start + 1)}
+    assert apply(state, drain(table.with_options(options).stream(follow=False))) == state_of(table)
+
+
+def test_a_reader_far_behind_sees_compacted_rows_once(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table.write([{"id": i} for i in range(3)])
+    stream = table.stream(["id"], follow=False)
+    assert [row[0] for _, row in drain(stream)] == [0, 1, 2]
+    for i in range(100, 111):
+        table.write([{"id": i}])
+        if i == 104:
+            compact_fully(table)
+    assert [row[0] for _, row in drain(stream)] == list(range(100, 111))
+
+
+def test_buckets_divide_the_work_in_all_phases(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog, **{"changelog-producer": "input"})
+    table.write([{"id": i} for i in range(40)])
+    streams = [table.stream(["id"], buckets={b}, follow=False) for b in range(3)]
+    streams.append(table.with_options({"scan.bucket": "1"}).stream(["id"], follow=False))
+    full = [sorted(row[0] for _, row in drain(s)) for s in streams]
+    assert sorted(full[0] + full[1] + full[2]) == list(range(40))
+    assert full[3] == full[1]
+    for i in range(40, 60):  # a long way to catch up
+        table.write([{"id": i}])
+    later = [sorted(row[0] for _, row in drain(s)) for s in streams]
+    assert sorted(later[0] + later[1] + later[2]) == list(range(40, 60))
+
+
+def test_a_state_says_which_split_is_next_within_a_snapshot(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    table.write([{"id": i} for i in range(30)])
+    stream = table.stream(["id"], follow=False)
+    stream.poll()
+    stream.poll()
+    state = json_round_trip(stream.state())
+    assert (state["scan"]["full"], state["scan"]["split"]) == (1, 1)
+    table.write([{"id": 100}])
+    rest = [row[0] for _, row in drain(stream)]
+    again = [row[0] for _, row in drain(table.stream(["id"], state=state, follow=False))]
+    assert again == rest
+    assert rest[-1] == 100
+    with pytest.raises(InvalidRequest, match="the options, filter and buckets that it had"):
+        table.stream(["id"], state=state, buckets={0}, follow=False).poll()
+    with pytest.raises(InvalidRequest, match="no state"):
+        table.stream(state={"scan": {"version": 1}, "rows": 0})
+
+
+def test_a_state_within_a_split_is_exact_to_the_row(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS, options={"file.block-size": "64 kb"})
+    count = 300_000
+    table.write(pa.table({"id": np.arange(count), "v": pa.array(np.arange(count), pa.int32())}))
+    stream = table.stream(["id"], follow=False)
+    seen: list[Any] = []
+    while (batch := stream.poll()) is not None:
+        seen += batch.column("id").to_pylist()
+        stream = table.stream(["id"], state=json_round_trip(stream.state()), follow=False)
+    assert seen == list(range(count))
+
+
+def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatalog) -> None:
+    from forebay.paimon.read.stream import StreamScan
+
+    table = keyed(catalog)
+    table.write([{"id": i} for i in range(30)])
+    scan = StreamScan(table.context, table.snapshots, table.manifests)
+    plans = [scan.plan(max_rows=n) for n in (1, 1000)]
+    assert [len(p.splits) for p in plans if p] == [1, 2]
+    assert [p.is_last for p in plans if p] == [False, True]
+    assert [p.is_full for p in plans if p] == [True, True]
+    assert scan.plan() is None
+    table.write([{"id": 1}])
+    follow = scan.plan()
+    assert follow is not None
+    assert (follow.snapshot_id, follow.is_full, len(follow.splits)) == (2, False, 1)
+
+
+def test_an_expired_snapshot_is_an_error_that_names_it(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    stream = table.stream(follow=False)
+    for i in range(6):
+        table.write([{"id": i}])
+        if i == 0:
+            drain(stream)
+    table.expire_snapshots(2, 2)
+    with pytest.raises(NotFound, match=r"snapshot 2 .* has expired \(there are 5 to 6\)"):
+        stream.poll()
+
+
+def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    for i in range(4):
+        table.write([{"id": i}])
+    stream = table.stream(follow=False)
+    drain(stream)
+    table.rollback_to(snapshot=2)
+    with pytest.raises(NotFound, match="rolled back"):
+        stream.poll()
+
+
+def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    table = table.with_options({"consumer-id": "job"})
+    for i in range(3):
+        table.write([{"id": i}])
+    consumers = ConsumerManager(table.context.io, table.paths)
+    stream = table.stream(["id"], follow=False)
+    assert stream.poll() is not None
+    assert consumers.all() == {}  # the full snapshot is not done
+    drain(stream)
+    assert consumers.all() == {"job": 4}
+    table.write([{"id": 3}])
+    table.write([{"id": 4}])
+    assert stream.poll() is not None
+    assert consumers.all() == {"job": 4}  # snapshot 4 was handed out, and may not be processed
+    table.expire_snapshots(1, 1)
+    assert table.snapshots.ids() == [4, 5]
+    fresh = catalog.get_table("db.t").with_options({"consumer-id": "job"})
+    assert [row[0] for _, row in drain(fresh.stream(["id"], follow=False))] == [3, 4]
+    anew = fresh.with_options({"consumer.ignore-progress": "true"}).stream(["id"], follow=False)
+    assert sorted(row[0] for _, row in drain(anew)) == [0, 1, 2, 3, 4]
+
+
+# -- overwrites -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_overwrites_of_a_keyed_table_are_changes_if_wanted(catalog: FileSystemCatalog, wanted: bool) -> None:
+    table = keyed(catalog, **{"streaming-read-overwrite": str(wanted).lower(), "changelog-producer": "input"})
+    table.write([{"id": 1, "v": 1}, {"id": 2, "v": 2}])
+    stream = table.stream(["id", "v"], follow=False)
+    state = apply({}, drain(stream))
+    table.overwrite([{"id": 2, "v": 3}, {"id": 4, "v": 4}])
+    changes = drain(stream)
+    if wanted:
+        assert apply(state, changes) == {2: (2, 3), 4: (4, 4)}
+        assert sorted(changes) == [("+I", (2, 3)), ("+I", (4, 4)), ("-D", (1, 1)), ("-D", (2, 2))]
+    else:
+        assert changes == []
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_overwrites_of_an_append_table_bring_their_rows_if_wanted(catalog: FileSystemCatalog, wanted: bool) -> None:
+    table = catalog.create_table("db.t", COLUMNS, options={"streaming-read-append-overwrite": str(wanted).lower()})
+    table.write([{"id": 1}])
+    stream = table.stream(["id"], follow=False)
+    drain(stream)
+    table.overwrite([{"id": 2}])
+    assert drain(stream) == ([("+I", (2,))] if wanted else [])
+    table.write([{"id": 3}])
+    assert drain(stream) == [("+I", (3,))]
+
+
+# -- columns ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemCatalog) -> None:
+    from forebay.metadata import types
+
+    table = catalog.create_table("db.t", COLUMNS)
+    table.write([{"id": 1, "name": "a", "v": 1}])
+    stream = table.stream(follow=False)
+    assert drain(stream) == [("+I", (1, "a", 1))]
+    changed = table.alter([RenameColumn(("name",), "label"), AddColumn(("more",), types.int_()), DropColumn(("v",))])
+    changed.write([{"id": 2, "label": "b", "more": 7}])
+    assert drain(stream) == [("+I", (2, "b", None))]
+    assert drain(catalog.get_table("db.t").stream(follow=False)) == [
+        ("+I", (1, "a", None)),
+        ("+I", (2, "b", 7)),
+    ]
+
+
+def test_filters_and_columns_apply_to_every_phase(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog, **{"changelog-producer": "input"})
+    table.write([{"id": i, "v": i} for i in range(10)])
+    stream = table.stream(["name"], filter=(col("v") > 6) & (col("id") < 9), follow=False)
+    assert len(drain(stream)) == 2
+    table.write(pa.table({"id": [1, 2], "name": ["x", "y"], "v": pa.array([8, 1], pa.int32())}))
+    table.write(pa.table({"id": [1], "name": ["x"], "v": pa.array([8], pa.int32())}), kinds=["-U"])
+    assert drain(stream) == [("+I", ("x",)), ("-U", ("x",))]
+
+
+def test_partitions_come_in_order_if_wanted(catalog: FileSystemCatalog) -> None:
+    columns = pa.schema([("p", pa.int32()), ("id", pa.int64())])
+    options = {"scan.plan-sort-partition": "true"}
+    table = catalog.create_table("db.t", columns, partition_keys=["p"], options=options)
+    stream = table.stream(["p"], follow=False)
+    for order in ([10, 9, 2, None], [3, 1, 20]):
+        table.write([{"p": p, "id": 1} for p in order])
+        expected: list[Change] = [("+I", (p,)) for p in sorted(order, key=lambda p: -1 if p is None else p)]
+        assert drain(stream) == expected
+
+
+def test_the_order_of_a_bucket_is_the_order_of_writing(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS, options={"bucket": "2", "bucket-key": "v"})
+    stream = table.stream(["id", "v"], follow=False)
+    written: dict[int, list[int]] = {}
+    for i in range(60):
+        table.write([{"id": i, "v": i % 3}])
+        written.setdefault(i % 3, []).append(i)
+    read: dict[int, list[int]] = {}
+    for _, row in drain(stream):
+        read.setdefault(row[1], []).append(row[0])
+    assert read == written
+
+
+@pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
+@pytest.mark.parametrize("engine", ["deduplicate", "aggregation", "partial-update"])
+def test_changelogs_of_our_own_compactions_replay_to_the_table(
+    catalog: FileSystemCatalog, producer: str, engine: str
+) -> None:
+    rng = np.random.default_rng(3)
+    options = {"changelog-producer": producer, "merge-engine": engine, "fields.v.aggregate-function": "sum"}
+    if engine == "partial-update":
+        del options["fields.v.aggregate-function"]
+    table = keyed(catalog, **options)
+    stream = table.stream(follow=False)
+    replayed: State = {}
+    for i in range(16):
+        table.write(random_rows(rng, 12, 4))
+        if i % 5 == 4:
+            table.compact(full=True)
+        apply(replayed, drain(stream))
+        stream = catalog.get_table("db.t").stream(state=json_round_trip(stream.state()), follow=False)
+    table.compact(full=True)
+    apply(replayed, drain(stream))
+    assert replayed == state_of(table)
+    assert apply({}, drain(table.stream(follow=False))) == state_of(table)
+
+
+def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog: FileSystemCatalog) -> None:
+    options = {"changelog-producer": "input", "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "2"}
+    table = keyed(catalog, **options)
+    table.write([{"id": 0, "v": 0}])
+    with_id = {"consumer-id": "reader", "scan.snapshot-id": "1", "continuous.discovery-interval": "1 ms"}
+    ConsumerManager(table.context.io, table.paths).record("reader", 1)
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            rng = np.random.default_rng(1)
+            for _ in range(40):
+                catalog.get_table("db.t").write(random_rows(rng, 30, 6))  # compacts and expires as it goes
+        except BaseException as e:  # noqa: BLE001 - told to the test's thread
+            failures.append(e)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    replayed: State = {}
+    stream = catalog.get_table("db.t").with_options(with_id).stream(follow=False)
+    while writer.is_alive():
+        apply(replayed, drain(stream))
+    writer.join()
+    apply(replayed, drain(stream))
+    assert failures == []
+    assert replayed == state_of(table)
+    assert table.expire_snapshots().count >= 0
+    assert len(table.snapshots.ids()) <= 2

@@ -1,0 +1,122 @@
+"""pypaimon and its Rust engine read what we write, and we read what they write: every kind of table, all types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from forebay.metadata import types
+from forebay.metadata.predicate import col
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn, UpdateColumnType
+from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog
+from tests.paimon.oracle import ask
+
+pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
+
+PROGRAM = (Path(__file__).parent / "pypaimon_program.py").read_text()
+
+KINDS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "bucketed": {"options": {"bucket": "3", "bucket-key": "id,text"}},
+    "keyed": {"primary_keys": ["id"], "options": {"bucket": "2"}},
+    "partitioned": {"primary_keys": ["id", "day"], "partition_keys": ["day"], "options": {"bucket": "2"}},
+    "dynamic": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+}
+OURS = KINDS | {
+    "thin": {"primary_keys": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
+    "full": {"options": {"metadata.stats-mode": "full", "metadata.stats-dense-store": "false"}},
+    "none": {"primary_keys": ["id"], "options": {"bucket": "1", "metadata.stats-mode": "none"}},
+}
+THEIRS = KINDS | {"orc": {"options": {"file.format": "orc"}}}
+
+
+def rows_for(kind: str) -> pa.Table:
+    """Rows without nulls in the partition column, where there is one."""
+    data = all_types_rows()
+    return data.filter(pc.is_valid(data["day"])) if kind == "partitioned" else data
+
+
+def read_by_pypaimon(catalog: FileSystemCatalog, name: str, out: Path, rust: str, *where: str) -> list[dict[str, Any]]:
+    ask(PROGRAM, "read", catalog.warehouse, name, str(out), rust, *where)
+    with pa.OSFile(str(out)) as source:
+        rows: list[dict[str, Any]] = pa.ipc.open_file(source).read_all().sort_by("id").to_pylist()
+    return rows
+
+
+def write_by_pypaimon(
+    catalog: FileSystemCatalog, name: str, folder: Path, definition: dict[str, Any], rust: str, parts: list[pa.Table]
+) -> None:
+    (folder / "definition.json").write_text(json.dumps(definition))
+    paths = []
+    for i, part in enumerate(parts):
+        paths.append(str(folder / f"part{i}.arrow"))
+        with pa.OSFile(paths[-1], "wb") as sink, pa.ipc.new_file(sink, part.schema) as writer:
+            writer.write_table(part)
+    ask(PROGRAM, "write", catalog.warehouse, name, str(folder / "definition.json"), rust, *paths)
+
+
+@pytest.mark.parametrize("rust", ["python", "rust"])
+@pytest.mark.parametrize("kind", OURS)
+def test_pypaimon_reads_what_we_write(tmp_path: Path, kind: str, rust: str) -> None:
+    catalog = new_catalog(tmp_path)
+    definition, data = OURS[kind], rows_for(kind)
+    table = catalog.create_table("db.t", ALL_TYPES, **definition)
+    table.write(data)
+    expected = data.to_pylist()
+    if "primary_keys" in definition:
+        table.upsert(data.slice(0, 5))
+        table.delete(data.slice(2, 1))
+        expected = [row for row in expected if row["id"] != 2]
+    assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust) == expected
+    assert [r["id"] for r in read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust, "7")] == [7]
+
+
+@pytest.mark.parametrize("rust", ["python", "rust"])
+@pytest.mark.parametrize("kind", THEIRS)
+def test_we_read_what_pypaimon_writes(tmp_path: Path, kind: str, rust: str) -> None:
+    catalog = new_catalog(tmp_path)
+    definition, data = THEIRS[kind], rows_for(kind)
+    parts = [data, data.slice(0, 5)] if "primary_keys" in definition else [data]
+    write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, parts)
+    table = catalog.get_table("db.t")
+    assert table.read().read_all().sort_by("id").to_pylist() == data.to_pylist()
+    assert table.read(["text"], col("id") == 7).read_all().to_pylist() == [{"text": "é" * 7 + "z"}]
+
+
+@pytest.mark.parametrize("rust", ["python", "rust"])
+def test_both_write_to_one_primary_key_table(tmp_path: Path, rust: str) -> None:
+    catalog = new_catalog(tmp_path)
+    definition, data = KINDS["keyed"], rows_for("keyed")
+    write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, [data.slice(0, 10)])
+    catalog.get_table("db.t").upsert(data.slice(5))
+    catalog.get_table("db.t").delete(data.slice(0, 1))
+    write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, [data.slice(2, 4)])
+    expected = data.slice(1).to_pylist()
+    assert catalog.get_table("db.t").read().read_all().sort_by("id").to_pylist() == expected
+    assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust) == expected
+
+
+def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path)
+    table = catalog.create_table("db.t", ALL_TYPES)
+    data = all_types_rows()
+    table.write(data.slice(0, 10))
+    table = table.alter(
+        [
+            RenameColumn(("text",), "words"),
+            UpdateColumnType(("whole",), types.bigint()),
+            DropColumn(("d9",)),
+            AddColumn(("extra",), types.int_()),
+        ]
+    )
+    names = ["words" if n == "text" else n for n in ALL_TYPES.names]
+    table.write(data.slice(10).rename_columns(names).drop_columns(["d9"]))
+    ours = table.read().read_all().sort_by("id").to_pylist()
+    assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", "python") == ours
+    assert ours[3]["words"] == data["text"][3].as_py()

@@ -1,0 +1,182 @@
+"""Writers: sequence numbers, buffers, changelogs, streams of commits; and tables against a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.predicate import col
+from forebay.paimon.files.writer import _OpenFile
+from forebay.paimon.table import Table
+from tests.paimon.lake import live_files, new_catalog, rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
+
+
+def keyed(folder: Path, **options: str) -> Table:
+    return new_catalog(folder).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1", **options})
+
+
+def rows(*pairs: tuple[int, int]) -> pa.Table:
+    return pa.table({"id": [i for i, _ in pairs], "v": [v for _, v in pairs]}, schema=COLUMNS)
+
+
+def test_sequence_numbers_go_on_through_commits_and_writers(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    table.write(rows((1, 1), (2, 2), (1, 3)))
+    with table.new_write() as writer:
+        for step in range(2):
+            writer.write(rows((1, 4), (5, 5)))
+            table.new_commit().commit(writer.prepare_commit(), step)
+    found = sorted((f.min_sequence_number, f.max_sequence_number, f.row_count) for f in live_files(table))
+    assert found == [(1, 2, 2), (3, 4, 2), (5, 6, 2)]  # number 0 was replaced before it was written
+
+
+def test_rows_of_bucketed_append_tables_are_numbered_in_the_order_of_commits(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options={"bucket": "1", "bucket-key": "id"})
+    for start in (0, 10, 20):
+        table.write(rows(*((start + i, 0) for i in range(10))))
+    assert sorted((f.min_sequence_number, f.max_sequence_number) for f in live_files(table)) == [
+        (0, 9),
+        (10, 19),
+        (20, 29),
+    ]
+    assert table.read(["id"]).read_all()["id"].to_pylist() == list(range(30))
+
+
+def test_a_full_buffer_becomes_a_file_and_the_latest_row_still_wins(tmp_path: Path) -> None:
+    table = keyed(tmp_path, **{"write-buffer-size": "32 kb", "write-only": "true"})
+    with table.new_write() as writer:
+        for v in range(20):
+            writer.write(rows(*((i, v) for i in range(1000))))
+        messages = writer.prepare_commit()
+        table.new_commit().commit(messages)
+    assert len(live_files(table)) > 3
+    assert rows_of(table) == sorted(((i, 19) for i in range(1000)), key=repr)
+
+
+def test_an_input_changelog_has_every_row_and_its_kind(tmp_path: Path) -> None:
+    table = keyed(tmp_path, **{"changelog-producer": "input"})
+    with table.new_write() as writer:
+        writer.write(rows((1, 1), (1, 2), (2, 2)), ["+I", "+U", "-D"])
+        (message,) = writer.prepare_commit()
+    (change,) = message.data.changelog_files
+    assert change.file_name.startswith("changelog-")
+    assert (change.row_count, change.delete_row_count) == (3, 1)
+    assert sum(f.row_count for f in message.data.new_files) == 2
+
+
+def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = pa.schema([("id", pa.int64()), ("p", pa.int32())])
+    table = new_catalog(tmp_path).create_table(
+        "db.t", columns, partition_keys=["p"], options={"write-buffer-size": "64 kb"}
+    )
+    opened: list[int] = []
+    original = _OpenFile.__init__
+
+    def counted(self: _OpenFile, *arguments: Any) -> None:
+        original(self, *arguments)
+        opened.append(len(list(tmp_path.rglob("*.tmp"))))
+
+    monkeypatch.setattr(_OpenFile, "__init__", counted)
+    ids = list(range(20_000))
+    with table.new_write() as writer:
+        for _ in range(3):
+            writer.write(pa.table({"id": ids, "p": pa.array([i % 100 for i in ids], pa.int32())}))
+        table.new_commit().commit(writer.prepare_commit())
+    assert len(opened) > 100
+    assert max(opened) <= 64
+    assert rows_of(table, ["id"], col("p") == 7) == sorted([(i,) for i in ids if i % 100 == 7] * 3, key=repr)
+
+
+def test_nothing_is_committed_of_what_was_not_prepared(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    with table.new_write() as writer:
+        writer.write(rows((1, 1)))
+        messages = writer.prepare_commit()
+        writer.write(rows((2, 2)))
+    table.new_commit().commit(messages)
+    assert rows_of(table) == [(1, 1)]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_append_tables_take_no_deletes_and_kinds_must_fit(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path)
+    append = catalog.create_table("db.a", COLUMNS)
+    with pytest.raises(InvalidRequest, match="takes no deletes"):
+        append.write(rows((1, 1)), ["-D"])
+    with pytest.raises(InvalidRequest, match="no primary key"):
+        append.delete([{"id": 1}])
+    with pytest.raises(InvalidRequest, match="no primary key"):
+        append.upsert(rows((1, 1)))
+    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    for kinds in (["+I"], ["+I"] * 3, ["+I", "?"], [0, 4]):
+        with pytest.raises(InvalidRequest):
+            table.write(rows((1, 1), (2, 2)), kinds)
+    assert table.snapshots.latest() is None
+
+
+_KEYS = st.integers(0, 12)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("upsert"), st.lists(st.tuples(_KEYS, st.integers(0, 5)), min_size=1, max_size=6)),
+        st.tuples(st.just("delete"), st.lists(_KEYS, min_size=1, max_size=4)),
+        st.tuples(
+            st.just("mixed"), st.lists(st.tuples(_KEYS, st.integers(0, 5), st.booleans()), min_size=1, max_size=6)
+        ),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=_STEPS,
+    options=st.sampled_from(
+        [
+            {"bucket": "1"},
+            {"bucket": "3", "source.split.target-size": "1 b", "source.split.open-file-cost": "1 b"},
+            {"bucket": "-1", "dynamic-bucket.target-row-num": "4"},
+            {"bucket": "2", "data-file.thin-mode": "true", "metadata.stats-mode": "none"},
+        ]
+    ),
+)
+def test_a_table_holds_what_a_dictionary_would(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[Any]]], options: dict[str, str]
+) -> None:
+    table = new_catalog(tmp_path_factory.mktemp("model")).create_table(
+        "db.t", COLUMNS, primary_keys=["id"], options=options
+    )
+    model: dict[int, int] = {}
+    for action, items in steps:
+        if action == "upsert":
+            table.upsert(rows(*items))
+            model.update(items)
+        elif action == "delete":
+            table.delete([{"id": i} for i in items])
+            for i in items:
+                model.pop(i, None)
+        else:
+            table.write(rows(*((i, v) for i, v, _ in items)), ["-D" if gone else "+U" for _, _, gone in items])
+            for i, v, gone in items:
+                if gone:
+                    model.pop(i, None)
+                else:
+                    model[i] = v
+    assert rows_of(table) == sorted(model.items(), key=repr)
+    for where, holds in (
+        (col("v") == 3, lambda i, v: v == 3),
+        (col("id") >= 6, lambda i, v: i >= 6),
+        (col("id").is_in([1, 7]) & (col("v") < 4), lambda i, v: i in (1, 7) and v < 4),
+    ):
+        assert rows_of(table, None, where) == sorted(((i, v) for i, v in model.items() if holds(i, v)), key=repr)
+    in_order = [
+        row["id"] for s in table.scan().splits for b in table.split_reader().read_sorted(s) for row in b.to_pylist()
+    ]
+    assert sorted(in_order) == sorted(model)
