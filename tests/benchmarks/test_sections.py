@@ -51,7 +51,12 @@ def test_append_compares_both_clients_with_the_disk(small: Run) -> None:
 def test_upsert_reports_client_server_and_every_step(small: Run) -> None:
     section = run_section("upsert", small)
     check(section, "upsert")
-    assert [table.title.split()[0] for table in section.tables] == ["Upserts", "Upserts", "The"]
+    assert [table.title.split("'s ")[1] for table in section.tables[:3]] == [
+        "clock (acks=all)",
+        "CPU time",
+        "CPU time (LMDB, the default)",
+    ]
+    assert section.tables[3].title == "The server's CPU time for a row, by step"
     assert {"fetch old values", "merge", "encode the changelog", "sync the log", "apply to the engine"} <= set(
         whats(section)
     )
