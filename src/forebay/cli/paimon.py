@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from forebay.base.clock import SYSTEM_CLOCK
-from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.errors import InvalidRequest
 from forebay.base.quantity import parse_duration_ms
 from forebay.cli.conditions import column_names, conjunction, typed_values
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.compact.dedicated import commit_until_won
 from forebay.paimon.compact.tasks import CompactTask
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage
@@ -24,7 +25,6 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.table import Table
 
-_TRIES = 5
 _SYSTEM_MARK, _BRANCH_MARK = "$", "$branch_"
 
 _EPILOG = """\
@@ -308,24 +308,18 @@ def _compact(options: argparse.Namespace) -> int:
     table = _open(options)
     order_by = column_names(options.order_by) or []
     partitions = _partitions(table, options.partition)
-    for left in reversed(range(_TRIES)):
+
+    def run_once() -> list[CommitMessage]:
         tasks = table.plan_compaction(options.full, partitions, order_by=order_by, strategy=options.strategy)
-        messages = _run_tasks(table, tasks)
-        if all(m.is_empty for m in messages):
-            print(f"nothing to compact in {table.name}" + ("" if options.full else "; --full compacts everything"))
-            return 0
-        commit = table.new_commit()
-        try:
-            made = commit.commit(messages)
-        except Conflict:
-            commit.abort(messages)
-            if not left:
-                raise
-            continue
-        before = sum(len(m.compact.compact_before) for m in messages)
-        after = sum(len(m.compact.compact_after) for m in messages)
-        print(f"compacted {_counted(before, 'file')} of {table.name} into {after:,}: snapshot {made[-1].id}")
-        break
+        return _run_tasks(table, tasks)
+
+    made, messages = commit_until_won(run_once, table.new_commit)
+    if not messages:
+        print(f"nothing to compact in {table.name}" + ("" if options.full else "; --full compacts everything"))
+        return 0
+    before = sum(len(m.compact.compact_before) for m in messages)
+    after = sum(len(m.compact.compact_after) for m in messages)
+    print(f"compacted {_counted(before, 'file')} of {table.name} into {after:,}: snapshot {made[-1].id}")
     return 0
 
 

@@ -68,6 +68,11 @@ class ClusterView:
     leaders: Mapping[TableBucket, int] = field(default_factory=dict)
     """Server ids. A bucket without a leader is not here."""
 
+    @property
+    def nodes(self) -> list[ServerNode]:
+        """All servers, the coordinator first."""
+        return [*([self.coordinator] if self.coordinator else []), *self.tablet_servers.values()]
+
     def leader(self, bucket: TableBucket) -> ServerNode | None:
         server_id = self.leaders.get(bucket)
         return None if server_id is None else self.tablet_servers.get(server_id)

@@ -112,10 +112,9 @@ class Connection:
 
     def server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster, as this client reaches them: the coordinator first."""
-        view = self.cluster.retrying(self.cluster.refresh)
         from forebay.client.display import Listing
 
-        return Listing([*([view.coordinator] if view.coordinator else []), *view.tablet_servers.values()])
+        return Listing(self.cluster.retrying(self.cluster.refresh).nodes)
 
     def bucket_scan(
         self,
@@ -197,8 +196,7 @@ class Connection:
     def _repr_html_(self) -> str:
         from forebay.client.display import grid, heading
 
-        view = self.cluster.view
-        nodes = [*([view.coordinator] if view.coordinator else []), *view.tablet_servers.values()]
+        nodes = self.cluster.view.nodes
         rows = [(node.role.name.lower(), node.node_id, f"{node.host}:{node.port}") for node in nodes]
         state = "closed" if self.closed else f"{len(nodes)} servers known" if nodes else "not connected yet"
         return heading(repr(self.settings), f"Forebay connection, {state}") + grid(("role", "id", "address"), rows)

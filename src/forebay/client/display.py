@@ -7,6 +7,7 @@ taken: looking at a thing does not change it. In a terminal `repr` is what count
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -83,10 +84,7 @@ def grid(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def escaped(value: object) -> str:
     """A value as text that cannot be taken for HTML. Secrets do not come here: settings mask theirs."""
-    text = "" if value is None else str(value)
-    for plain, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#x27;")):
-        text = text.replace(plain, safe)
-    return text
+    return html.escape("" if value is None else str(value))
 
 
 def shown(names: Sequence[str], most: int = 8) -> str:

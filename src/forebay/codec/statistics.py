@@ -288,7 +288,7 @@ def _compile_leaf(leaf: BoundLeaf, position: int, t: DataType) -> _Test:
     literals = [order(value) for value in leaf.literals] if order else list(leaf.literals)
     below_milliseconds = _below_milliseconds(t)
     read = _reader(t)
-    decide = _DECISIONS.get(leaf.function)
+    decide = RANGE_DECISIONS.get(leaf.function)
 
     def test(block: _Block, index: dict[int, int], rows: int) -> bool:
         i = index.get(position)
@@ -324,7 +324,7 @@ def _starts_with(low: Any, high: Any, literals: list[Any]) -> bool:
     return bool((low.startswith(prefix) or low <= prefix) and (high.startswith(prefix) or high >= prefix))
 
 
-_DECISIONS: dict[LeafFunction, Callable[[Any, Any, list[Any]], bool]] = {
+RANGE_DECISIONS: dict[LeafFunction, Callable[[Any, Any, list[Any]], bool]] = {
     _F.EQUAL: lambda low, high, literals: low <= literals[0] <= high,
     _F.NOT_EQUAL: lambda low, high, literals: not low == high == literals[0],
     _F.LESS_THAN: lambda low, high, literals: low < literals[0],
@@ -335,6 +335,7 @@ _DECISIONS: dict[LeafFunction, Callable[[Any, Any, list[Any]], bool]] = {
     _F.IN: lambda low, high, literals: any(low <= value <= high for value in literals),
     _F.NOT_IN: lambda low, high, literals: not (low == high and low in literals),
 }
+"""Whether a column between `low` and `high` may hold a value that the filter lets through: (low, high, literals)."""
 
 
 def _require(condition: bool, what: str) -> None:

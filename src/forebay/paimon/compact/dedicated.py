@@ -35,25 +35,38 @@ def compact_table(
     If others compact or overwrite the same files meanwhile, all is planned anew, up to `TRIES` times; then `Conflict`
     is raised. Whatever happens, no row is lost, and files that were made in vain are deleted.
     """
-    for left in reversed(range(TRIES)):
+
+    def run_once() -> list[CommitMessage]:
         tasks = planner.plan(full=full, partitions=partitions, order=order)
-        commit = new_commit()
-        messages = _run_all(table, tasks, commit, clock)
+        return _run_all(table, tasks, new_commit, clock)
+
+    made, _ = commit_until_won(run_once, new_commit)
+    return made[-1] if made else None
+
+
+def commit_until_won(
+    run_once: Callable[[], list[CommitMessage]], new_commit: Callable[[], FileStoreCommit]
+) -> tuple[list[Snapshot], list[CommitMessage]]:
+    """Commit what `run_once` (which plans, too) has compacted; if others were faster, all again, up to `TRIES` times.
+
+    Returns the snapshots and the messages that made them; none of either if there was nothing to do. Raises `Conflict`.
+    """
+    for left in reversed(range(TRIES)):
+        messages = run_once()
         if all(m.is_empty for m in messages):
-            return None
+            return [], []
+        commit = new_commit()
         try:
-            made = commit.commit(messages)
+            return commit.commit(messages), messages
         except Conflict:
             commit.abort(messages)
             if not left:
                 raise
-            continue
-        return made[-1] if made else None
-    return None
+    return [], []
 
 
 def _run_all(
-    table: TableContext, tasks: Sequence[CompactTask], commit: FileStoreCommit, clock: Clock
+    table: TableContext, tasks: Sequence[CompactTask], new_commit: Callable[[], FileStoreCommit], clock: Clock
 ) -> list[CommitMessage]:
     """The messages of all tasks. If one fails, the files of the others are deleted."""
     if not tasks:
@@ -62,7 +75,7 @@ def _run_all(
         futures = [pool.submit(run_task, table, task, clock) for task in tasks]
     failure = next((e for f in futures if (e := f.exception()) is not None), None)
     if failure is not None:
-        commit.abort(f.result() for f in futures if f.exception() is None)
+        new_commit().abort(f.result() for f in futures if f.exception() is None)
         raise failure
     return [f.result() for f in futures]
 

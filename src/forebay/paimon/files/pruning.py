@@ -7,10 +7,10 @@ written under an older schema is judged by its own names. Everything answers "ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind
 from forebay.codec.literals import is_floating, sort_key
+from forebay.codec.statistics import RANGE_DECISIONS
 from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
 from forebay.metadata.table import Column
 from forebay.paimon.files.casts import same_type
@@ -73,7 +73,7 @@ def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool
         return False
     if leaf.function is _F.IN and not leaf.literals:
         return False
-    decide = _DECISIONS.get(leaf.function)
+    decide = RANGE_DECISIONS.get(leaf.function)
     if decide is None or found.min is None or found.max is None:
         return True
     low, high, literals = found.min, found.max, list(leaf.literals)
@@ -85,24 +85,6 @@ def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool
             return True
         low, high, literals = sort_key(low), sort_key(high), [sort_key(v) for v in literals]
     return bool(decide(low, high, literals))
-
-
-def _starts_with(low: Any, high: Any, literals: list[Any]) -> bool:
-    prefix = literals[0]
-    return bool((low.startswith(prefix) or low <= prefix) and (high.startswith(prefix) or high >= prefix))
-
-
-_DECISIONS: dict[LeafFunction, Callable[[Any, Any, list[Any]], bool]] = {
-    _F.EQUAL: lambda low, high, literals: low <= literals[0] <= high,
-    _F.NOT_EQUAL: lambda low, high, literals: not low == high == literals[0],
-    _F.LESS_THAN: lambda low, high, literals: low < literals[0],
-    _F.LESS_OR_EQUAL: lambda low, high, literals: low <= literals[0],
-    _F.GREATER_THAN: lambda low, high, literals: high > literals[0],
-    _F.GREATER_OR_EQUAL: lambda low, high, literals: high >= literals[0],
-    _F.IN: lambda low, high, literals: any(low <= value <= high for value in literals),
-    _F.NOT_IN: lambda low, high, literals: not (low == high and low in literals),
-    _F.STARTS_WITH: _starts_with,
-}
 
 
 def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:

@@ -19,7 +19,7 @@ from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
 from forebay.paimon.merge._order import SortKey, group_starts, merge_sorted
 from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows
 from forebay.paimon.merge.order import concat_keys, fixed_values
-from forebay.paimon.merge.runs import _kinds, _numbers, _Run, _sequence_key, _window
+from forebay.paimon.merge.runs import _kinds, _numbers, _Run, _sequence_key, _slices, _window
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec
 
 LEVEL = "_FOREBAY_LEVEL"
@@ -83,12 +83,7 @@ def merge_leveled(
 def _merge_window(
     pieces: Sequence[tuple[_Run, int, int]], spec: MergeSpec, names: Sequence[str], rules: LevelRules
 ) -> MergedWindow:
-    batches: list[pa.RecordBatch] = []
-    keys: list[SortKey] = []
-    for cursor, start, end in pieces:
-        if cursor.batch is not None and cursor.key is not None:
-            batches.append(cursor.batch.slice(start, end - start))
-            keys.append(cursor.key.slice(start, end))
+    batches, keys = _slices(pieces)
     columns = {
         name: pa.concat_arrays([batch.column(name) for batch in batches])
         if len(batches) > 1

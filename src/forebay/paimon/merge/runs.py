@@ -126,6 +126,17 @@ def _window(active: Sequence[_Run], unique_keys: bool) -> list[int]:
             return ends
 
 
+def _slices(pieces: Sequence[tuple[_Run, int, int]]) -> tuple[list[pa.RecordBatch], list[SortKey]]:
+    """The rows that each piece names, and their keys."""
+    batches: list[pa.RecordBatch] = []
+    keys: list[SortKey] = []
+    for cursor, start, end in pieces:
+        if cursor.batch is not None and cursor.key is not None:
+            batches.append(cursor.batch.slice(start, end - start))
+            keys.append(cursor.key.slice(start, end))
+    return batches, keys
+
+
 def _merge_pieces(
     pieces: Sequence[tuple[_Run, int, int]],
     spec: MergeSpec,
@@ -133,12 +144,7 @@ def _merge_pieces(
     keep_deletes: bool,
     unique_keys: bool,
 ) -> pa.RecordBatch:
-    batches: list[pa.RecordBatch] = []
-    keys: list[SortKey] = []
-    for cursor, start, end in pieces:
-        if cursor.batch is not None and cursor.key is not None:
-            batches.append(cursor.batch.slice(start, end - start))
-            keys.append(cursor.key.slice(start, end))
+    batches, keys = _slices(pieces)
     names = columns if columns is not None else batches[0].schema.names
     if len(batches) == 1 and unique_keys:
         return _unmerged(batches[0], names, keep_deletes)
