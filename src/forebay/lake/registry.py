@@ -1,0 +1,41 @@
+"""Lake formats by name, found by their entry points in the group `forebay.lakes`.
+
+A package adds a format in its pyproject.toml; the object is a callable that makes a `LakeStorage` of options:
+
+    [project.entry-points."forebay.lakes"]
+    paimon = "forebay.lakes.paimon:PaimonLakeStorage"
+
+Options are a cluster's settings below `datalake.<format>.` without that prefix, as in Fluss (`datalake_options`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.lake.storage import LakeStorage
+
+ENTRY_POINT_GROUP = "forebay.lakes"
+
+
+def lake_formats() -> tuple[str, ...]:
+    """The names of the formats that are installed."""
+    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}))
+
+
+def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
+    """The lake of format `name`. Raises `UnsupportedOperation` naming the formats there are, or the package to add."""
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name.lower():
+            factory: Callable[[Mapping[str, str]], LakeStorage] = entry.load()
+            return factory(options)
+    raise UnsupportedOperation(
+        f"there is no lake format {name!r}; installed are: {', '.join(lake_formats()) or 'none'}"
+    )
+
+
+def datalake_options(settings: Mapping[str, str], name: str) -> dict[str, str]:
+    """The options of format `name` among a cluster's settings: those below `datalake.<name>.`, without the prefix."""
+    prefix = f"datalake.{name.lower()}."
+    return {key[len(prefix) :]: value for key, value in settings.items() if key.startswith(prefix)}

@@ -1,0 +1,62 @@
+"""The door to a lake format, and its catalog."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from forebay.lake.source import LakeSource
+from forebay.lake.tiering import LakeTieringFactory
+from forebay.metadata.table import TableDescriptor, TablePath
+
+
+class LakeCatalog(ABC):
+    """Creates and alters the lake tables of stream tables. Names and layouts are those that Fluss gives them."""
+
+    @abstractmethod
+    def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        """The lake table of `descriptor`; its database is created when missing.
+
+        An existing table is taken if it fits, and, when the stream table is just being `creating`, is empty. Raises
+        `Conflict` (LAKE_TABLE_ALREADY_EXIST) saying what differs, `InvalidRequest` for options that may not be set.
+        """
+
+    @abstractmethod
+    def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        """Bring the lake table from `current` to `expected`: options and nullable columns added at the end.
+
+        Where it is at `expected` already (an earlier attempt died before the stream table changed), nothing happens.
+        Raises `NotFound` where the table does not exist, `UnsupportedOperation` for other changes.
+        """
+
+    def close(self) -> None:
+        """Release connections."""
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LakeStorage(ABC):
+    """One lake of one format, by its options. Picklable."""
+
+    @property
+    @abstractmethod
+    def format(self) -> str:
+        """The format's name as `table.datalake.format` has it."""
+
+    @abstractmethod
+    def create_catalog(self) -> LakeCatalog: ...
+
+    @abstractmethod
+    def create_tiering_factory(self) -> LakeTieringFactory: ...
+
+    @abstractmethod
+    def create_source(self, path: TablePath) -> LakeSource:
+        """A scan of all columns of the lake table. Raises `NotFound` where it does not exist."""

@@ -1,0 +1,155 @@
+"""Writing rounds of a log into a lake table.
+
+A round: workers each write one bucket's records with a `LakeWriter` and hand their results, small and picklable, to
+the driver; there a `LakeCommitter` makes one lake snapshot of all of them, with the log offsets that it holds in the
+snapshot's properties. A round that ends before its commit leaves nothing but files that `abort` removes or the
+format's own clean-up finds.
+
+Two rounds never both commit (Fluss issue 2648): a committer is made for a *base*, the newest tiering snapshot that
+its round started from, and a commit is refused where the lake has another one by then. The tiering epoch is stored in
+the snapshot too, and a committer refuses to follow a snapshot of a newer epoch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.lake.records import ChangeRows
+from forebay.metadata.table import TableInfo
+
+TIERING_USER = "__fluss_lake_tiering"
+"""Who commits tiering rounds, in formats that name the writer of a snapshot."""
+
+OFFSETS_PROPERTY = "fluss-offsets"
+"""The snapshot property that says where the snapshot's log offsets are: the path of a file of `BucketOffsets`."""
+
+EPOCH_PROPERTY = "forebay.tiering-epoch"
+"""The snapshot property with the epoch of the worker that tiered it."""
+
+KEEP_ALL_PREVIOUS = -1
+"""`LakeCommitResult.earliest_snapshot_to_keep`: the cluster forgets no earlier lake snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """What a writer is for: one bucket of one table in one round.
+
+    `partition` is the partition's values by key, None in tables without partitions. `attempt` differs between
+    attempts at the same bucket, so that their files do.
+    """
+
+    info: TableInfo
+    bucket: int
+    partition: Mapping[str, str] | None = None
+    attempt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitterContext:
+    """What a committer is for. `base` is the newest tiering snapshot that the round started from; None without one."""
+
+    info: TableInfo
+    epoch: int
+    base: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TieringStats:
+    """What a table's newest lake snapshot holds; None where the format does not know."""
+
+    file_bytes: int | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeCommitResult:
+    """A committed lake snapshot.
+
+    `readable_snapshot_id` is the newest snapshot from which a union read may start; it is the committed one unless
+    the format needs a compaction first. `earliest_snapshot_to_keep`: snapshots from it on stay known to the
+    cluster; None forgets all but the committed one.
+    """
+
+    snapshot_id: int
+    readable_snapshot_id: int | None
+    earliest_snapshot_to_keep: int | None = None
+    stats: TieringStats = TieringStats()
+
+    @property
+    def is_readable(self) -> bool:
+        return self.readable_snapshot_id == self.snapshot_id
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedLakeSnapshot:
+    """A snapshot that tiering has committed, with its properties (`OFFSETS_PROPERTY`, `EPOCH_PROPERTY`)."""
+
+    snapshot_id: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class LakeWriter(ABC):
+    """Writes the records of one bucket in one round. Not thread-safe."""
+
+    @abstractmethod
+    def write(self, records: ChangeRows) -> None:
+        """Take records, in the order of the log. Memory is bounded by the format's options.
+
+        Tables without a primary key take APPEND_ONLY records; those with one take INSERT and UPDATE_AFTER as upserts,
+        DELETE as deletes, and ignore UPDATE_BEFORE.
+        """
+
+    @abstractmethod
+    def complete(self) -> Any:
+        """Finish the files; a picklable result for the committer. Nothing is visible yet."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Remove what was written. Does nothing after `complete`."""
+
+
+class LakeCommitter(ABC):
+    """Makes lake snapshots of what writers wrote, on the driver."""
+
+    @abstractmethod
+    def commit(self, results: Sequence[Any], properties: Mapping[str, str]) -> LakeCommitResult:
+        """One snapshot of all results, with `properties` and the epoch; also without results, so offsets advance.
+
+        Raises `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) where the newest tiering snapshot is not the base of this
+        committer, or is of a newer epoch: nothing is visible then, and the files are still there for `abort`. After
+        any other error the snapshot may or may not be there: ask `get_missing_lake_snapshot`. A second commit of one
+        committer has the first one's snapshot as its base.
+        """
+
+    @abstractmethod
+    def abort(self, results: Sequence[Any]) -> None:
+        """Remove the files of results that were not committed."""
+
+    @abstractmethod
+    def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
+        """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it."""
+
+    def maintain(self) -> None:
+        """What the table's options ask for after a commit, such as expiry and compaction. May take long."""
+        return
+
+    def close(self) -> None:
+        """Release what is held."""
+        return
+
+
+class LakeTieringFactory(ABC):
+    """Makes writers (on workers) and committers (on the driver). Picklable."""
+
+    @abstractmethod
+    def validate(self, info: TableInfo) -> None:
+        """Check that the lake table fits the stream's. Raises `InvalidRequest` or `NotFound` saying what differs."""
+
+    @abstractmethod
+    def create_writer(self, context: WriterContext) -> LakeWriter: ...
+
+    @abstractmethod
+    def create_committer(self, context: CommitterContext) -> LakeCommitter: ...

@@ -1,0 +1,1 @@
+"""From stream to lake, round by round."""
