@@ -1,0 +1,53 @@
+"""The newest row of each key among rows that come in order: what folding a changelog and merging with it need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.codec._key_index import KeyTable
+
+_EMPTY = np.empty(0, np.uint8)
+
+
+class KeyIndex:
+    """Key bytes (see codec.keys) and the number of the newest row that has them. Memory goes with distinct keys.
+
+    Rows are numbered from 0 in the order in which they are added.
+    """
+
+    def __init__(self) -> None:
+        self._table = KeyTable()
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the index takes."""
+        return self._table.nbytes
+
+    def add(self, keys: pa.BinaryArray) -> None:
+        """The next rows have these keys, none of which is null."""
+        self._table.add(*_parts(keys), self._rows)
+        self._rows += len(keys)
+
+    def contains(self, keys: pa.BinaryArray) -> pa.BooleanArray:
+        """For each key, whether a row with it was added."""
+        return pa.array(self._table.contains(*_parts(keys)).view(np.bool_))
+
+    def newest_rows(self) -> npt.NDArray[np.int64]:
+        """The number of the newest row of each key, ascending."""
+        return np.sort(self._table.newest_rows())
+
+
+def _parts(keys: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+    if not len(keys):
+        return np.zeros(1, np.int32), _EMPTY
+    _, offsets, data = keys.buffers()
+    places = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    return places, _EMPTY if data is None else np.frombuffer(data, np.uint8)
