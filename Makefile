@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart test lint fast-test spark-test simulate kill-trials exams bench build proto clean
+.PHONY: help quickstart test lint fast-test spark-test simulate kill-trials exams bench bench-paimon build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ exams: $(VENV)/dev-ready build ## other people's software against our server, an
 
 bench: $(VENV)/dev-ready build ## measure us and our peers in one run; write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+bench-paimon: $(VENV)/dev-ready build ## the same for the lake engine; write its part of docs/benchmarks.md
+	$(BIN)/python -m benchmarks paimon --out docs/benchmarks.md
 
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python setup.py -q build_ext --inplace

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.report import Section, document, section_text
+from benchmarks.report import Section, merged, section_text
 from benchmarks.running import Run
 
 SECTIONS = {
@@ -23,7 +23,10 @@ SECTIONS = {
     "lookup": "lookups by key: latency and rate, ours and pyfluss",
     "spark": "Spark reading and writing our tables, against Parquet files",
     "recovery": "opening after kill -9, and replaying a changelog",
+    "paimon": "the lake engine: ours, pypaimon, its Rust engine, plain Parquet",
 }
+PARTS = ("paimon",)
+"""Sections that are run by their names only, and that have a part of the report of their own."""
 
 _EPILOG = (
     "sections:\n"
@@ -31,7 +34,8 @@ _EPILOG = (
     + """
 
 examples:
-  python -m benchmarks                                everything, into docs/benchmarks.md (about 15 minutes)
+  python -m benchmarks                                all but the lake, into docs/benchmarks.md (about 15 minutes)
+  python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 6 minutes)
   python -m benchmarks append upsert --out -          two sections, printed only
   python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
 )
@@ -44,11 +48,13 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all)")
+    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but paimon)")
     made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
     made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
     made.add_argument(
-        "--out", help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none)"
+        "--out",
+        help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none); "
+        "the part of the lake engine stays in it when other sections are written, and they stay when it is",
     )
     made.add_argument("--dir", help="where to put servers' files meanwhile (default: the system's temporary folder)")
     return made
@@ -64,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.repeat < 1 or (options.rows is not None and options.rows < 1):
         made.error("--rows and --repeat must be at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that servers and files are cleaned up
-    names = list(dict.fromkeys(options.sections)) or list(SECTIONS)
+    names = list(dict.fromkeys(options.sections)) or [name for name in SECTIONS if name not in PARTS]
     out = options.out or ("-" if options.sections else "docs/benchmarks.md")
     sections = []
     with tempfile.TemporaryDirectory(prefix="forebay-benchmarks-", dir=options.dir) as folder:
@@ -74,9 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             sections.append(run_section(name, run))
             print(section_text(sections[-1]), flush=True)
     if out != "-":
-        Path(out).write_text(document(sections, facts))
+        write_report(Path(out), sections, facts)
         _say(f"wrote {out}")
     return 0
+
+
+def write_report(path: Path, sections: Sequence[Section], facts: Sequence[tuple[str, str]]) -> None:
+    """Write the report; parts that were not measured stay as they are."""
+    before = path.read_text() if path.exists() else ""
+    parts = [section for section in sections if section.name in PARTS]
+    path.write_text(merged(before, [s for s in sections if s.name not in PARTS], parts, facts))
 
 
 def run_section(name: str, run: Run) -> Section:

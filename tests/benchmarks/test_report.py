@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import data, machine
-from benchmarks.report import MISS, OK, Figure, FigureTable, Section, document, number, section_text
+from benchmarks.report import MISS, OK, Figure, FigureTable, Grid, Section, document, merged, number, section_text
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,9 @@ from benchmarks.report import MISS, OK, Figure, FigureTable, Section, document, 
         (Figure("x", 10, ratio=2.99, ratio_min=3), MISS),
         (Figure("x", 10, ratio=None, ratio_min=3), MISS),
         (Figure("x", 10, ratio=5.0, ratio_min=3, value_min=11), MISS),
+        (Figure("x", 10, ratio=1.2, ratio_max=1.2), OK),
+        (Figure("x", 10, ratio=1.21, ratio_max=1.2), MISS),
+        (Figure("x", 10, ratio=None, ratio_max=1.2), MISS),
     ],
 )
 def test_a_figure_meets_its_target_only_if_every_part_of_it_is_met(figure: Figure, verdict: str) -> None:
@@ -48,6 +51,35 @@ def test_reasons_are_told_of_misses_only() -> None:
 
 def test_a_run_without_misses_says_so() -> None:
     assert document([Section("s", "S")], []).endswith("Nothing in this run.\n")
+
+
+def test_the_turns_of_a_figure_are_shown_beside_it() -> None:
+    assert Figure("x", 10, "ms", spread=(9, 123.4)).cells()[1] == "10.0 ms (9.00 to 123)"
+
+
+def test_a_grid_is_written_with_all_its_rows() -> None:
+    grid = Grid("Growth", "why", ["what", "1 row", "2 rows"], [["read", "3 ms", "6 ms"]])
+    section = Section("s", "S", [grid])
+    assert "| what | 1 row | 2 rows |\n|---|--:|--:|\n| read | 3 ms | 6 ms |" in document([section], [])
+    assert "read" in section_text(section)
+
+
+def section_of(name: str, what: str) -> Section:
+    return Section(name, name, [FigureTable("t", "why", [Figure(what, 1, value_min=2, reason=f"{what} is slow")])])
+
+
+def test_parts_and_the_rest_of_the_document_do_not_replace_each_other() -> None:
+    facts = [("date", "today")]
+    whole = merged("", [section_of("append", "log")], [], facts)
+    assert whole == document([section_of("append", "log")], facts)
+    both = merged(whole, [], [section_of("paimon", "lake 1")], facts)
+    assert both.startswith(whole)
+    assert both.count("* t, lake 1: lake 1 is slow") == 1
+    renewed = merged(both, [], [section_of("paimon", "lake 2")], facts)
+    assert renewed == both.replace("lake 1", "lake 2")
+    again = merged(renewed, [section_of("append", "log 2")], [], facts)
+    assert again == renewed.replace("| log |", "| log 2 |").replace("append, log: log is", "append, log 2: log 2 is")
+    assert merged("", [], [section_of("paimon", "lake 2")], facts).startswith("# Benchmarks\n")
 
 
 def test_the_machine_is_described_without_names_of_hosts_and_paths(tmp_path: Path) -> None:

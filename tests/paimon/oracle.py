@@ -27,7 +27,7 @@ def _root() -> Path:
 
 
 @lru_cache(maxsize=1)
-def _made() -> tuple[Path | None, str]:
+def find_python() -> tuple[Path | None, str]:
     """The interpreter with pypaimon, or None and why there is none."""
     root = _root()
     root.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def _run(command: list[str]) -> None:
 
 def oracle_python() -> Path:
     """The interpreter that has pypaimon; skips the test where there is none."""
-    python, reason = _made()
+    python, reason = find_python()
     if python is None:
         pytest.skip(reason)
     return python

@@ -1,0 +1,115 @@
+"""Memory of work on one table, in a process of its own: prints the highest growth in bytes, as one line of JSON.
+
+`python -m benchmarks.paimon_memory WORK WAREHOUSE ROWS`; the works are the keys of `WORK`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks import data
+from benchmarks.paimon_work import APPEND, BUCKETS, COMMITS, KEYED, Lake, check_rows
+from benchmarks.running import highest_memory
+from forebay.paimon.table import Table
+
+BUFFER = "32 mb"
+BOUNDED = {**KEYED["options"], "write-buffer-size": BUFFER}
+_REHEARSAL_ROWS = 2_000
+
+
+def _stream(rows: int) -> Iterator[pa.RecordBatch]:
+    """Rows made as they are needed, ids in no order, so that what holds them is not our input."""
+    ids = np.random.default_rng(3).permutation(rows)
+    for start in range(0, rows, data.BATCH_ROWS):
+        yield data.batch_of(ids[start : start + data.BATCH_ROWS], start)
+
+
+def _written(table: Table, rows: int, commits: int = 1) -> None:
+    """Each commit writes a row for every key, so that all of it must be merged."""
+    for _ in range(commits):
+        with table.new_write() as writer:
+            for batch in _stream(rows // commits):
+                writer.write(batch)
+            messages = writer.prepare_commit()
+        table.new_commit().commit(messages)
+
+
+def _consumed(lake: Lake, name: str) -> int:
+    return sum(batch.num_rows for batch in lake.open(name).read())
+
+
+def _append(lake: Lake, rows: int) -> None:
+    _written(lake.create("append", APPEND), rows)
+
+
+def _upsert(lake: Lake, rows: int) -> None:
+    _written(lake.create("upsert", {**KEYED, "options": BOUNDED}), rows)
+
+
+def _prepare(lake: Lake, rows: int) -> None:
+    """The table that the works below read, with as many sorted runs at all sizes: no buffer is written out early."""
+    _written(lake.create("keyed", KEYED), rows, COMMITS)
+
+
+def _merge(lake: Lake, rows: int) -> None:
+    check_rows(_consumed(lake, "keyed"), rows // COMMITS)
+
+
+def _compact(lake: Lake, rows: int) -> None:
+    lake.open("keyed").compact(full=True)
+
+
+def _read(lake: Lake, rows: int) -> None:
+    check_rows(_consumed(lake, "append"), rows)
+
+
+WORK: dict[str, Callable[[Lake, int], None]] = {
+    "append": _append,
+    "upsert": _upsert,
+    "prepare": _prepare,
+    "merge": _merge,
+    "compact": _compact,
+    "read": _read,
+}
+"""By name, in the order in which they must be done to one warehouse."""
+
+LABELS = {
+    "append": "append in one commit",
+    "upsert": f"primary-key write in one commit, write-buffer-size {BUFFER}",
+    "merge": f"merge-on-read of {COMMITS} commits, {BUCKETS} buckets",
+    "compact": "full compaction of the same",
+    "read": "read of the append table",
+}
+
+
+def peak_bytes(work: str, warehouse: Path, rows: int) -> int:
+    """How much the memory of a fresh process grows at most while it works."""
+    command = [sys.executable, "-m", "benchmarks.paimon_memory", work, str(warehouse), str(rows)]
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{work} of {rows} rows failed: {done.stderr[-2000:]}")
+    return int(json.loads(done.stdout.splitlines()[-1])["bytes"])
+
+
+def main() -> None:
+    work, warehouse, rows = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    rehearsal = warehouse / "rehearsal"  # what is loaded once is not the work's memory
+    rehearsal.mkdir(parents=True, exist_ok=True)
+    WORK[work](Lake(rehearsal, sync=False), _REHEARSAL_ROWS)
+    lake = Lake(warehouse, sync=False)
+    with highest_memory(os.getpid()) as growth:
+        WORK[work](lake, rows)
+    print(json.dumps({"bytes": growth[0]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""What the lake engine's benchmark does to tables: the rows, our calls, and the same with pyarrow and plain Parquet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks import data
+from benchmarks.paimon_turns import Cost, cost_of
+from forebay.metadata.predicate import col
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.table import Table
+
+COMMITS = 5
+BUCKETS = 4
+UPDATED = 0.3
+"""Share of the rows of each commit after the first that update a row of an earlier commit."""
+
+CODEC, LEVEL = "zstd", 1
+"""Paimon's default compression, given to pyarrow too."""
+
+APPEND: dict[str, Any] = {}
+KEYED: dict[str, Any] = {
+    "primary_keys": [data.KEY],
+    "options": {"bucket": str(BUCKETS), "write-only": "true"},  # no compaction while writing: it is measured apart
+}
+
+
+def changes(rows: int, commits: int = COMMITS, seed: int = 7) -> list[pa.Table]:
+    """`rows` rows in commits of one size: new ids, and from the second commit on `UPDATED` of earlier ids, shuffled."""
+    rng = np.random.default_rng(seed)
+    known, parts = 0, []
+    for number, size in enumerate(_shares(rows, commits)):
+        updates = int(size * UPDATED) if number else 0
+        old = rng.choice(known, updates, replace=False)
+        ids = np.concatenate([old, np.arange(known, known + size - updates)])
+        rng.shuffle(ids)
+        known += size - updates
+        slices = range(0, size, data.BATCH_ROWS)
+        parts.append(
+            pa.Table.from_batches(
+                [data.batch_of(ids[i : i + data.BATCH_ROWS], seed + number * 1000 + i) for i in slices], data.SCHEMA
+            )
+        )
+    return parts
+
+
+def _shares(rows: int, commits: int) -> list[int]:
+    return [rows * (i + 1) // commits - rows * i // commits for i in range(commits)]
+
+
+def distinct_rows(parts: Sequence[pa.Table]) -> int:
+    """Rows that are left when each key keeps its last row."""
+    return len(pa.chunked_array([chunk for part in parts for chunk in part[data.KEY].chunks]).unique())
+
+
+class Lake:
+    """A warehouse in a folder: tables made, copied and read in it. `sync`: whether files are made durable."""
+
+    def __init__(self, folder: Path, sync: bool = True) -> None:
+        self.folder = folder
+        self.catalog = FileSystemCatalog(LocalFileIO(sync=sync), str(folder))
+        self.catalog.create_database("db", ignore_if_exists=True)
+
+    def path(self, name: str) -> Path:
+        return self.folder / "db.db" / name
+
+    def create(self, name: str, definition: Mapping[str, Any]) -> Table:
+        return self.catalog.create_table(f"db.{name}", data.SCHEMA, **definition)
+
+    def open(self, name: str) -> Table:
+        """The table, with nothing of it in memory yet."""
+        return self.catalog.get_table(f"db.{name}")
+
+    def drop(self, name: str) -> None:
+        shutil.rmtree(self.path(name))
+
+    def copy(self, name: str, copy: str) -> Table:
+        """A table with the same files, linked: to do something to it that can be done once only."""
+        shutil.copytree(self.path(name), self.path(copy), copy_function=os.link)
+        return self.open(copy)
+
+    def filled(self, name: str, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Table:
+        """A table with a commit for each part."""
+        table = self.create(name, definition)
+        for part in parts:
+            table.write(part)
+        return table
+
+
+def write_cost(lake: Lake, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Cost:
+    """Write and commit the parts into a new table, which is gone afterwards."""
+    table = lake.create("written", definition)
+    cost = cost_of(lambda: [table.write(part) for part in parts])
+    lake.drop("written")
+    return cost
+
+
+def read_cost(table: Table, rows: int) -> Cost:
+    """Plan and read the table into an Arrow table of so many rows."""
+    found = 0
+
+    def work() -> None:
+        nonlocal found
+        found = table.read().read_all().num_rows
+
+    cost = cost_of(work)
+    check_rows(found, rows)
+    return cost
+
+
+def find_cost(table: Table, key: int) -> Cost:
+    """Plan and read the one row of a key."""
+    found = 0
+
+    def work() -> None:
+        nonlocal found
+        found = table.read(filter=col(data.KEY) == key).read_all().num_rows
+
+    cost = cost_of(work)
+    check_rows(found, 1)
+    return cost
+
+
+def compact_cost(lake: Lake, name: str) -> Cost:
+    """Compact a copy of the table fully."""
+    copy = lake.copy(name, "compacting")
+    cost = cost_of(lambda: copy.compact(full=True))
+    lake.drop("compacting")
+    return cost
+
+
+def check_rows(found: int, expected: int) -> None:
+    if found != expected:
+        raise AssertionError(f"{found} rows were read where there are {expected}")
+
+
+# ---- plain Parquet --------------------------------------------------------------------------------------------------
+
+
+def raw_write_cost(path: Path, rows: pa.Table, sync: bool) -> Cost:
+    """One Parquet file by pyarrow, compressed as Paimon's files are."""
+
+    def work() -> None:
+        with path.open("wb") as file:
+            pq.write_table(rows, file, compression=CODEC, compression_level=LEVEL)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+
+    return cost_of(work)
+
+
+def raw_read_cost(paths: Sequence[Path], rows: int) -> Cost:
+    """The table's columns of Parquet files by pyarrow, all its threads, into an Arrow table."""
+    found = 0
+
+    def work() -> None:
+        nonlocal found
+        parts = [pq.read_table(path, columns=data.SCHEMA.names, partitioning=None) for path in paths]
+        found = pa.concat_tables(parts).num_rows
+
+    cost = cost_of(work)
+    check_rows(found, rows)
+    return cost
+
+
+def data_paths(lake: Lake, name: str) -> list[Path]:
+    """The data files that a scan of the table reads."""
+    return [
+        lake.path(name) / f"bucket-{split.bucket}" / file.file_name
+        for split in lake.open(name).scan().splits
+        for file in split.files
+    ]
