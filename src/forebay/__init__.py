@@ -18,19 +18,21 @@ TYPE_CHECKING = False  # not from typing, whose import would cost more than all 
 if TYPE_CHECKING:
     from typing import Any
 
+    from forebay.base import errors as errors
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
     from forebay.inprocess import embedded as embedded
     from forebay.metadata import types as types
     from forebay.metadata.predicate import col as col
 
-__all__ = ["Connection", "__version__", "col", "connect", "embedded", "types"]
+__all__ = ["Connection", "__version__", "col", "connect", "embedded", "errors", "types"]
 
 _PLACES = {
     "Connection": ("forebay.client.connection", "Connection"),
     "col": ("forebay.metadata.predicate", "col"),
     "connect": ("forebay.client.connection", "connect"),
     "embedded": ("forebay.inprocess", "embedded"),
+    "errors": ("forebay.base.errors", None),
     "types": ("forebay.metadata.types", None),
 }
 

@@ -63,3 +63,15 @@ def test_progress_in_a_log_file_is_a_line_now_and_then():
             clock.advance(1.0)
             progress.advance(10)
     assert 2 <= len(out.getvalue().splitlines()) <= 3
+
+
+def test_work_that_has_done_nothing_yet_says_for_how_long() -> None:
+    out, clock = Terminal(), ManualClock()
+    with Progress("compacting t:", out=out, clock=clock, unit="files") as progress:
+        progress.at(0, 0)
+        clock.advance(3)
+        progress.at(0, 50)
+        assert "compacting t: 0 of 50 files (0 %), 3 s so far" in out.getvalue()
+        clock.advance(1)
+        progress.at(20, 50)
+        assert "compacting t: 20 of 50 files (40 %), 5 files/s" in out.getvalue()

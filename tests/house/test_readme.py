@@ -37,6 +37,10 @@ def test_the_python_program_runs(tmp_path):
     assert printed.count("'_change_type': 'delete'") == 1
 
 
+def test_the_lake_program_runs(tmp_path):
+    assert run(programs()[2], tmp_path) == "[{'item': 'tea', 'count': 4}]\n"
+
+
 @pytest.mark.spark
 def test_the_spark_program_runs_where_no_virtual_environment_is_active(tmp_path):
     """Spark's workers must not take any `python3` that is first in the PATH."""

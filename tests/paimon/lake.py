@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -21,6 +22,22 @@ def new_catalog(folder: Path) -> FileSystemCatalog:
     catalog = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "lake"))
     catalog.create_database("db")
     return catalog
+
+
+class TrackedIO(LocalFileIO):
+    """A local file system that knows which of its files are open for reading."""
+
+    def __init__(self) -> None:
+        super().__init__(sync=False)
+        self.inputs: list[BytesIO] = []
+
+    def open_input(self, path: str) -> BinaryIO:
+        self.inputs.append(BytesIO(self.read(path)))
+        return self.inputs[-1]
+
+    @property
+    def open_inputs(self) -> int:
+        return sum(not source.closed for source in self.inputs)
 
 
 def rows_of(table: Table, columns: list[str] | None = None, where: Predicate | None = None, **travel: Any) -> list[Any]:

@@ -120,3 +120,29 @@ def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
     ours = table.read().read_all().sort_by("id").to_pylist()
     assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", "python") == ours
     assert ours[3]["words"] == data["text"][3].as_py()
+
+
+KINDS_OF_ROWS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("kind", pa.string())])
+WITH_KINDS = {"primary_keys": ["id"], "options": {"bucket": "1", "rowkind.field": "kind"}}
+
+
+def kinds_of_rows(*rows: tuple[int, str, str]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(KINDS_OF_ROWS.names, row, strict=True)) for row in rows], KINDS_OF_ROWS)
+
+
+@pytest.mark.parametrize("rust", ["python", "rust"])
+@pytest.mark.parametrize("by", ["ours", "theirs"])
+def test_rows_that_were_deleted_in_a_single_file_do_not_come_back(tmp_path: Path, by: str, rust: str) -> None:
+    """pypaimon writes a count of deletes of 0 into such files, and so reads the deletes of its own files as rows."""
+    catalog = new_catalog(tmp_path)
+    rows = kinds_of_rows((0, "a", "+I"), (1, "b", "+I"), (2, "c", "+I"), (1, "b", "-D"))
+    if by == "ours":
+        table = catalog.create_table("db.t", KINDS_OF_ROWS, **WITH_KINDS)
+        table.write(rows)
+        assert [r["id"] for r in read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust)] == [0, 2]
+    else:
+        write_by_pypaimon(catalog, "db.t", tmp_path, WITH_KINDS, rust, [rows])
+    found = catalog.get_table("db.t")
+    assert found.read().read_all().sort_by("id")["id"].to_pylist() == [0, 2]
+    found.compact(full=True)
+    assert found.refreshed().read().read_all().sort_by("id")["id"].to_pylist() == [0, 2]

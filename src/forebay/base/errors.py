@@ -109,6 +109,7 @@ class ForebayError(Exception):
         super().__init__(message)
         self.message = message
         self.code: int = self.default_code if code is None else code
+        self._given = code
 
     @property
     def name(self) -> str:
@@ -131,10 +132,11 @@ class ForebayError(Exception):
         return wire is not None and wire.stale_metadata
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.code)
+        return type(self), (self.message, self._given)
 
     def __str__(self) -> str:
-        return self.message if self.code == ErrorCode.CLIENT_ERROR else f"{self.message} [{self.name}]"
+        """The message; behind it the code's name, if a peer sent the code or will see it."""
+        return self.message if self._given in (None, ErrorCode.CLIENT_ERROR) else f"{self.message} [{self.name}]"
 
 
 class NotFound(ForebayError):

@@ -109,11 +109,19 @@ _PRINTERS = {"table": _table_printer, "csv": _csv_printer, "json": _json_printer
 class Progress:
     """A line on standard error about work that takes long: how far, how fast. Silent for the first two seconds.
 
-    On a terminal the line is rewritten in place; elsewhere (a log file) a line is added every ten seconds.
+    On a terminal the line is rewritten in place; elsewhere (a log file) a line is added every ten seconds. `unit` is
+    what is counted.
     """
 
-    def __init__(self, what: str, total: int | None = None, out: TextIO | None = None, clock: Clock = SYSTEM_CLOCK):
-        self._what = what
+    def __init__(
+        self,
+        what: str,
+        total: int | None = None,
+        out: TextIO | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        unit: str = "rows",
+    ):
+        self._what, self._unit = what, unit
         self._total = total
         self._out = out or sys.stderr
         self._clock = clock
@@ -121,8 +129,13 @@ class Progress:
         self._done = 0
         self._visible = False
 
-    def advance(self, rows: int) -> None:
-        self._done += rows
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+        self.at(self._done + count, self._total or 0)
+
+    def at(self, done: int, total: int) -> None:
+        """So many are done, of `total` (0: not known): a `forebay.base.progress.OnProgress`."""
+        self._done, self._total = done, total or None
         now = self._clock.monotonic()
         terminal = self._out.isatty()
         if now - self._began > _SILENT_SECONDS and now - self._shown > (_REDRAW_SECONDS if terminal else 10.0):
@@ -134,8 +147,14 @@ class Progress:
     def line(self, now: float) -> str:
         """What is shown: `scanning 1,200,000 of 2,000,000 rows (60 %), 850,000 rows/s`."""
         rate = self._done / max(now - self._began, 1e-9)
-        of = f" of {self._total:,} rows ({100 * self._done // max(self._total, 1)} %)" if self._total else " rows"
-        return f"{self._what} {self._done:,}{of}, {rate:,.0f} rows/s"
+        of = (
+            f" of {self._total:,} {self._unit} ({100 * self._done // self._total} %)"
+            if self._total
+            else f" {self._unit}"
+        )
+        if not self._done:
+            return f"{self._what} 0{of}, {now - self._began:.0f} s so far"
+        return f"{self._what} {self._done:,}{of}, {rate:,.0f} {self._unit}/s"
 
     def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches, counted as they pass."""

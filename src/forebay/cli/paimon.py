@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest
-from forebay.base.quantity import parse_duration_ms
+from forebay.base.quantity import format_bytes, parse_duration_ms
 from forebay.cli.conditions import column_names, conjunction, typed_values
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
+from forebay.cli.paimon_help import ACTIONS, EPILOG
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.compact.dedicated import commit_until_won
-from forebay.paimon.compact.tasks import CompactTask
-from forebay.paimon.format.binary_row import row_layout
-from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.table import Table
 
 _SYSTEM_MARK, _BRANCH_MARK = "$", "$branch_"
-
-_EPILOG = """\
-A table is named database.table, in the catalog that -w and -o say, or by its directory:
-
-  forebay paimon describe -w /lake sales.orders
-  forebay paimon read /lake/sales.db/orders -c id,amount --where 'amount >= 100' -n 20
-  forebay paimon read '/lake/sales.db/orders$branch_test'    # a branch
-  forebay paimon read '/lake/sales.db/orders$files'          # a system table
-  forebay paimon compact -w /lake sales.orders --full
-  forebay paimon describe -o metastore=jdbc -o uri=jdbc:sqlite:/lake/catalog.db -w /lake sales.orders
-
-`forebay paimon ACTION --help` explains an action.
-"""
 
 
 class _Action(NamedTuple):
@@ -51,11 +36,17 @@ class _Action(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
+    parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, action in _ACTIONS.items():
-        sub = actions.add_parser(name, help=action.help, description=action.help[0].upper() + action.help[1:] + ".")
-        sub.add_argument("table", help="the table: database.table, or its directory (/lake/sales.db/orders)")
+        sub = actions.add_parser(
+            name, help=action.help, description=action.help[0].upper() + action.help[1:] + ".",
+            epilog=ACTIONS[name], formatter_class=argparse.RawDescriptionHelpFormatter,
+        )  # fmt: skip
+        sub.add_argument(
+            "table", nargs="?" if name == "describe" else None,
+            help="the table: database.table, or its directory (/lake/sales.db/orders)",
+        )  # fmt: skip
         sub.add_argument(
             "-w", "--warehouse", metavar="WHERE", default=os.environ.get("FOREBAY_PAIMON_WAREHOUSE"),
             help="directory or URI of the catalog's warehouse (default: $FOREBAY_PAIMON_WAREHOUSE)",
@@ -92,9 +83,7 @@ def _pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
 def _open(options: argparse.Namespace, name: str | None = None) -> Table:
     """The table that the command line names."""
     name = options.table if name is None else name
-    given, settings = _pairs(options.option, "--option"), _pairs(options.settings, "--set")
-    if options.warehouse is not None:
-        given.setdefault("warehouse", options.warehouse)
+    given, settings = _catalog_options(options), _pairs(options.settings, "--set")
     if "/" in name:
         path, _, branch = name.partition(_BRANCH_MARK)
         path = path.rstrip("/")
@@ -107,8 +96,37 @@ def _open(options: argparse.Namespace, name: str | None = None) -> Table:
     return Catalog.open(given).get_table(name, options=settings)
 
 
+def _describe_arguments(parser: argparse.ArgumentParser) -> None:
+    _json_argument(parser)
+
+
+def _catalog_options(options: argparse.Namespace) -> dict[str, str]:
+    given = _pairs(options.option, "--option")
+    if options.warehouse is not None:
+        given.setdefault("warehouse", options.warehouse)
+    return given
+
+
+def _list_tables(options: argparse.Namespace) -> int:
+    given = _catalog_options(options)
+    if not given:
+        raise InvalidRequest("which table, or whose tables? Name a table, or say -w WAREHOUSE to list all")
+    catalog = Catalog.open(given)
+    names = [f"{database}.{name}" for database in catalog.list_databases() for name in catalog.list_tables(database)]
+    if options.json:
+        _print_json({"tables": names})
+    else:
+        print("\n".join(names) or "(no tables)")
+    return 0
+
+
 def _describe(options: argparse.Namespace) -> int:
+    if options.table is None:
+        return _list_tables(options)
     table = _open(options)
+    if options.json:
+        _print_json(_description(table))
+        return 0
     schema = table.schema
     print(f"{table.name}  ({'primary-key table' if schema.has_primary_key else 'append table'}, schema {schema.id})")
     if schema.comment:
@@ -130,6 +148,26 @@ def _describe(options: argparse.Namespace) -> int:
     return 0
 
 
+def _description(table: Table) -> dict[str, Any]:
+    """The same for programs."""
+    schema, snapshot = table.schema, table.snapshots.latest()
+    entries = [] if snapshot is None else table.manifests.live_files(snapshot)
+    return {
+        "table": table.name,
+        "location": table.paths.root,
+        "comment": schema.comment,
+        "schema": schema.id,
+        "columns": [{"name": f.name, "type": str(f.type), "comment": f.description} for f in schema.fields],
+        "primary_key": list(schema.primary_keys),
+        "partitioned_by": list(schema.partition_keys),
+        "options": dict(schema.options),
+        "snapshot": None if snapshot is None else snapshot.id,
+        "records": 0 if snapshot is None else snapshot.total_record_count,
+        "files": len(entries),
+        "bytes": sum(e.file.file_size for e in entries),
+    }
+
+
 def _state(table: Table) -> dict[str, str]:
     """What the latest snapshot says of the table."""
     snapshot = table.snapshots.latest()
@@ -144,8 +182,17 @@ def _state(table: Table) -> dict[str, str]:
     return {
         "snapshot": f"{snapshot.id}, {snapshot.commit_kind} at {_time(snapshot.time_millis)}",
         "holds": f"{snapshot.total_record_count:,} {records}",
-        "files": f"{_counted(len(entries), 'file')} of {_bytes(size)} in {_counted(len(buckets), 'bucket')}" + where,
+        "files": f"{_counted(len(entries), 'file')} of {format_bytes(size)} in {_counted(len(buckets), 'bucket')}"
+        + where,
     }
+
+
+def _json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _time(milliseconds: int) -> str:
@@ -156,20 +203,14 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TB"
-
-
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
 def _format_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="how to print (default: %(default)s)")
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="the same as -f json: an object in each line"
+    )
 
 
 def _read_arguments(parser: argparse.ArgumentParser) -> None:
@@ -302,56 +343,46 @@ def _compact_arguments(parser: argparse.ArgumentParser) -> None:
         help="how --order-by combines columns (default: %(default)s)",
     )  # fmt: skip
     _partition_argument(parser, several=True)
+    _json_argument(parser)
 
 
 def _compact(options: argparse.Namespace) -> int:
     table = _open(options)
-    order_by = column_names(options.order_by) or []
-    partitions = _partitions(table, options.partition)
-
-    def run_once() -> list[CommitMessage]:
-        tasks = table.plan_compaction(options.full, partitions, order_by=order_by, strategy=options.strategy)
-        return _run_tasks(table, tasks)
-
-    made, messages = commit_until_won(run_once, table.new_commit)
-    if not messages:
+    with Progress(f"compacting {table.name}:") as progress:
+        made = table.compact(
+            options.full,
+            _partitions(table, options.partition),
+            order_by=column_names(options.order_by) or (),
+            strategy=options.strategy,
+            progress=progress.at,
+        )
+    changes = [] if made is None else list(table.manifests.entries(table.manifests.delta_manifests(made)))
+    before = sum(1 for e in changes if e.kind is FileKind.DELETE)
+    after = len(changes) - before
+    if options.json:
+        _print_json({"snapshot": None if made is None else made.id, "files_before": before, "files_after": after})
+    elif made is None:
         print(f"nothing to compact in {table.name}" + ("" if options.full else "; --full compacts everything"))
-        return 0
-    before = sum(len(m.compact.compact_before) for m in messages)
-    after = sum(len(m.compact.compact_after) for m in messages)
-    print(f"compacted {_counted(before, 'file')} of {table.name} into {after:,}: snapshot {made[-1].id}")
+    else:
+        print(f"compacted {_counted(before, 'file')} of {table.name} into {after:,}: snapshot {made.id}")
     return 0
-
-
-def _run_tasks(table: Table, tasks: Sequence[CompactTask]) -> list[CommitMessage]:
-    """The messages of all tasks. If one fails, the files of the others are deleted."""
-    rows = {i: sum(f.row_count for f in task.input_files) for i, task in enumerate(tasks)}
-    messages: list[CommitMessage] = []
-    failure: BaseException | None = None
-    total = sum(rows.values())
-    with Progress(f"compacting {table.name}:", total) as progress, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        numbers = {pool.submit(table.run_compaction, task): i for i, task in enumerate(tasks)}
-        for done in as_completed(numbers):
-            error = done.exception()
-            if error is not None:
-                failure = failure or error
-                continue
-            messages.append(done.result())
-            progress.advance(rows[numbers[done]])
-    if failure is not None:
-        table.new_commit().abort(messages)
-        raise failure
-    return messages
 
 
 def _expire_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retain-min", type=int, metavar="N", help="keep at least the last N snapshots")
     parser.add_argument("--retain-max", type=int, metavar="N", help="keep at most the last N snapshots")
-    _older_argument(parser, "expire snapshots that are older than this")
+    _older_argument(parser, "expire snapshots that are")
+    parser.add_argument(
+        "--partitions", nargs="?", const="", metavar="AGE",
+        help="also drop partitions older than AGE, such as '30 d', or than option partition.expiration-time says",
+    )  # fmt: skip
+    _json_argument(parser)
 
 
-def _older_argument(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--older-than", metavar="DURATION", help=text + ", such as '3 d' or '12 h'")
+def _older_argument(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:
+    parser.add_argument(
+        "--older-than", metavar="DURATION", help=f"{what} older than this, such as '3 d' or '12 h'{more}"
+    )
 
 
 def _older_than(options: argparse.Namespace) -> int | None:
@@ -362,71 +393,101 @@ def _older_than(options: argparse.Namespace) -> int | None:
 
 
 def _expire(options: argparse.Namespace) -> int:
+    """Partitions first: dropping them makes the snapshot that lets go of their files. Then what the options say."""
     table = _open(options)
-    done = table.expire_snapshots(options.retain_min, options.retain_max, _older_than(options))
+    maintenance = table.maintenance()
+    partitions: list[dict[str, Any]] = []
+    if options.partitions is not None:
+        partitions = maintenance.expire_partitions(
+            parse_duration_ms(options.partitions) if options.partitions else None
+        )
+    tags = maintenance.expire_tags() if table.options.tag_time_expire_enabled else []
+    with Progress(f"expiring snapshots of {table.name}:", unit="snapshots") as progress:
+        done = maintenance.expire_snapshots(
+            options.retain_min, options.retain_max, _older_than(options), progress=progress.at
+        )
+    changelogs = maintenance.expire_changelogs().count if table.options.changelog_decoupled else 0
     left = table.snapshots.ids()
+    if options.json:
+        _print_json(
+            {
+                "snapshots": done.count,
+                "data_files": done.files.data_files,
+                "metadata_files": done.files.metadata_files,
+                "left": [left[0], left[-1]] if left else [],
+                "tags": tags,
+                "changelogs": changelogs,
+                "partitions": partitions,
+            }
+        )
+        return 0
     kept = f"{left[0]} to {left[-1]} are left" if left else "none are left"
     print(f"expired {_counted(done.count, 'snapshot')} of {table.name}; {kept}")
+    for count, what in ((len(partitions), "partition"), (len(tags), "tag"), (changelogs, "changelog")):
+        if count:
+            print(f"expired {_counted(count, what)}")
     return 0
 
 
 def _rescale_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("buckets", type=int, help="how many buckets each partition shall have")
     _partition_argument(parser, several=True)
+    _json_argument(parser)
 
 
 def _rescale(options: argparse.Namespace) -> int:
     table = _open(options)
-    snapshot = table.snapshots.latest()
-    entries = [] if snapshot is None else table.manifests.live_files(snapshot)
-    rows: dict[bytes, int] = {}
-    for e in entries:
-        if e.total_buckets != options.buckets:
-            rows[e.partition] = rows.get(e.partition, 0) + e.file.row_count
-    layout, names = row_layout(table.schema.partition_fields), table.schema.partition_keys
-    wanted = _partitions(table, options.partition)
-    done = 0
-    if not rows and wanted is None:
-        table = table.rescale(options.buckets)
-    with Progress(f"rescaling {table.name}:", sum(rows.values())) as progress:
-        for partition, count in rows.items():
-            values = dict(zip(names, layout.decode(partition), strict=True))
-            if wanted is not None and not any(_is_part(w, values) for w in wanted):
-                continue
-            table = table.rescale(options.buckets, values or None)
-            progress.advance(count)
-            done += 1
-    parts = _counted(done, "partition" if names else "table")
+    before = _of_other_buckets(table, options.buckets)
+    with Progress(f"rescaling {table.name}:") as progress:
+        wanted: Sequence[dict[str, Any] | None] = [
+            *(_partitions(table, options.partition) or ()),
+            *([] if options.partition else [None]),
+        ]
+        for partition in wanted:
+            table = table.rescale(options.buckets, partition, progress=progress.at)
+    done = len(before - _of_other_buckets(table, options.buckets))
+    if options.json:
+        _print_json({"buckets": table.options.bucket, "rewritten": done})
+        return 0
+    parts = _counted(done, "partition" if table.schema.partition_keys else "table")
     print(f"{table.name} has {_counted(table.options.bucket, 'bucket')}; rewritten: {parts}")
     return 0
 
 
-def _is_part(wanted: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    return all(values[name] == value for name, value in wanted.items())
+def _of_other_buckets(table: Table, buckets: int) -> set[bytes]:
+    """The partitions that were written with another number of buckets."""
+    snapshot = table.snapshots.latest()
+    entries = [] if snapshot is None else table.manifests.live_files(snapshot)
+    return {e.partition for e in entries if e.total_buckets != buckets}
 
 
 def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
-    _older_argument(parser, "only files older than this (default: 1 d): younger ones may belong to a running commit")
+    _older_argument(parser, "only files", " (default: 1 d); younger ones may belong to a running commit")
+    _json_argument(parser)
 
 
 def _orphans(options: argparse.Namespace) -> int:
     table = _open(options)
-    found = table.remove_orphan_files(older_than_ms=_older_than(options), dry_run=not options.delete)
+    with Progress(f"looking for orphans of {table.name}:", unit="snapshots and files") as progress:
+        found = table.remove_orphan_files(
+            older_than_ms=_older_than(options), dry_run=not options.delete, progress=progress.at
+        )
+    if options.json:
+        _print_json({"files": found.files, "bytes": found.bytes, "deleted": options.delete})
+        return 0
     for path in found.files:
         print(path)
     did = "deleted" if options.delete else "found"
     hint = "" if options.delete or not found.files else "; --delete deletes them"
-    print(f"{did} {_counted(len(found.files), 'file')} of {_bytes(found.bytes)} that nothing refers to{hint}")
+    print(f"{did} {_counted(len(found.files), 'file')} of {format_bytes(found.bytes)} that nothing refers to{hint}")
     return 0
 
 
-def _no_arguments(_parser: argparse.ArgumentParser) -> None:
-    return
-
-
 _ACTIONS = {
-    "describe": _Action("show a table's columns, keys, options, size and latest snapshot", _no_arguments, _describe),
+    "describe": _Action(
+        "show a table's columns, keys, options, size and latest snapshot", _describe_arguments, _describe
+    ),
     "read": _Action("print a table's rows, now or as they were", _read_arguments, _read),
     "snapshots": _Action("list a table's snapshots", _snapshots_arguments, _snapshots),
     "compact": _Action("merge a table's small files into larger ones", _compact_arguments, _compact),

@@ -7,18 +7,15 @@ taken: looking at a thing does not change it. In a terminal `repr` is what count
 from __future__ import annotations
 
 import dataclasses
-import html
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
+from forebay.base.markup import escaped, facts_html, grid, heading
 from forebay.metadata.table import Schema, TableInfo
 
+__all__ = ["Listing", "escaped", "facts_html", "grid", "heading", "schema_html", "shown", "table_html"]
+
 T = TypeVar("T")
-
-_ROWS_MAX = 200
-"""Most rows of a table on the page; the rest is counted."""
-
-_CELL = "text-align:left;vertical-align:top;padding:1px 8px"
 
 
 class Listing(list[T]):
@@ -59,32 +56,6 @@ def schema_html(schema: Schema) -> str:
 def _role(schema: Schema, name: str) -> str:
     roles = ["primary key"] if name in schema.primary_key else []
     return ", ".join([*roles, "numbered by the server"] if name == schema.auto_increment_column else roles)
-
-
-def heading(what: object, kind: str) -> str:
-    return f"<div><b>{escaped(what)}</b> <i>{escaped(kind)}</i></div>"
-
-
-def facts_html(facts: Mapping[str, Any]) -> str:
-    """Names and values; those without a value are left out."""
-    return grid((), [(name, value) for name, value in facts.items() if value not in (None, "")])
-
-
-def grid(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """An HTML table."""
-    found = list(rows)
-    head = "".join(f'<th style="{_CELL}">{escaped(name)}</th>' for name in names)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escaped(value)}</td>' for value in row) + "</tr>"
-        for row in found[:_ROWS_MAX]
-    )
-    more = f"<div>and {len(found) - _ROWS_MAX} more</div>" if len(found) > _ROWS_MAX else ""
-    return f"<table>{f'<tr>{head}</tr>' if names else ''}{body}</table>{more}"
-
-
-def escaped(value: object) -> str:
-    """A value as text that cannot be taken for HTML. Secrets do not come here: settings mask theirs."""
-    return html.escape("" if value is None else str(value))
 
 
 def shown(names: Sequence[str], most: int = 8) -> str:

@@ -58,11 +58,13 @@ class ChangeRows:
         if self.change_types is None:
             return self
         kept = pc.not_equal(self.change_types, pa.scalar(ChangeType.UPDATE_BEFORE, pa.uint8()))
-        if kept.true_count == len(self):
-            return self
+        return self if kept.true_count == len(self) else self.filter(kept)
+
+    def filter(self, kept: pa.BooleanArray) -> ChangeRows:
+        """The records for which `kept` is true; it has no nulls."""
         return ChangeRows(
             self.rows.filter(kept),
             self.offsets.filter(kept),
             self.timestamps.filter(kept),
-            self.change_types.filter(kept),
+            None if self.change_types is None else self.change_types.filter(kept),
         )

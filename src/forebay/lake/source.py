@@ -138,11 +138,19 @@ class LakeSource(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """All columns that a projection may name, system columns of the format included."""
+        """All columns that a projection may name, system columns of the format included.
+
+        The first ones are the stream table's columns. Types are the format's (a TIMESTAMP_LTZ has the zone UTC); a
+        cast to those of `forebay.codec.arrow_types.user_schema` loses nothing.
+        """
 
     @abstractmethod
     def with_project(self, paths: Sequence[Sequence[int]]) -> LakeSource:
-        """Read these columns only. A path is indexes: a column of `schema`, then fields within it, from outside in."""
+        """Read these columns only. A path is indexes: a column of `schema`, then fields within it, from outside in.
+
+        Paths into one column make one column, a struct of the chosen fields in the order of its type. No paths, no
+        columns: batches then tell how many rows there are. Raises `InvalidRequest` for a column named twice.
+        """
 
     @abstractmethod
     def with_limit(self, limit: int) -> LakeSource:

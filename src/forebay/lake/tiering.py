@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from forebay.base.errors import Conflict, ErrorCode
 from forebay.lake.records import ChangeRows
 from forebay.metadata.table import TableInfo
 
@@ -28,6 +29,9 @@ OFFSETS_PROPERTY = "fluss-offsets"
 
 EPOCH_PROPERTY = "forebay.tiering-epoch"
 """The snapshot property with the epoch of the worker that tiered it."""
+
+TABLE_PROPERTY = "forebay.table-id"
+"""The snapshot property with the id of the stream table: another one has the name, if the table was made anew."""
 
 KEEP_ALL_PREVIOUS = -1
 """`LakeCommitResult.earliest_snapshot_to_keep`: the cluster forgets no earlier lake snapshot."""
@@ -89,6 +93,28 @@ class CommittedLakeSnapshot:
 
     snapshot_id: int
     properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_base(context: CommitterContext, base: int | None, newest: CommittedLakeSnapshot | None) -> None:
+    """Raise `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) unless a round on `base` may follow on `newest`.
+
+    `newest` is the lake's newest tiering snapshot. Formats call this where nobody can commit in between.
+    """
+    problem = None
+    if (newest and newest.snapshot_id) != base:
+        problem = f"it started from lake snapshot {base}, and the newest one is {newest and newest.snapshot_id}"
+    elif newest is not None:
+        epoch = int(newest.properties.get(EPOCH_PROPERTY, context.epoch))
+        table = int(newest.properties.get(TABLE_PROPERTY, context.info.table_id))
+        if epoch > context.epoch:
+            problem = f"its epoch is {context.epoch}, and lake snapshot {base} is of epoch {epoch}"
+        elif table != context.info.table_id:
+            problem = f"it is for table {context.info.table_id}, and lake snapshot {base} is of table {table}"
+    if problem is not None:
+        raise Conflict(
+            f"the tiering round of {context.info.path} is fenced off: {problem}; nothing was committed",
+            ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
+        )
 
 
 class LakeWriter(ABC):

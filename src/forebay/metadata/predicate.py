@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from forebay.base.errors import InvalidRequest
+
 
 class LeafFunction(IntEnum):
     """What a leaf tests; the numbers are those of the Fluss protocol."""
@@ -49,6 +51,13 @@ class Predicate:
 
     def __or__(self, other: Predicate) -> Predicate:
         return Compound(CompoundFunction.OR, (self, other))
+
+    def __bool__(self) -> bool:
+        """Raise: Python's `and`, `or` and `not` would silently drop a part of the filter."""
+        raise InvalidRequest("filters are joined by & and |, with each part in parentheses, not by 'and', 'or', 'not'")
+
+    def __invert__(self) -> Predicate:
+        raise InvalidRequest("a filter cannot be turned around by ~; write its opposite, such as != or not_in")
 
     def columns(self) -> frozenset[str]:
         """Names of all columns that the predicate reads."""

@@ -180,6 +180,8 @@ class CoreOptions:
     write_only = _flag("write-only", False, "write.compaction-skip")
     write_buffer_size = _size("write-buffer-size", 256 * MB)
     write_buffer_spillable = _flag("write-buffer-spillable", True)
+    sort_spill_threshold = _maybe_integer("sort-spill-threshold")
+    sort_spill_buffer_size = _size("sort-spill-buffer-size", 64 * MB)
     write_buffer_for_append = _flag("write-buffer-for-append", False)
     write_batch_size = _integer("write.batch-size", 1024, "orc.write.batch-size")
     target_file_row_num = _integer("target-file-row-num", LONG_MAX)
@@ -239,6 +241,7 @@ class CoreOptions:
         "latest-full",
         "full",
         "latest",
+        "latest-delta",
         "compacted-full",
         "from-timestamp",
         "from-creation-timestamp",
@@ -287,10 +290,12 @@ class CoreOptions:
     partition_expiration_time_ms = _maybe_duration("partition.expiration-time")
     partition_expiration_strategy = _text("partition.expiration-strategy", "values-time")
     partition_expiration_check_interval_ms = _duration("partition.expiration-check-interval", HOUR)
+    end_input_check_partition_expire = _flag("end-input.check-partition-expire", False)
     partition_expiration_max_num = _integer("partition.expiration-max-num", 100)
     partition_timestamp_formatter = _maybe_text("partition.timestamp-formatter")
     partition_timestamp_pattern = _maybe_text("partition.timestamp-pattern")
     tag_automatic_creation = _choice("tag.automatic-creation", "none", "process-time", "watermark", "batch")
+    tag_batch_customized_name = _maybe_text("tag.batch.customized-name")
     tag_automatic_completion = _flag("tag.automatic-completion", False)
     tag_creation_period = _choice("tag.creation-period", "daily", "hourly", "two-hours")
     tag_creation_period_duration_ms = _maybe_duration("tag.creation-period-duration")

@@ -4,8 +4,8 @@
     table.delete([{"id": 7}])
     table.read(columns=["id", "name"], filter=col("id") > 5, limit=10).read_all()
 
-`new_write` and `new_commit` are the two halves of a write for engines with several workers; `scan` and `split_reader`
-those of a read.
+`stream_writer` writes without end, each row once. `new_write` and `new_commit` are the two halves of a write for
+engines with several workers; `scan` and `split_reader` those of a read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.base.arguments import name_list, whole_number
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.base.progress import OnProgress, no_progress
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.compact.clustering import SortOrder
@@ -26,6 +28,7 @@ from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.compact.rescale import rescale_partitions
 from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
 from forebay.paimon.compact.writing import TableWriteCompaction
+from forebay.paimon.display import table_html
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
@@ -35,8 +38,11 @@ from forebay.paimon.maintain.analyze import Statistics
 from forebay.paimon.maintain.expire import Expired
 from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.maintain.orphans import Orphans
+from forebay.paimon.maintain.partitions import ExpirySchedule
+from forebay.paimon.option_names import option_texts
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.batch_modes import chooses_snapshot
+from forebay.paimon.read.expired import telling_expiry, told_of_expiry
 from forebay.paimon.read.facade import open_stream, read_by_options, snapshot_by_options
 from forebay.paimon.read.planner import Plan, Planner
 from forebay.paimon.read.predicates import ScanFilter
@@ -50,6 +56,7 @@ from forebay.paimon.store.schema_changes import SchemaChange, SetOption
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.store.tags import TagManager
+from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.system_tables.registry import SystemTable
 from forebay.paimon.write.table_write import TableWrite
 
@@ -77,16 +84,20 @@ class Table:
         bare = PathFactory(root, branch=branch, ids=ids)
         self.schemas = SchemaManager(io, bare, lock, clock)
         latest = self.schemas.latest()
-        self._overrides = dict(options or {})
+        self._overrides = option_texts(options)
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         self.paths = PathFactory.of(root, self.schema, branch, ids)
         self.snapshots = SnapshotManager(io, self.paths)
         self.manifests = ManifestStore(io, self.paths, self.schema)
         self.tags = TagManager(io, self.paths, clock)
+        self._expiry_schedule = ExpirySchedule(clock)
         self.context = TableContext(io, self.paths, self.schema, self.schemas.schema)
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, schema {self.schema.id}, {len(self.schema.fields)} columns)"
+
+    def _repr_html_(self) -> str:
+        return table_html(self.name, self.schema, {"location": self._root, "branch": self.paths.branch})
 
     @property
     def options(self) -> CoreOptions:
@@ -96,6 +107,11 @@ class Table:
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of what `read` yields without `columns`."""
         return self.split_reader().schema
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A table pickles small; where it is unpickled, it is opened anew, under the schema that is the latest then."""
+        place = (self._io, self._root, self.name, self.paths.branch, self._overrides, self._lock)
+        return _reopened, (*place, self._clock, self._ids)
 
     def on_branch(self, branch: str) -> Table:
         """The same table's branch `branch`."""
@@ -144,9 +160,12 @@ class Table:
         chosen = self._chosen_snapshot(snapshot, tag, timestamp_ms, watermark)
         context = self._context_of(chosen) if travels and chosen is not None else self.context
         scan_filter = ScanFilter.of(context.schema, filter)
-        plan = Planner(context, self.snapshots, self.manifests).plan(chosen, scan_filter, limit)
+        chosen_id = None if chosen is None else chosen.id
+        with telling_expiry(self.snapshots, chosen_id):
+            plan = Planner(context, self.snapshots, self.manifests).plan(chosen, scan_filter, limit)
         reader = SplitReader(context, columns, scan_filter)
-        return pa.RecordBatchReader.from_batches(reader.schema, _rows(reader, plan, limit))
+        found = told_of_expiry(_rows(reader, plan, limit), self.snapshots, chosen_id)
+        return pa.RecordBatchReader.from_batches(reader.schema, found)
 
     def stream(
         self,
@@ -193,7 +212,8 @@ class Table:
     ) -> Plan:
         """What a read consists of, split by split, for engines that read with several workers."""
         chosen = self._chosen_snapshot(snapshot, None, None, None)
-        return self.planner().plan(chosen, ScanFilter.of(self.schema, filter), limit)
+        with telling_expiry(self.snapshots, None if chosen is None else chosen.id):
+            return self.planner().plan(chosen, ScanFilter.of(self.schema, filter), limit)
 
     def planner(self) -> Planner:
         return Planner(self.context, self.snapshots, self.manifests)
@@ -212,6 +232,11 @@ class Table:
         given = [v for v in (snapshot, tag, timestamp_ms, watermark) if v is not None]
         if len(given) > 1:
             raise InvalidRequest("name one of snapshot, tag, timestamp_ms and watermark, not several")
+        if tag is not None and not isinstance(tag, str):
+            raise InvalidRequest(f"tag is a name, got {tag!r}")
+        for number, what in ((snapshot, "snapshot"), (timestamp_ms, "timestamp_ms"), (watermark, "watermark")):
+            if number is not None:
+                whole_number(number, what)
         if not given:
             if chooses_snapshot(self.options):
                 return snapshot_by_options(self.context, self.snapshots, self.manifests, self.tags)
@@ -260,6 +285,13 @@ class Table:
         )
         return made[0] if made else None
 
+    def stream_writer(self, user: str) -> StreamWriter:
+        """A writer whose commits are numbered, and may be repeated after any failure; `user` names the stream.
+
+        Close it, or use it in a `with` block.
+        """
+        return StreamWriter(self, user, self._clock)
+
     def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
         """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
         compaction = (
@@ -287,37 +319,60 @@ class Table:
 
     def maintenance(self) -> Maintenance:
         """All upkeep; the methods below are its most used parts."""
-        return Maintenance(self.context, self.manifests, self.new_commit, self._clock)
+        return Maintenance(self.context, self.manifests, self.new_commit, self._clock, self._expiry_schedule)
 
     def expire_snapshots(
-        self, retain_min: int | None = None, retain_max: int | None = None, older_than_ms: int | None = None
+        self,
+        retain_min: int | None = None,
+        retain_max: int | None = None,
+        older_than_ms: int | None = None,
+        *,
+        progress: OnProgress = no_progress,
     ) -> Expired:
-        """Delete old snapshots, and the files that nothing else needs; by default as the table's options say."""
-        return self.maintenance().expire_snapshots(retain_min, retain_max, older_than_ms)
+        """Delete old snapshots, and the files that nothing else needs; by default as the table's options say.
+
+        `older_than_ms` is a moment, in milliseconds since 1970. `progress` is in snapshots.
+        """
+        return self.maintenance().expire_snapshots(retain_min, retain_max, older_than_ms, progress=progress)
 
     def expire_partitions(self, time_ms: int | None = None) -> list[dict[str, Any]]:
         """Drop partitions older than `time_ms`, by default as the table's options say; their values."""
         return self.maintenance().expire_partitions(time_ms)
 
+    def create_tag(self, name: str, snapshot: int | None = None, retained_ms: int | None = None) -> None:
+        """Keep a snapshot (by default the latest) under a name, for `retained_ms` milliseconds or until it is deleted.
+
+        Expiry leaves it alone; read it with `read(tag=...)`. Raises `AlreadyExists`, `NotFound`.
+        """
+        chosen = self.snapshots.latest() if snapshot is None else self.snapshots.snapshot(snapshot)
+        if chosen is None:
+            raise NotFound(f"{self.name} has no snapshot to tag: nothing was written yet")
+        self.tags.create(name, chosen, retained_ms)
+
     def delete_tag(self, name: str) -> None:
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""
         self.maintenance().delete_tag(name)
 
-    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
-        """Delete files that nothing refers to, and that are older than a day or than `older_than_ms`."""
-        return self.maintenance().remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run)
+    def remove_orphan_files(
+        self, *, older_than_ms: int | None = None, dry_run: bool = False, progress: OnProgress = no_progress
+    ) -> Orphans:
+        """Delete files that nothing refers to, and that are older than a day or than the moment `older_than_ms`.
+
+        `progress` is in snapshots and tags that were looked through, and files.
+        """
+        return self.maintenance().remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run, progress=progress)
 
     def rollback_to(
         self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None
     ) -> Snapshot:
         """Make an older snapshot the latest again: all behind it is dropped. Nobody may commit meanwhile."""
-        if isinstance(self._lock, CatalogCommits):
+        if isinstance(self._lock, CatalogCommits) and self._lock.owns_snapshots:
             raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
         return self.maintenance().rollback_to(snapshot=snapshot, tag=tag, timestamp_ms=timestamp_ms)
 
-    def analyze(self, columns: Sequence[str] = ()) -> Statistics | None:
-        """Collect statistics of the table, and of `columns`, for planners of queries."""
-        return self.maintenance().analyze(columns)
+    def analyze(self, columns: Sequence[str] = (), *, progress: OnProgress = no_progress) -> Statistics | None:
+        """Collect statistics of the table, and of `columns`, for planners of queries. `progress` is in rows."""
+        return self.maintenance().analyze(columns, progress)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -338,7 +393,7 @@ class Table:
             committer.abort(messages)
             raise
         if made:
-            self.maintenance().after_commit()
+            self.maintenance().after_commit(batch=True)
         return made
 
     # -- compacting ---------------------------------------------------------------------------------------------------
@@ -350,20 +405,23 @@ class Table:
         *,
         order_by: Sequence[str] = (),
         strategy: str = "order",
+        progress: OnProgress = no_progress,
     ) -> Snapshot | None:
         """Compact now, whatever `write-only` says; the snapshot, or None if there was nothing to do.
 
         Without `full`, only what the table's options say is due. `order_by` sorts an append table without buckets by
-        these columns, by `strategy` order, zorder or hilbert. Raises `Conflict` if others always were faster.
+        these columns, by `strategy` order, zorder or hilbert. `progress` is in rows.
+        Raises `Conflict` if others always were faster.
         """
-        made = compact_table(
+        made, _ = compact_table(
             self.context,
             self._compact_planner(),
             self.new_commit,
             full=full,
             partitions=partitions,
-            order=SortOrder(tuple(order_by), strategy) if order_by else None,
+            order=_sort_order(order_by, strategy),
             clock=self._clock,
+            progress=progress,
         )
         if made is not None:
             self.maintenance().after_commit(dedicated=True)
@@ -381,7 +439,7 @@ class Table:
 
         Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
         """
-        order = SortOrder(tuple(order_by), strategy) if order_by else None
+        order = _sort_order(order_by, strategy)
         return self._compact_planner().plan(full=full, partitions=partitions, order=order)
 
     def run_compaction(self, task: CompactTask) -> CommitMessage:
@@ -391,19 +449,38 @@ class Table:
     def _compact_planner(self) -> CompactPlanner:
         return CompactPlanner(self.context, self.snapshots, self.manifests, self._clock)
 
-    def rescale(self, buckets: int, partition: Mapping[str, Any] | None = None) -> Table:
+    def rescale(
+        self, buckets: int, partition: Mapping[str, Any] | None = None, *, progress: OnProgress = no_progress
+    ) -> Table:
         """Give the table `buckets` buckets, and rewrite what is there: all, or one partition; the table under it.
 
-        Partitions that are not rewritten cannot be written to until they are.
+        Partitions that are not rewritten cannot be written to until they are. `progress` is in rows.
         """
-        if self.options.bucket <= 0 or buckets <= 0:
+        if self.options.bucket <= 0 or whole_number(buckets, "buckets") <= 0:
             raise InvalidRequest(
                 f"only tables with a fixed number of buckets can be rescaled, to a positive number: {self.name} has "
                 f"'bucket' = {self.options.bucket}, asked for {buckets}"
             )
         changed = self if self.options.bucket == buckets else self.alter([SetOption("bucket", str(buckets))])
-        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock)
+        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock, progress)
         return changed
+
+
+def _reopened(
+    io: FileIO,
+    root: str,
+    name: str,
+    branch: str,
+    options: dict[str, str],
+    lock: CommitLock | None,
+    clock: Clock,
+    ids: IdSource,
+) -> Table:
+    return Table(io, root, name=name, branch=branch, options=options, lock=lock, clock=clock, ids=ids)
+
+
+def _sort_order(columns: Sequence[str], strategy: str) -> SortOrder | None:
+    return SortOrder(name_list(columns, "order_by"), strategy) if columns else None
 
 
 def _rows(reader: SplitReader, plan: Plan, limit: int | None) -> Iterator[pa.RecordBatch]:

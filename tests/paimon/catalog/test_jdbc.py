@@ -40,8 +40,8 @@ COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
 @contextlib.contextmanager
 def _postgresql() -> Iterator[str]:
-    """The URI of a fresh server. Skips where there is no server to start, or no psycopg."""
-    pytest.importorskip("psycopg", reason="needs the package psycopg")
+    """The URI of a fresh server. Skips where there is no server to start, or no pg8000."""
+    pytest.importorskip("pg8000", reason="needs the package pg8000")
     found = shutil.which("initdb") or next((str(p) for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")), None)
     if found is None:
         pytest.skip("no PostgreSQL is installed here")
@@ -256,6 +256,9 @@ def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(op
         ("jdbc:sqlite::memory:", InvalidRequest, "name a file"),
         ("jdbc:oracle:thin:@x", UnsupportedOperation, "jdbc:postgresql"),
         ("jdbc:sqlite:/no/such/folder/catalog.db", Unavailable, "/no/such/folder"),
+        ("jdbc:postgresql://host/db?currentSchema=x", UnsupportedOperation, "'currentSchema'"),
+        ("jdbc:postgresql://host/db?sslmode=maybe", InvalidRequest, "sslmode 'maybe'"),
+        ("jdbc:postgresql://127.0.0.1:1/db", Unavailable, "127.0.0.1/db"),
     ],
 )
 def test_a_catalog_that_cannot_be_opened_says_why(tmp_path: Path, uri: str, error: type, says: str) -> None:

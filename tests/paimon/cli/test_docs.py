@@ -1,4 +1,4 @@
-"""The examples of docs/paimon.md run as they stand, in their order, and print what the page says."""
+"""The examples of docs/paimon.md and docs/merge-engines.md run as they stand, and print what the pages say."""
 
 from __future__ import annotations
 
@@ -27,16 +27,26 @@ def test_the_examples_run(tmp_path: Path) -> None:
     printed = _run([sys.executable, "-c", "\n".join(_blocks("python"))], tmp_path)
     for line in (
         "['orders', 'visits']",
+        "there is no column 'amuont'; columns are id, customer, item, amount; did you mean 'amount'?",
         "['-U', '+U']",
         "[{'item': 'rum', 'amount': 10.0}]",
         "{'order': 99, 'item': None, 'amount': None}",
         "{'id': 2, 'what': 'tea', 'note': None}",
     ):
         assert line in printed, printed
-    assert re.search(r"^2$", printed, re.MULTILINE), printed
+    for line in ("4", "5 3"):
+        assert re.search(f"^{line}$", printed, re.MULTILINE), printed
     commands = [line for block in _blocks("sh") for line in block.splitlines()]
-    assert len(commands) == 8
+    assert len(commands) == 9
     outputs = [_run([sys.executable, "-m", *shlex.split(line)], tmp_path) for line in commands]
-    assert "primary-key table" in outputs[0]
-    assert outputs[1].startswith("id,customer,what,amount,note\n")
-    assert "sales.orders has 2 buckets" in outputs[6]
+    assert outputs[0].splitlines() == ["sales.orders", "sales.visits"]
+    assert "primary-key table" in outputs[1]
+    assert outputs[2].startswith("id,customer,what,amount,note\n")
+    assert "sales.orders has 2 buckets" in outputs[7]
+
+
+def test_the_example_of_merge_engines_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "merge-engines.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    promised = [line.removeprefix("# ") for line in program.splitlines() if line.startswith("# [")]
+    assert _run([sys.executable, "-c", program], tmp_path).splitlines() == promised

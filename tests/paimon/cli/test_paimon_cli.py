@@ -137,11 +137,11 @@ def test_orphans_are_listed_and_deleted_only_when_asked(orders: Table, typed) ->
     orphan.write_bytes(b"x" * 2048)
     os.utime(orphan, (1, 1))
     code, out, _ = typed("orphans", "db.orders")
-    assert (code, out) == (0, f"{orphan}\nfound 1 file of 2.0 KB that nothing refers to; --delete deletes them\n")
+    assert (code, out) == (0, f"{orphan}\nfound 1 file of 2.0 KiB that nothing refers to; --delete deletes them\n")
     assert orphan.exists()
     assert typed("orphans", "db.orders", "--delete", "--older-than", "2 d")[1].splitlines()[-1].startswith("deleted 1")
     assert not orphan.exists()
-    assert typed("orphans", "db.orders")[1] == "found 0 files of 0 bytes that nothing refers to\n"
+    assert typed("orphans", "db.orders")[1] == "found 0 files of 0 B that nothing refers to\n"
 
 
 def test_catalogs_are_chosen_by_their_options(tmp_path: Path, orders: Table, typed) -> None:
@@ -149,7 +149,7 @@ def test_catalogs_are_chosen_by_their_options(tmp_path: Path, orders: Table, typ
     code, _, err = typed("describe", "db.orders", *jdbc)
     assert (code, "no table 'db.orders' in SQLite" in err) == (1, True)
     code, _, err = typed("describe", "db.orders", "-o", "metastore=hive")
-    assert (code, "metastore 'hive' is not supported" in err) == (1, True)
+    assert (code, "a Hive catalog needs option 'uri'" in err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +165,11 @@ def test_catalogs_are_chosen_by_their_options(tmp_path: Path, orders: Table, typ
         (["expire", "db.orders", "--older-than", "soon"], "is not a duration"),
         (["describe", "db.orders", "-o", "nonsense"], "is not KEY=VALUE"),
         (["rescale", "db.orders", "0"], "to a positive number"),
+        (["read", "db.orders", "-c", "amuont"], "did you mean 'amount'?"),
+        (["read", "db.orders", "--set", "scan.snapshotid=1"], "did you mean 'scan.snapshot-id'?"),
+        (["expire", "db.orders", "--retain-max", "0"], "retain_max must be at least 1"),
+        (["expire", "db.orders", "--partitions"], "'partition.expiration-time' is not set"),
+        (["compact", "db.orders", "--order-by", "id"], "only append tables"),
     ],
 )
 def test_mistakes_are_told_in_one_line(orders: Table, typed, words: list[str], says: str) -> None:
@@ -176,6 +181,48 @@ def test_without_a_catalog_the_user_is_told_how_to_name_one(monkeypatch: pytest.
     monkeypatch.delenv("FOREBAY_PAIMON_WAREHOUSE")
     code, _, err = typed("describe", "db.orders")
     assert (code, "in which catalog" in err) == (1, True)
+
+
+def test_each_action_says_in_json_what_it_found_or_did(orders: Table, typed) -> None:
+    def told(*words: str) -> dict[str, object]:
+        code, out, err = typed(*words, "--json")
+        assert (code, err, out.count("\n")) == (0, "", 1)
+        return json.loads(out)
+
+    described = told("describe", "db.orders")
+    assert (described["primary_key"], described["records"], described["snapshot"]) == (["day", "id"], 6, 3)
+    assert described["columns"][2] == {"name": "amount", "type": "DECIMAL(10, 2)", "comment": None}  # type: ignore[index]
+    assert told("describe") == {"tables": ["db.orders"]}
+    assert told("compact", "db.orders", "--full") == {"snapshot": 4, "files_before": 6, "files_after": 2}
+    assert told("compact", "db.orders") == {"snapshot": None, "files_before": 0, "files_after": 0}
+    expired = told("expire", "db.orders", "--retain-min", "1", "--retain-max", "1", "--older-than", "0 s")
+    assert (expired["snapshots"], expired["data_files"], expired["left"]) == (3, 6, [4, 4])
+    assert told("rescale", "db.orders", "2") == {"buckets": 2, "rewritten": 2}
+    assert told("orphans", "db.orders") == {"files": [], "bytes": 0, "deleted": False}
+    assert typed("read", "db.orders", "-c", "id", "--where", "day = tue", "--json")[1] == '{"id": 10}\n'
+
+
+def test_expire_takes_partitions_and_tags_along(orders: Table, typed) -> None:
+    orders.create_tag("short", 1, retained_ms=0)
+    told = json.loads(typed("expire", "db.orders", "--json")[1])
+    assert (told["tags"], told["partitions"]) == (["short"], [])
+    settings = ("--set", "partition.expiration-strategy=update-time")
+    code, out, _ = typed("expire", "db.orders", "--partitions", "0 s", *settings)
+    assert (code, out.splitlines()[1]) == (0, "expired 2 partitions")
+    assert rows_of(orders) == []
+
+
+def test_describe_without_a_table_lists_what_there_is(orders: Table, typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert typed("describe") == (0, "db.orders\n", "")
+    monkeypatch.delenv("FOREBAY_PAIMON_WAREHOUSE")
+    assert "say -w WAREHOUSE to list all" in typed("describe")[2]
+
+
+@pytest.mark.parametrize("action", ["describe", "read", "snapshots", "compact", "expire", "rescale", "orphans"])
+def test_the_help_of_each_action_has_an_example(capsys: pytest.CaptureFixture[str], action: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["paimon", action, "--help"])
+    assert f"  forebay paimon {action} -w /lake " in capsys.readouterr().out
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,6 +192,55 @@ def test_a_committer_that_slept_while_its_snapshot_id_came_and_went_does_not_com
     assert table.files() == ["late", *(f"x{i}" for i in range(6))]
 
 
+@pytest.mark.parametrize("lost_response", [False, True])
+def test_a_committer_that_slept_until_one_later_snapshot_was_left_follows_on_it(
+    table: Table, lost_response: bool
+) -> None:
+    """Its id is free again, and the only later snapshot seems to follow on it."""
+    other = table.commit("fast")
+    other.commit([append("x0")])
+    asleep = iter([True])
+
+    class Sleepy(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            if next(asleep, False):
+                other.commit([append("x1")])
+                other.commit([append("x2")])
+                for old in (1, 2):
+                    table.snapshots.delete(old)
+                table.snapshots.write_earliest_hint(3)
+            return super().create(path, data)
+
+    io = Sleepy(FAST)
+    if lost_response:
+        io.fail_at("create", "snapshot-2", after=True)
+    (made,) = table.commit("slow", io, ManualClock()).commit([append("late")])
+    assert made.id == 4
+    assert table.snapshots.ids() == [3, 4]
+    assert table.files() == ["late", "x0", "x1", "x2"]
+
+
+def test_a_commit_that_others_followed_on_before_it_expired_is_not_repeated(table: Table) -> None:
+    """The answer to the creation is lost; meanwhile a commit follows, and all before that expires."""
+    other = table.commit("fast")
+    other.commit([append("x0")])
+
+    class Sleepy(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            first = not self.inner.exists(path)
+            made = super().create(path, data)
+            if first:
+                other.commit([append("x1")])
+                table.snapshots.delete(1)
+                table.snapshots.write_earliest_hint(2)
+            return made
+
+    (made,) = table.commit("slow", Sleepy(FAST), ManualClock()).commit([append("late")])
+    assert made.id == 2
+    assert table.snapshots.ids() == [2, 3]
+    assert table.files() == ["late", "x0", "x1"]
+
+
 class _ThreadLock:
     """A lock that says how often it was held."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, ForebayError
+from forebay.base.errors import Conflict, ForebayError, NotFound
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.io.failing import FailingFileIO
@@ -88,6 +88,28 @@ def test_a_writer_gives_its_compaction_up_when_another_was_faster(
     writing.write([{"id": 5, "v": 50}])
     assert rows_of(table) == sorted([(i, 50 if i == 5 else 2) for i in range(10)], key=repr)
     assert orphans(table) == set()
+
+
+def test_a_writer_gives_its_compaction_up_when_its_files_have_even_expired(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    options = {"write-only": "false", "num-sorted-run.compaction-trigger": "2"}
+    with table.with_options(options).new_write() as writer:
+        writer.write([{"id": 5, "v": 50}])
+        table.compact(full=True)
+        table.expire_snapshots(1, 1)
+        messages = writer.prepare_commit()
+    assert all(m.compact.is_empty for m in messages)
+    table.new_commit().commit(messages)
+    assert rows_of(table) == sorted([(i, 50 if i == 5 else 2) for i in range(10)], key=repr)
+    assert orphans(table) == set()
+
+
+def test_a_write_says_so_if_a_file_that_it_compacts_is_missing(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    options = {"write-only": "false", "num-sorted-run.compaction-trigger": "2"}
+    Path(table.paths.root, "bucket-0", live_files(table)[0].file_name).unlink()
+    with pytest.raises(NotFound, match="data-"):
+        table.with_options(options).write([{"id": 5, "v": 50}])
 
 
 def test_a_compaction_that_always_loses_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,14 @@ from forebay.paimon.compact.rewrite import MergeTreeRewriter
 from forebay.paimon.compact.tasks import run_task
 from forebay.paimon.compact.tree import TreePolicy
 from forebay.paimon.compact.universal import CompactUnit
+from forebay.paimon.files.writer import RollingWriter
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
 from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES, changelog
-from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, rows_of
+from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, live_files, new_catalog, rows_of
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -205,14 +207,37 @@ def test_a_compaction_that_fails_leaves_no_files(catalog: FileSystemCatalog, mon
     (task,) = table.plan_compaction(full=True)
     real = MergeTreeRewriter.batches
 
-    def broken(self: MergeTreeRewriter, files: list[DataFileMeta]) -> Any:
-        yield from real(self, files)
+    def broken(self: MergeTreeRewriter, files: list[DataFileMeta], *more: Any) -> Any:
+        yield from real(self, files, *more)
         raise StorageFailure("the disk is gone")
 
     monkeypatch.setattr(MergeTreeRewriter, "batches", broken)
     with pytest.raises(StorageFailure, match="the disk is gone"):
         table.run_compaction(task)
     assert data_files_on_disk(table) == there
+
+
+@pytest.mark.parametrize("options", [{}, {"changelog-producer": "full-compaction"}, {"changelog-producer": "lookup"}])
+def test_a_compaction_that_fails_closes_the_files_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    io = TrackedIO()
+    catalog = FileSystemCatalog(io, str(tmp_path / "lake"))
+    catalog.create_database("db")
+    table = one_bucket(catalog, **options)
+    for start in range(3):
+        write(table, *range(start, 9000, 3))
+
+    def failing(*_: Any) -> None:
+        assert io.open_inputs > 0
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RollingWriter, "write", failing)
+    monkeypatch.setattr(MergeSpec, "part_bytes", lambda *_: 1)  # parts of 1,024 rows: no file is read at once
+    with pytest.raises(ZeroDivisionError) as failure:  # its traceback keeps what was being read
+        table.compact(full=True)
+    assert failure.value is not None
+    assert io.open_inputs == 0
 
 
 def test_a_write_whose_compaction_fails_leaves_no_files(

@@ -137,6 +137,26 @@ def test_a_text_that_is_no_number_is_an_error_that_says_so() -> None:
         cast(["12a"], TEXT, INT)
 
 
+def test_a_text_with_more_digits_than_the_timestamp_loses_them() -> None:
+    texts = ["2024-02-29 12:34:56.789123456", "1969-12-31 23:59:59.999999999", "0001-01-01 00:00:00", None]
+    seconds = [datetime.datetime(2024, 2, 29, 12, 34, 56), datetime.datetime(1969, 12, 31, 23, 59, 59)]
+    assert cast(texts, TEXT, types.timestamp(0)) == [*seconds, datetime.datetime(1, 1, 1), None]
+    millis = [seconds[0].replace(microsecond=789_000), seconds[1].replace(microsecond=999_000)]
+    assert cast(texts[:2], TEXT, types.timestamp(3)) == millis
+
+
+def test_a_moment_beyond_the_reach_of_nanoseconds_is_an_error_not_another_moment() -> None:
+    cases: list[tuple[list[Any], DataType]] = [([10**11], LONG), ([datetime.date(1, 1, 1)], types.date())]
+    for values, source in cases:
+        assert cast(values, source, types.timestamp(6))
+        with pytest.raises(InvalidRequest, match=r"TIMESTAMP\(9\)"):
+            cast(values, source, types.timestamp(9))
+
+
+def test_a_decimal_becomes_the_nearest_double() -> None:
+    assert cast([Decimal("-2.5500"), Decimal("1.2550")], types.decimal(20, 4), DOUBLE) == [-2.55, 1.255]
+
+
 def test_a_change_without_a_cast_is_refused_by_both_types() -> None:
     assert not is_castable(types.date(), INT)
     with pytest.raises(UnsupportedOperation, match="DATE cannot be read as INT"):

@@ -28,7 +28,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory
-from tests.paimon.lake import ALL_TYPES, all_types_rows
+from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows
 
 IO = LocalFileIO(sync=False)
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -79,13 +79,43 @@ def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, monkeypatch: 
     assert read_groups == []  # within the bounds of some, but in none
 
 
-def test_a_row_group_that_is_too_large_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_group_that_is_too_large_is_read_in_parts(tmp_path: Path) -> None:
     meta, path = written(tmp_path, SCHEMA, ROWS)
-    monkeypatch.setattr(reader_module, "GROUP_BYTES_MAX", 20_000)
     reader = DataFileReader(IO, lambda _: SCHEMA, SCHEMA.fields)
-    batches = list(reader.read(meta, path, np.array([1, 4000])))
+    batches = list(reader.read(meta, path, np.array([1, 4000]), 20_000))
     assert len(batches) > 1
     assert pa.Table.from_batches(batches)["id"].to_pylist() == [i for i in range(5000) if i not in (1, 4000)]
+
+
+def test_parts_are_as_large_as_the_caller_wants(tmp_path: Path) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "60 kb"})
+    reader = DataFileReader(IO, lambda _: SCHEMA, SCHEMA.fields)
+    whole, parts = list(reader.read(meta, path)), list(reader.read(meta, path, part_bytes=30_000))
+    assert pq.read_metadata(path).num_row_groups == len(whole) < len(parts)
+    assert max(b.num_rows for b in parts) < 1500
+    assert pa.Table.from_batches(parts).equals(pa.Table.from_batches(whole))
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 30_000])
+def test_a_file_is_closed_when_no_more_of_it_is_wanted(tmp_path: Path, part_bytes: int) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "60 kb"})
+    io = TrackedIO()
+    reader = DataFileReader(io, lambda _: SCHEMA, SCHEMA.fields)
+    reading = reader.read(meta, path, part_bytes=part_bytes)
+    next(reading)
+    assert io.open_inputs == 1
+    reading.close()
+    assert io.open_inputs == 0
+    assert sum(batch.num_rows for batch in reader.read(meta, path, part_bytes=part_bytes)) == 5000
+    assert io.open_inputs == 0
+
+
+def test_a_file_of_one_row_group_is_closed_before_its_rows_are_used(tmp_path: Path) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS)
+    io = TrackedIO()
+    reading = DataFileReader(io, lambda _: SCHEMA, SCHEMA.fields).read(meta, path)
+    assert next(reading).num_rows == 5000
+    assert (len(io.inputs), io.open_inputs) == (1, 0)
 
 
 def test_key_columns_of_thin_files_are_made_of_the_tables_columns(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from forebay.paimon.format.stats import ColumnStats, unpack_stats
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory
+from tests.codec.test_empty_offsets import one_null
 
 IO = LocalFileIO(sync=False)
 COLUMNS = pa.schema([("id", pa.int64()), ("text", pa.string()), ("x", pa.float64())])
@@ -192,6 +193,15 @@ def test_aborting_deletes_every_file(tmp_path: Path) -> None:
     assert list((tmp_path / "bucket-0").iterdir()) != []
     writer.abort()
     assert list((tmp_path / "bucket-0").iterdir()) == []
+
+
+def test_lists_without_offsets_are_written_as_they_are_meant(tmp_path: Path) -> None:
+    batch = one_null(pa.list_(pa.list_(pa.int32())))  # its size in bytes cannot be asked for: the process would die
+    writer = writer_for(tmp_path, new_schema(batch.schema), {})
+    writer.write(batch)
+    (meta,) = writer.close()
+    found = pq.read_table(tmp_path / "bucket-0" / meta.file_name)
+    assert found.to_pylist() == [{"id": 7, "c": None}]
 
 
 def test_unknown_compressions_and_statistics_modes_are_refused_by_name(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ APPEND: dict[str, dict[str, Any]] = {
     "no stats": {"options": {"metadata.stats-mode": "none"}},
     "counts": {"options": {"metadata.stats-mode": "counts"}},
     "sparse stats": {"options": {"metadata.stats-dense-store": "false"}},
+    "no dictionaries": {"options": {"parquet.enable.dictionary": "false"}},
     **{c: {"options": {"file.compression": c}} for c in ("gzip", "snappy", "lz4", "none")},
 }
 KEYED: dict[str, dict[str, Any]] = {
@@ -33,6 +34,10 @@ KEYED: dict[str, dict[str, Any]] = {
     "one bucket": {"primary_keys": ["id"], "options": {"bucket": "1", "metadata.stats-mode": "none"}},
     "thin": {"primary_keys": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
     "dynamic": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+    "keyed, plain": {
+        "primary_keys": ["id"],
+        "options": {"bucket": "2", "parquet.enable.dictionary": "false"},
+    },
     "wide key": {"primary_keys": ["text", "id", "d38_6", "ts9"], "options": {"bucket": "3"}},
 }
 KINDS = APPEND | KEYED

@@ -15,9 +15,19 @@ import pytest
 
 from forebay.metadata import types
 from forebay.paimon.format.arrow import arrow_schema
+from forebay.paimon.format.types_json import format_type
+from forebay.paimon.store.schema_changes import (
+    AddColumn,
+    DropColumn,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
+    UpdateColumnType,
+)
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
+from tests.paimon.histories import ENGINES, Life
 from tests.paimon.lake import new_catalog
 
 pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
@@ -124,3 +134,86 @@ def test_both_read_the_same_after_every_step(tmp_path: Path, java_table: JavaTab
     rows = history.rows()
     if name in ("deduplicate", "input", "lookup", "full-compaction", "vectors", "dynamic", "dynamic vectors"):
         assert rows == history.expected(), done
+
+
+# ---- lives with everything that happens to tables -------------------------------------------------------------------
+
+
+class SharedLife(Life):
+    """A life in which Java does the half of everything."""
+
+    java: JavaTable
+
+    def _is_javas(self) -> bool:
+        return self.dice.random() < 0.5
+
+    def put(self, data: pa.Table, kinds: list[str]) -> None:
+        if self._is_javas():
+            self.done[-1] += " by Java"
+            self.java.write(self.table.schema, data, kinds, wait_compaction=True)
+        else:
+            super().put(data, kinds)
+
+    def compact(self) -> None:
+        if self._is_javas():
+            self.done[-1] += " by Java"
+            self.java.ask("compact", full=self.dice.random() < 0.5)
+        else:
+            super().compact()
+
+    def expire(self) -> None:
+        if self._is_javas():
+            self.done[-1] += " by Java"
+            self.java.ask("expire", retain=self.dice.randint(1, 4))
+        else:
+            super().expire()
+
+    def roll_back(self, snapshot: int) -> None:
+        if self._is_javas():
+            self.done[-1] += " by Java"
+            self.java.ask("rollback", snapshot=snapshot)
+        else:
+            super().roll_back(snapshot)
+
+    def change(self) -> None:
+        if self._is_javas():
+            self.done[-1] += " by Java"
+            self.java.ask("alter", changes=[_for_java(self.schema_change())])
+        else:
+            super().change()
+
+    def check(self) -> None:
+        super().check()
+        schema = self.table.schema
+        assert sorted_rows(schema, self.table.read().read_all()) == self.java.rows(), self.done
+
+
+def _for_java(change: SchemaChange) -> list[Any]:
+    match change:
+        case AddColumn(path=path):
+            return ["add", "/".join(path), "INT"]
+        case RenameColumn(path=path, new_name=name):
+            return ["rename", "/".join(path), name]
+        case DropColumn(path=path):
+            return ["drop", "/".join(path)]
+        case UpdateColumnType(path=path, type=t):
+            return ["type", "/".join(path), format_type(t)]
+        case MoveColumn(name=name):
+            return ["first", name]
+    raise AssertionError(change)
+
+
+@pytest.mark.parametrize("seed", range(_SEEDS))
+@pytest.mark.parametrize("producer", ["none", "lookup"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_table_that_both_look_after_equals_its_model(
+    tmp_path: Path, java_table: JavaTableOf, engine: str, producer: str, seed: int
+) -> None:
+    dice = random.Random(f"{engine} {producer} {seed} with Java")
+    options = {"changelog-producer": producer, "bucket": dice.choice(["1", "2", "-1"])}
+    catalog = new_catalog(tmp_path)
+    life = SharedLife(catalog, engine, options, dice)
+    life.java = java_table(catalog, "db.t")
+    for _ in range(_STEPS):
+        life.step()
+        life.check()

@@ -218,3 +218,20 @@ def test_the_same_seed_fails_at_the_same_operations(tmp_path: Path) -> None:
     assert outcome(1) == outcome(1)
     assert outcome(1) != outcome(2)
     assert False in outcome(1)
+
+
+def test_a_file_that_need_not_be_durable_is_written_all_the_same(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    io.write(f"{root}/a/hint", b"1", durable=False)
+    io.write(f"{root}/a/hint", b"2", durable=False)
+    assert io.read(f"{root}/a/hint") == b"2"
+    assert _names(io, f"{root}/a") == ["hint"]
+
+
+def test_only_durable_files_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("forebay.paimon.io.local.os.fsync", synced.append)
+    LocalFileIO().write(f"{tmp_path}/hint", b"1", durable=False)
+    assert synced == []
+    LocalFileIO().write(f"{tmp_path}/file", b"1")
+    assert len(synced) == 2, "the file, and the directory with its name"

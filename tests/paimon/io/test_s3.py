@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
 from tests.paimon.commit.tables import SCHEMA, append, compact, data_file
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3 'moto[s3,server]'")
@@ -103,3 +105,51 @@ def test_without_conditional_writes_a_commit_is_refused(options: Mapping[str, st
     assert not plain.supports_atomic_create
     with pytest.raises(UnsupportedOperation, match="catalog with a lock"):
         SchemaManager(plain, PathFactory("s3://lake/db.db/u")).create(SCHEMA)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("guarded_by", ["conditional writes", "a lock"])
+def test_committers_that_are_at_work_at_once_are_all_seen(options: Mapping[str, str], guarded_by: str) -> None:
+    """What is acknowledged is visible, and once; on a store without conditional writes under a lock."""
+    conditional = guarded_by == "conditional writes"
+    root = f"s3://lake/races.db/{conditional}"
+    lock = None if conditional else ThreadLock()
+    schema = SCHEMA.with_options({**SCHEMA.options, "commit.max-retries": "200"})
+    paths = PathFactory.of(root, schema)
+
+    def store() -> FileIO:
+        return open_file_io(root, {**options, "s3.conditional-put": str(conditional).lower()})
+
+    SchemaManager(store(), paths, lock).create(schema)
+    acknowledged: list[str] = []
+
+    def commit(worker: int) -> None:
+        committer = FileStoreCommit(store(), paths, schema, f"user{worker}", lock=lock)
+        for i in range(8):
+            committer.commit([append(f"w{worker}-{i}")], identifier=i)
+            acknowledged.append(f"w{worker}-{i}")
+
+    threads = [threading.Thread(target=commit, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(acknowledged) == [f"w{worker}-{i}" for worker in range(3) for i in range(8)]
+    snapshots = SnapshotManager(store(), paths)
+    assert snapshots.ids() == list(range(1, 25))
+    latest = snapshots.latest()
+    assert latest is not None
+    live = ManifestStore(store(), paths, schema).live_files(latest)
+    assert sorted(e.file.file_name for e in live) == sorted(acknowledged)
+
+
+class ThreadLock:
+    """A commit lock for the threads of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with self._lock:
+            yield

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest
 from tests.paimon.maintain.lakes import make_table, rows
 
 ZONE = {"sink.process-time-zone": "UTC", "tag.automatic-creation": "process-time", "write-only": "false"}
@@ -70,9 +70,55 @@ def test_watermarks_decide_if_wanted_and_gaps_are_filled_if_wanted(tmp_path: Pat
         assert len(rows(table, tag="1970-01-01 00")) == 1
 
 
+def test_a_batch_moves_the_tag_of_its_day_and_old_days_go(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    options = {**ZONE, "tag.automatic-creation": "batch", "tag.num-retained-max": "2"}
+    table = make_table(tmp_path / "t", {**options, "num-sorted-run.compaction-trigger": "100"}, clock=clock)
+    for i in range(6):
+        table.write([{"id": i}])
+        clock.advance(12 * 3600)
+    assert {tag.name: tag.snapshot.id for tag in table.tags.tags()} == {
+        "batch-write-2024-03-12": 5,
+        "batch-write-2024-03-13": 6,
+    }
+    assert len(rows(table, tag="batch-write-2024-03-12")) == 5
+
+
+def test_a_batch_tag_may_have_a_name_of_its_own_and_streams_make_none(tmp_path: Path) -> None:
+    options = {**ZONE, "tag.automatic-creation": "batch", "tag.batch.customized-name": "newest"}
+    table = make_table(tmp_path / "t", {**options, "num-sorted-run.compaction-trigger": "100"})
+    with table.new_write() as writer:
+        writer.write([{"id": 1}])
+        table.new_commit("stream").commit(writer.prepare_commit())
+    table.maintenance().after_commit()
+    assert table.tags.names() == []
+    for i in range(2):
+        table.write([{"id": i}])
+    assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("newest", 3)]
+
+
+def test_changes_up_to_an_automatic_tag_are_those_since_the_one_before(tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    options = {**ZONE, "tag.creation-period": "hourly", "num-sorted-run.compaction-trigger": "100"}
+    table = make_table(tmp_path / "t", options, clock=clock)
+    for i in range(6):
+        table.write([{"id": i}])
+        clock.advance(1800)
+    table.create_tag("mine")
+
+    def changed(name: str) -> list[int]:
+        return [r[0] for r in rows(table.with_options({"incremental-to-auto-tag": name}))]
+
+    # Tags are of snapshots 1 (21 h), 2 (22 h), 4 (23 h) and 6 (0 h); a snapshot's row has the number before its own.
+    assert changed("2024-03-10 22") == [1]
+    assert changed("2024-03-10 23") == [2, 3]
+    assert changed("2024-03-10 21") == [], "there is none before the first"
+    assert changed("2024-03-11 07") == [], "this tag is to come"
+    with pytest.raises(InvalidRequest, match=r"'mine', which is no name of an automatic tag.*'2024-01-31 11'"):
+        changed("mine")
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOperation, match="batch"):
-        make_table(tmp_path / "a", {"tag.automatic-creation": "batch"}).maintenance().create_auto_tags()
     options = {"tag.automatic-creation": "process-time", "tag.creation-delay": "2 d"}
     with pytest.raises(InvalidRequest, match="shorter than a period"):
         make_table(tmp_path / "b", options).maintenance().create_auto_tags()

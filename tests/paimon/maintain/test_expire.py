@@ -82,7 +82,7 @@ def test_no_more_go_at_once_than_the_limit(tmp_path: Path) -> None:
 def test_the_least_must_not_be_above_the_most(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="at least 1"):
         filled(tmp_path / "t", 1).expire_snapshots(retain_min=0)
-    with pytest.raises(InvalidRequest, match="5 to 3"):
+    with pytest.raises(InvalidRequest, match=r"at least 5 .* at most 3"):
         open_table(tmp_path / "t").expire_snapshots(retain_min=5, retain_max=3)
 
 

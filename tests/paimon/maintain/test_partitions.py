@@ -128,3 +128,25 @@ def test_a_commit_stands_though_the_upkeep_behind_it_fails(tmp_path: Path, caplo
     assert table.write([{"id": 2}]) is not None
     assert "upkeep" in caplog.text
     assert rows(open_table(tmp_path / "t")) == [(1, None), (2, None)]
+
+
+def test_writers_look_for_old_partitions_once_in_an_interval(tmp_path: Path) -> None:
+    clock = clock_at(LOCAL_NOON)
+    old, new = LOCAL_NOON.date() - datetime.timedelta(days=30), LOCAL_NOON.date()
+    options = {"partition.expiration-time": "7 d", "write-only": "false"}
+    table = daily(tmp_path / "t", clock, **options)
+
+    def days_after_write() -> set[Any]:
+        table.write([{"dt": old, "id": 1}, {"dt": new, "id": 2}])
+        return {row[0] for row in rows(table)}
+
+    assert days_after_write() == {old, new}, "the interval of an hour has only begun"
+    clock.advance(3600)
+    assert days_after_write() == {new}
+    assert days_after_write() == {old, new}
+    each_time = open_table(tmp_path / "t", clock=clock, **{"partition.expiration-check-interval": "0 s"})
+    each_time.write([{"dt": old, "id": 1}])
+    assert {row[0] for row in rows(table)} == {new}
+    at_the_end = open_table(tmp_path / "t", clock=clock, **{"end-input.check-partition-expire": "true"})
+    at_the_end.write([{"dt": old, "id": 1}])
+    assert {row[0] for row in rows(table)} == {new}

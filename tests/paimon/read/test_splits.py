@@ -15,6 +15,7 @@ from forebay.metadata.predicate import col
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
 from forebay.paimon.format.schema import DataField
+from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.read.splits import SplitRules, append_splits, merge_tree_splits, pack_in_order
 from tests.paimon.lake import new_catalog
@@ -96,7 +97,30 @@ def test_splits_are_small_values_that_other_workers_read(tmp_path: Path, keyed: 
     table = new_catalog(tmp_path).create_table("db.t", columns, **options)
     table.write([{"id": 1, "s": "a"}])
     (split,) = table.scan(col("id") == 1).splits
+    sent = pickle.dumps(split)
+    assert len(sent) < 300
+    elsewhere, received = pickle.loads(pickle.dumps(table.context)), pickle.loads(sent)
+    assert [b.to_pylist() for b in SplitReader(elsewhere).read(received)] == [[{"id": 1, "s": "a"}]]
+    assert pickle.dumps(received) == sent
+    assert received.files[0].value_stats == EMPTY_STATS, "planners need statistics, readers do not"
+    assert replace(received, files=split.files) == split
+    assert [f.file_name for f in received.files] == [f.file_name for f in split.files]
+
+
+def test_a_split_of_many_files_still_travels_in_less_than_a_kilobyte(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", pa.schema([("id", pa.int64()), ("s", pa.string())]))
+    for i in range(20):
+        table.with_options({"write-only": "true"}).write([{"id": i, "s": "a" * i}])
+    (split,) = table.scan().splits
+    assert (len(split.files), len(pickle.dumps(split)) < 1000) == (20, True)
+    received = pickle.loads(pickle.dumps(split))
+    assert [b.to_pylist() for b in table.split_reader().read(received)] == [
+        b.to_pylist() for b in table.split_reader().read(split)
+    ]
+
+
+def test_deletion_files_travel_with_their_split() -> None:
+    deletions = (None, DeletionFile("index/a", 1, 2, None), DeletionFile("index/b", 3, 4, 5))
+    files = tuple(file(i, i) for i in range(3))
+    split = DataSplit(7, b"p", 1, 2, files, False, True, files[:1], deletions)
     assert pickle.loads(pickle.dumps(split)) == split
-    assert len(pickle.dumps(split)) < 1200
-    elsewhere = pickle.loads(pickle.dumps(table.context))
-    assert [b.to_pylist() for b in SplitReader(elsewhere).read(split)] == [[{"id": 1, "s": "a"}]]

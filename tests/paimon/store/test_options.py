@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.paimon.options import MB, CoreOptions, Option
+from forebay.paimon.option_names import KNOWN, check_spelling
+from forebay.paimon.options import _NOT_BUILT, MB, CoreOptions, Option
 
 
 def test_options_have_paimons_defaults() -> None:
@@ -90,3 +91,22 @@ def test_changelogs_are_decoupled_only_if_they_live_longer() -> None:
     assert not CoreOptions().changelog_decoupled
     assert CoreOptions({"changelog.time-retained": "2 h"}).changelog_decoupled
     assert not CoreOptions({"changelog.time-retained": "30 min"}).changelog_decoupled
+
+
+def test_every_option_that_is_read_here_is_known_by_name() -> None:
+    declared = [v for v in vars(CoreOptions).values() if isinstance(v, Option)]
+    named = {key for option in declared for key in (option.key, *option.fallback)} | set(_NOT_BUILT)
+    assert named - KNOWN == set()
+    for name in sorted(named):
+        check_spelling(name)
+
+
+@pytest.mark.parametrize("name", ["bukket", "Bucket", "write_only", "snapshot.num-retained-min", "merge.engine"])
+def test_slips_are_told_from_options_of_others(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"there is no option '{name}'; did you mean"):
+        check_spelling(name)
+
+
+@pytest.mark.parametrize("name", ["owner", "provider", "comment", "fields.buket.stats-mode", "connector", "team.cost"])
+def test_options_of_others_are_no_slips(name: str) -> None:
+    check_spelling(name)

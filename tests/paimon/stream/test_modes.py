@@ -83,7 +83,8 @@ def test_a_stream_begins_where_its_mode_says(catalog: FileSystemCatalog, clock: 
 def test_a_stream_of_an_empty_table_waits_and_misses_nothing(
     catalog: FileSystemCatalog, clock: ManualClock, mode: str
 ) -> None:
-    options = {"scan.mode": mode, "scan.timestamp-millis": "1", "scan.snapshot-id": "1"}
+    needed = {"from-timestamp": {"scan.timestamp-millis": "1"}, "from-snapshot": {"scan.snapshot-id": "1"}}
+    options = {"scan.mode": mode, **needed.get(mode, {})}
     table = catalog.create_table("db.t", COLUMNS)
     assert streamed(table, options) == [100, 101]
 
@@ -162,6 +163,7 @@ def test_what_nobody_records_cannot_be_streamed(catalog: FileSystemCatalog) -> N
 
 BATCHES: dict[str, tuple[dict[str, str], list[int]]] = {
     "latest": ({"scan.mode": "latest"}, [1, 2, 3, 4]),
+    "latest-delta": ({"scan.mode": "latest-delta"}, [4]),
     "a snapshot": ({"scan.snapshot-id": "2"}, [1, 2]),
     "a snapshot in full": ({"scan.mode": "from-snapshot-full", "scan.snapshot-id": "2"}, [1, 2]),
     "a tag": ({"scan.tag-name": "two"}, [1, 2]),
@@ -191,6 +193,42 @@ def test_options_choose_what_a_batch_read_reads(catalog: FileSystemCatalog, cloc
     table.tags.create("four", table.snapshots.snapshot(4))
     assert rows_of(table.with_options(options), ["id"]) == [(i,) for i in wanted]
     assert rows_of(table.with_options(options), ["id"], col("id") > 2) == [(i,) for i in wanted if i > 2]
+
+
+def test_the_latest_delta_of_a_compaction_is_empty(upserted: Table) -> None:
+    assert upserted.snapshots.latest().commit_kind.value == "COMPACT"  # type: ignore[union-attr]
+    assert rows_of(upserted.with_options({"scan.mode": "latest-delta"})) == []
+    upserted.write([{"id": 77}])
+    assert rows_of(upserted.with_options({"scan.mode": "latest-delta"}), ["id"]) == [(77,)]
+    with pytest.raises(InvalidRequest, match="a stream cannot begin so"):
+        upserted.stream(scan_mode="latest-delta").poll()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"scan.mode": "latest-full", "scan.snapshot-id": "1"}, "'scan.snapshot-id' contradicts scan.mode latest-full"),
+        ({"scan.mode": "from-timestamp", "scan.snapshot-id": "1"}, "which takes scan.timestamp-millis or scan.time"),
+        ({"scan.snapshot-id": "1", "incremental-between": "1,2"}, "'incremental-between' contradicts scan.mode from-s"),
+        ({"scan.snapshot-id": "1", "scan.tag-name": "x"}, "scan.snapshot-id and scan.tag-name each say where to begin"),
+        ({"incremental-between": "1,2", "incremental-between-timestamp": "1,2"}, "each say where to begin"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    catalog: FileSystemCatalog, clock: ManualClock, options: dict[str, str], says: str
+) -> None:
+    table = filled(catalog, clock, 2).with_options(options)
+    for begin in (table.read, table.scan, table.stream):
+        with pytest.raises(InvalidRequest, match=says):
+            begin()
+
+
+def test_a_tag_or_range_that_is_not_there_is_not_called_expired(catalog: FileSystemCatalog, clock: ManualClock) -> None:
+    table = filled(catalog, clock, 2)
+    for options in ({"scan.tag-name": "x"}, {"incremental-between": "1,9"}, {"scan.snapshot-id": "9"}):
+        with pytest.raises(NotFound) as told:
+            table.with_options(options).read()
+        assert "expired" not in str(told.value)
 
 
 def test_ranges_that_are_not_there_are_errors(catalog: FileSystemCatalog, clock: ManualClock) -> None:

@@ -188,6 +188,33 @@ def test_an_expired_snapshot_is_an_error_that_names_it(catalog: FileSystemCatalo
         stream.poll()
 
 
+@pytest.mark.parametrize("mode", ["from-snapshot", "from-snapshot-full"])
+def test_a_start_that_has_expired_is_an_error_unless_it_is_wherever_there_is(
+    catalog: FileSystemCatalog, mode: str
+) -> None:
+    table = keyed(catalog)
+    for i in range(6):
+        table.write([{"id": i}])
+    table.expire_snapshots(2, 2)
+    begin = {"scan.mode": mode, "scan.snapshot-id": "4"}
+    with pytest.raises(NotFound, match=r"snapshot 4 of .* has expired; the earliest is 5"):
+        table.with_options(begin).stream(follow=False).poll()
+    changes = drain(table.with_options({**begin, "scan.snapshot-id": "0"}).stream(["id"], follow=False))
+    assert len(changes) == (2 if mode == "from-snapshot" else 6)
+
+
+def test_a_consumer_whose_place_has_expired_is_told(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    for i in range(6):
+        table.write([{"id": i}])
+    reader = table.with_options({"consumer-id": "job"})
+    reader.context.io.write(f"{table.paths.root}/consumer/consumer-job", b'{"nextSnapshot": 2}')
+    for snapshot in (1, 2, 3):
+        table.context.io.delete(table.paths.snapshot(snapshot))
+    with pytest.raises(NotFound, match=r"snapshot 2 of .* has expired; the earliest is 4"):
+        reader.stream(["id"], follow=False).poll()
+
+
 def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     for i in range(4):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import col
 from forebay.paimon.files.writer import _OpenFile
+from forebay.paimon.format.file_meta import EMPTY_ROW
 from forebay.paimon.table import Table
+from tests.codec.test_empty_offsets import one_null
 from tests.paimon.lake import live_files, new_catalog, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
@@ -93,6 +96,18 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
     assert len(opened) > 100
     assert max(opened) <= 64
     assert rows_of(table, ["id"], col("p") == 7) == sorted([(i,) for i in ids if i % 100 == 7] * 3, key=repr)
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]])
+def test_batches_whose_empty_lists_have_no_offsets_are_written(tmp_path: Path, keys: list[str]) -> None:
+    batch = one_null(pa.list_(pa.list_(pa.int32())))
+    options = {"bucket": "1", "bucket-key": "id"}
+    table = new_catalog(tmp_path).create_table("db.t", batch.schema, primary_keys=keys, options=options)
+    with table.new_write() as writer:
+        writer.write_batch(batch, np.zeros(1, np.int8))
+        writer.write_bucket(EMPTY_ROW, 0, batch, np.zeros(1, np.int8))
+        table.new_commit().commit(writer.prepare_commit())
+    assert table.read().read_all().to_pylist() == [{"id": 7, "c": None}] * (1 if keys else 2)
 
 
 def test_nothing_is_committed_of_what_was_not_prepared(tmp_path: Path) -> None:

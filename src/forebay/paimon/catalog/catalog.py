@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.markup import facts_html, heading
 from forebay.paimon.catalog.definition import Columns
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.schema_changes import SchemaChange
@@ -15,12 +16,21 @@ from forebay.paimon.table import Table
 class Catalog(ABC):
     """Databases and tables. Names of tables are `database.table`. Thread-safe."""
 
+    warehouse: str = ""
+    """The directory of the tables, or the name under which a server knows it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.warehouse!r})"
+
+    def _repr_html_(self) -> str:
+        return heading(type(self).__name__, "Paimon catalog") + facts_html({"warehouse": self.warehouse})
+
     @staticmethod
     def open(where: str | Mapping[str, str]) -> Catalog:
         """The catalog at a warehouse directory (`file:///lake`, `/lake`, `s3://bucket/lake`), or by Paimon's options:
 
-        `metastore` (`filesystem`, `jdbc` or `rest`; by default filesystem), `warehouse`, `uri` (of the database or
-        server), and the options of that catalog and of its file system.
+        `metastore` (`filesystem`, `jdbc`, `hive` or `rest`; by default filesystem), `warehouse`, `uri` (of the database
+        or server), and the options of that catalog and of its file system.
         """
         options = {"warehouse": where} if isinstance(where, str) else dict(where)
         metastore = options.get("metastore", "filesystem")
@@ -28,8 +38,14 @@ class Catalog(ABC):
             from forebay.paimon.catalog.rest import RestCatalog
 
             return RestCatalog(options)
+        if metastore == "hive":
+            from forebay.paimon.catalog.hive import HiveCatalog
+
+            return HiveCatalog(options)
         if metastore not in ("filesystem", "jdbc"):
-            raise UnsupportedOperation(f"metastore '{metastore}' is not supported; use 'filesystem', 'jdbc' or 'rest'")
+            raise UnsupportedOperation(
+                f"metastore '{metastore}' is not supported; use 'filesystem', 'jdbc', 'hive' or 'rest'"
+            )
         warehouse = options.get("warehouse")
         if not warehouse:
             raise InvalidRequest(f"a {metastore} catalog needs option 'warehouse', its directory")

@@ -1,4 +1,4 @@
-"""The SQL databases that a JDBC catalog lives in: SQLite, by the standard library, and PostgreSQL, by psycopg.
+"""The SQL databases that a JDBC catalog lives in: SQLite, by the standard library, and PostgreSQL, by pg8000.
 
 Every operation opens a connection and closes it: operations of a catalog are few, and so nothing is left open and
 nothing is shared between threads or after a fork.
@@ -7,17 +7,32 @@ nothing is shared between threads or after a fork.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import importlib
 import sqlite3
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from forebay.base.errors import AlreadyExists, InvalidRequest, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ForebayError,
+    InvalidRequest,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
 
 _SQLITE_WAIT_SECONDS = 30
 _POSTGRESQL_WAIT_SECONDS = 30
+_POSTGRESQL_PORT = 5432
+_URI_PARAMETERS = frozenset({"host", "user", "password", "ssl", "sslmode"})
+_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_UNIQUE_VIOLATION = "23505"
+_ACCESS_CODES = ("28000", "28P01", "42501")
 
 
 class Database(ABC):
@@ -87,46 +102,86 @@ class SQLite(Database):
 
 
 class PostgreSQL(Database):
-    """A server. Needs the package psycopg."""
+    """A server. Needs the package pg8000.
+
+    Of a URI's parameters, `user`, `password`, `ssl`, `sslmode` and `host` (the directory of a socket) are understood.
+    """
 
     lock_is_old = "EXTRACT(EPOCH FROM AGE(NOW(), acquired_at)) > expire_time_seconds"
 
     def __init__(self, url: str, user: str | None = None, password: str | None = None) -> None:
-        self._url, self._user, self._password = url, user, password
         parts = urlsplit(url)
-        self._name = f"{parts.hostname or 'localhost'}{parts.path}"
-        _psycopg()
+        given = dict(parse_qsl(parts.query))
+        unknown = sorted(given.keys() - _URI_PARAMETERS)
+        if unknown:
+            raise UnsupportedOperation(
+                f"option 'uri' has parameter '{unknown[0]}'; supported are {', '.join(sorted(_URI_PARAMETERS))}"
+            )
+        self._where: dict[str, Any] = {"host": parts.hostname or "localhost", "port": parts.port or _POSTGRESQL_PORT}
+        if "host" in given:
+            self._where = {"unix_sock": f"{given['host']}/.s.PGSQL.{parts.port or _POSTGRESQL_PORT}"}
+        self._user = user or given.get("user") or unquote(parts.username or "") or getpass.getuser()
+        self._password = password or given.get("password") or (unquote(parts.password) if parts.password else None)
+        self._database = unquote(parts.path.lstrip("/")) or self._user
+        self._encryption = given.get("sslmode", "require" if given.get("ssl") == "true" else "disable")
+        if self._encryption not in _SSL_MODES:
+            raise InvalidRequest(f"sslmode '{self._encryption}' in option 'uri' is none of {', '.join(_SSL_MODES)}")
+        self._name = f"{given.get('host') or parts.hostname or 'localhost'}/{self._database}"
+        _pg8000()
 
     def __repr__(self) -> str:
         return f"PostgreSQL({self._name!r})"
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], int]:
-        psycopg = _psycopg()
-        with self._errors(psycopg), self._connect(psycopg) as connection:
-            cursor = connection.execute(statement.replace("?", "%s"), values)
-            return (cursor.fetchall() if cursor.description is not None else []), cursor.rowcount
+        pg8000 = _pg8000()
+        with self._errors(pg8000, Unavailable):
+            connection = pg8000.connect(
+                user=self._user, password=self._password, database=self._database, timeout=_POSTGRESQL_WAIT_SECONDS,
+                ssl_context=self._ssl_context(), **self._where,
+            )  # fmt: skip
+        with contextlib.closing(connection), self._errors(pg8000, StorageFailure):
+            connection.autocommit = True
+            cursor = connection.cursor()
+            cursor.execute(statement.replace("?", "%s"), tuple(values))
+            rows = [tuple(row) for row in cursor.fetchall()] if cursor.description is not None else []
+            return rows, cursor.rowcount
 
-    def _connect(self, psycopg: Any) -> Any:
-        given = {"user": self._user, "password": self._password}
-        known = {name: value for name, value in given.items() if value is not None}
-        return psycopg.connect(self._url, connect_timeout=_POSTGRESQL_WAIT_SECONDS, **known)
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        """As libpq has it: `require` encrypts, and only the `verify-` modes ask who the server is."""
+        if self._encryption in ("disable", "allow", "prefer"):
+            return None
+        context = ssl.create_default_context()
+        context.check_hostname = self._encryption == "verify-full"
+        if self._encryption == "require":
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
     @contextlib.contextmanager
-    def _errors(self, psycopg: Any) -> Iterator[None]:
+    def _errors(self, pg8000: Any, broken: type[ForebayError]) -> Iterator[None]:
+        """Errors as ours; one of the connection itself is `broken`."""
         try:
             yield
-        except psycopg.errors.UniqueViolation as e:
-            raise AlreadyExists(f"{self._name}: {e}") from e
-        except psycopg.OperationalError as e:
-            raise Unavailable(f"{self._name}: {e}") from e
-        except psycopg.Error as e:
-            raise StorageFailure(f"{self._name}: {e}") from e
+        except pg8000.DatabaseError as e:
+            said = e.args[0] if e.args and isinstance(e.args[0], dict) else {}
+            code, message = str(said.get("C", "")), said.get("M", str(e))
+            raise _kind_of(code)(f"{self._name}: {message} ({code or type(e).__name__})") from e
+        except (pg8000.InterfaceError, OSError) as e:
+            raise broken(f"{self._name}: {e}") from e
 
 
-def _psycopg() -> Any:
+def _kind_of(code: str) -> type[ForebayError]:
+    """The kind of error that an SQLSTATE is; its first two characters are a class."""
+    if code == _UNIQUE_VIOLATION:
+        return AlreadyExists
+    if code in _ACCESS_CODES:
+        return AccessDenied
+    return Unavailable if code[:2] in ("08", "53", "57") else StorageFailure
+
+
+def _pg8000() -> Any:
     try:
-        return importlib.import_module("psycopg")
+        return importlib.import_module("pg8000.dbapi")
     except ImportError as e:
         raise UnsupportedOperation(
-            "a JDBC catalog in PostgreSQL needs the package psycopg: pip install 'forebay[postgresql]'"
+            "a JDBC catalog in PostgreSQL needs the package pg8000: pip install 'forebay[postgresql]'"
         ) from e

@@ -8,12 +8,14 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from forebay.base.arguments import name_list
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.codec.arrow_types import from_arrow_type
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.format.schema import KEY_PREFIX, SEQUENCE_NUMBER, VALUE_KIND, DataField, TableSchema
 from forebay.paimon.merge.spec import merge_function
+from forebay.paimon.option_names import option_texts
 from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
 
 SYSTEM_NAMES = frozenset({SEQUENCE_NUMBER, VALUE_KIND, "_LEVEL", "rowkind", "_ROW_ID"})
@@ -31,7 +33,7 @@ def new_schema(
     clock: Clock = SYSTEM_CLOCK,
 ) -> TableSchema:
     """The first schema of a new table. Raises `InvalidRequest` saying what is wrong with the definition."""
-    keys = tuple(primary_keys)
+    keys = name_list(primary_keys, "primary_keys")
     numbering = [-1]
     fields = []
     for f in _fields(columns):
@@ -43,9 +45,9 @@ def new_schema(
         id=0,
         fields=tuple(fields),
         highest_field_id=numbering[0],
-        partition_keys=tuple(partition_keys),
+        partition_keys=name_list(partition_keys, "partition_keys"),
         primary_keys=keys,
-        options={k: str(v) for k, v in (options or {}).items()},
+        options=option_texts(options),
         comment=comment,
         time_millis=clock.now_ms(),
     )

@@ -150,6 +150,11 @@ class FileSystemCatalog(Catalog):
         database, dot, table = name.partition(".")
         if not dot or not database or not table or "/" in name:
             raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+        if "$" in table:
+            base, _, system = table.partition("$")
+            raise InvalidRequest(
+                f"'{name}' names a system table; open it by get_table('{database}.{base}').system('{system}')"
+            )
         return database, table
 
     def _database_path(self, name: str) -> str:

@@ -38,6 +38,7 @@ class RestCatalog(Catalog):
     def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
         """`options`: `uri`, `warehouse`, `token.provider` (bear), `token`, `header.*`, and those of file systems."""
         self._api = RestApi(options, clock)
+        self.warehouse = options.get("warehouse", "")
         self._clock, self._ids = clock, ids
         if self._api.options.get("data-token.enabled", "false").lower() == "true":
             raise UnsupportedOperation(
@@ -145,6 +146,8 @@ class RestCatalog(Catalog):
 
 class RestCommits:
     """Commits to one table by the server. See `forebay.paimon.store.lock.CatalogCommits`."""
+
+    owns_snapshots = True
 
     def __init__(self, api: RestApi, database: str, table: str, table_id: str | None) -> None:
         self._api, self._database, self._table, self._id = api, database, table, table_id

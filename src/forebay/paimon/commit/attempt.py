@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from forebay.base.clock import Clock
-from forebay.base.errors import Conflict, ForebayError, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.errors import Conflict, ForebayError, NotFound, StorageFailure, Unavailable, UnsupportedOperation
 from forebay.base.ids import IdSource
 from forebay.paimon.commit.changes import Changes, record_count
 from forebay.paimon.commit.conflicts import ConflictChecker
 from forebay.paimon.commit.index_files import combine_index_files
 from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.schema_json import parse_schema
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.format.snapshot_json import format_snapshot
 from forebay.paimon.store.lock import CommitLock, create_exclusively
 from forebay.paimon.store.manifest_merge import ManifestMerge, merge_manifests
-from forebay.paimon.store.manifests import ManifestStore, PartitionPruner
+from forebay.paimon.store.manifests import ManifestStore, PartitionPruner, merge_entries
 from forebay.paimon.store.paths import new_uuid
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.store.snapshots import SnapshotManager
@@ -54,6 +55,7 @@ class _Delta:
     files: tuple[str, int] | None = None
     changelog: tuple[str, int] | None = None
     manifests: list[ManifestFileMeta] = field(default_factory=list)
+    entries: list[ManifestEntry] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
@@ -137,13 +139,17 @@ class _Attempts:
     def _attempt(self) -> Snapshot | None:
         """One try: the snapshot made, or None if somebody else was faster."""
         base = _Base()
+        latest: Snapshot | None = None
         try:
             latest = self._snapshots.latest()
             changes = self._provider(latest)
             changes = self._checked(latest, changes)
             snapshot = self._prepare(latest, changes, base)
-        except BaseException:
+        except BaseException as e:
             self._drop(base)
+            if isinstance(e, NotFound) and latest is not None and not self._snapshots.exists(latest.id):
+                self._drop_delta()
+                return None  # others were so much faster that it has expired already
             self._clean_up()
             raise
         try:
@@ -198,9 +204,9 @@ class _Attempts:
                 break
             if not pruner.may_be_in(manifest):
                 continue
-            for e in reversed(self._manifests.read(manifest.file_name)):
-                if e.partition in partitions and e.kind is FileKind.ADD and e.total_buckets > 0:
-                    known.setdefault(e.partition, e.total_buckets)
+            for partition, count in self._manifests.rows(manifest.file_name).bucket_counts().items():
+                if partition in partitions:
+                    known.setdefault(partition, count)
         try:
             self._loop.checker.check_bucket_counts(changes.files, known)
         except Conflict:
@@ -219,6 +225,7 @@ class _Attempts:
         if changes.index:
             entries = combine_index_files(self._manifests.schema, self._manifests.read_index(index), changes.index)
             index = base.index = self._manifests.write_index(entries)
+        self._check_same_table()
         schema_id = self._loop.schemas.latest().id
         delta_count = record_count(changes.files)
         if delta.files is None:
@@ -248,6 +255,19 @@ class _Attempts:
             writer_version=WRITER_VERSION,
         )
 
+    def _check_same_table(self) -> None:
+        """Raise `Conflict` if the table was dropped, even if another was made in its place. It is read past caches."""
+        known, paths = self._manifests.schema, self._manifests.paths
+        try:
+            there = parse_schema(self._snapshots.io.read(paths.schema(known.id)))
+        except NotFound:
+            there = None
+        if there is None or there.time_millis != known.time_millis:
+            raise Conflict(
+                f"the table that was written to is not at {paths.root} any more: it was dropped, and perhaps made "
+                "anew; open it again and repeat the work"
+            )
+
     def _merged(self, before: list[ManifestFileMeta], base: _Base) -> list[ManifestFileMeta]:
         """`before`, merged if it is time; after a lost race only if the merge done for it is still of use."""
         if self._merge_again:
@@ -268,6 +288,7 @@ class _Attempts:
             self._delta = _Delta()
         delta = self._delta
         if delta.files is None:
+            delta.entries = changes.files
             delta.files = self._write_list_of(delta, changes.files)
         if delta.changelog is None and changes.changelog:
             delta.changelog = self._write_list_of(delta, changes.changelog)
@@ -296,16 +317,26 @@ class _Attempts:
         data = format_snapshot(snapshot)
         tries = self._manifests.options.commit_max_retries + 1
         failure: Exception | None = None
+        is_there = is_first = False
         for retry in range(tries):
             try:
-                if create_exclusively(self._snapshots.io, path, data, self._loop.lock):
-                    return not self._is_stale(snapshot)
-                there = self._snapshots.find(snapshot.id)
-                if there is not None:
-                    return there.uuid == snapshot.uuid
-                if failure is None:
+                if not is_there:
+                    is_first = failure is None
+                    is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock)
+                if not is_there:
+                    there = self._snapshots.find(snapshot.id)
+                    if there is not None and there.uuid != snapshot.uuid:
+                        return False
+                    is_there = there is not None
+                if is_there:
+                    stale = self._is_stale(snapshot, is_first)
+                    if stale is not None:
+                        return not stale
+                    failure = StorageFailure("snapshots around it expired, and later ones may follow on it or not")
+                    break
+                if is_first:
                     return False  # it was there, and is gone since: not ours, for we had just begun
-            except (StorageFailure, Unavailable) as e:
+            except (StorageFailure, Unavailable, NotFound) as e:
                 failure = e
             if retry + 1 < tries:
                 self._wait(retry)
@@ -314,29 +345,34 @@ class _Attempts:
             "read the table, or repeat the commit by filter_and_commit, before you delete or repeat anything"
         ) from failure
 
-    def _is_stale(self, snapshot: Snapshot) -> bool:
+    def _is_stale(self, snapshot: Snapshot, is_first: bool) -> bool | None:
         """Whether `snapshot`, just created, came so late that its id was used before and has expired since.
 
-        Its file is deleted then. The sign is a later snapshot while the one before is gone.
+        Its file is deleted then. The sign is a later snapshot while the one before is gone. But others may also have
+        followed on it, and let it expire, since it was created: after a lost response (not `is_first`), or just now.
+        None: it cannot be told.
         """
         if snapshot.id == FIRST_SNAPSHOT_ID or self._snapshots.exists(snapshot.id - 1):
             return False
         later = [i for i in self._snapshots.ids() if i > snapshot.id]
         if not later:
             return False
-        if later[0] > snapshot.id + 1:
-            self._snapshots.delete(snapshot.id)
-            return True
-        following = self._snapshots.find(later[0])
-        ours = set() if self._delta is None else {m.file_name for m in self._delta.manifests}
-        if following is not None and ours:
-            named = {m.file_name for m in self._manifests.read_list(following.base_manifest_list)}
-            if ours <= named:
-                return False
-        raise StorageFailure(
-            f"snapshot {snapshot.id} of {self._manifests.paths.root} was committed while snapshots around it expired, "
-            "and whether the later ones contain it cannot be seen; read the table before you repeat the commit"
-        )
+        is_next = later[0] == snapshot.id + 1
+        if is_next or not is_first or not self._snapshots.exists(snapshot.id):
+            follows = self._is_followed_by(self._snapshots.snapshot(later[0]))
+            if follows or follows is None or not is_next:  # later ones may have compacted our files away
+                return False if follows else None
+        self._snapshots.delete(snapshot.id)
+        return True
+
+    def _is_followed_by(self, following: Snapshot) -> bool | None:
+        """Whether snapshot `following` was made on top of our changes; None if we changed no files to tell it by."""
+        changes = [] if self._delta is None else merge_entries(self._delta.entries)
+        if not changes:
+            return None
+        base = self._manifests.entries(self._manifests.read_list(following.base_manifest_list))
+        there = {e.identity for e in merge_entries(base) if e.kind is FileKind.ADD}
+        return all((e.identity in there) == (e.kind is FileKind.ADD) for e in changes)
 
     # ---- cleaning up -----------------------------------------------------------------------------------------------
 

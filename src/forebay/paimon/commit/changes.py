@@ -48,27 +48,31 @@ def collect_changes(messages: Iterable[CommitMessage]) -> tuple[Changes, Changes
     append, compact = Changes(), Changes()
     for message in messages:
         data, compaction = message.data, message.compact
-        _add_files(append.files, message, FileKind.ADD, data.new_files)
-        _add_files(append.files, message, FileKind.DELETE, data.deleted_files)
-        _add_files(append.changelog, message, FileKind.ADD, data.changelog_files)
-        _add_index(append.index, message, FileKind.DELETE, data.deleted_index_files)
-        _add_index(append.index, message, FileKind.ADD, data.new_index_files)
-        _add_files(compact.files, message, FileKind.DELETE, compaction.compact_before)
-        _add_files(compact.files, message, FileKind.ADD, compaction.compact_after)
-        _add_files(compact.changelog, message, FileKind.ADD, compaction.changelog_files)
-        _add_index(compact.index, message, FileKind.DELETE, compaction.deleted_index_files)
-        _add_index(compact.index, message, FileKind.ADD, compaction.new_index_files)
+        if not data.is_empty:
+            _add_files(append.files, message, FileKind.ADD, data.new_files)
+            _add_files(append.files, message, FileKind.DELETE, data.deleted_files)
+            _add_files(append.changelog, message, FileKind.ADD, data.changelog_files)
+            _add_index(append.index, message, FileKind.DELETE, data.deleted_index_files)
+            _add_index(append.index, message, FileKind.ADD, data.new_index_files)
+        if not compaction.is_empty:
+            _add_files(compact.files, message, FileKind.DELETE, compaction.compact_before)
+            _add_files(compact.files, message, FileKind.ADD, compaction.compact_after)
+            _add_files(compact.changelog, message, FileKind.ADD, compaction.changelog_files)
+            _add_index(compact.index, message, FileKind.DELETE, compaction.deleted_index_files)
+            _add_index(compact.index, message, FileKind.ADD, compaction.new_index_files)
     return append, compact
 
 
 def _add_files(to: list[ManifestEntry], message: CommitMessage, kind: FileKind, files: Iterable[DataFileMeta]) -> None:
-    to.extend(ManifestEntry(kind, message.partition, message.bucket, message.total_buckets, f) for f in files)
+    for file in files:
+        to.append(ManifestEntry(kind, message.partition, message.bucket, message.total_buckets, file))
 
 
 def _add_index(
     to: list[IndexManifestEntry], message: CommitMessage, kind: FileKind, files: Iterable[IndexFileMeta]
 ) -> None:
-    to.extend(IndexManifestEntry(kind, message.partition, message.bucket, f) for f in files)
+    for file in files:
+        to.append(IndexManifestEntry(kind, message.partition, message.bucket, file))
 
 
 def record_count(entries: Iterable[ManifestEntry]) -> int:

@@ -11,6 +11,8 @@ that was late and lands after all does no harm.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from typing import Any
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest
 from forebay.base.ids import SYSTEM_IDS, IdSource
-from forebay.paimon.commit.attempt import CommitLoop, CommitRequest
+from forebay.paimon.commit.attempt import ChangesProvider, CommitLoop, CommitRequest
 from forebay.paimon.commit.changes import Changes, collect_changes
 from forebay.paimon.commit.conflicts import ConflictChecker, overlapping
 from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
@@ -45,6 +47,10 @@ class Committable:
     messages: tuple[CommitMessage, ...]
     watermark: int | None = None
     properties: Mapping[str, str] | None = None
+
+
+class AlreadyCommitted(Conflict):
+    """This user has committed the identifier, or a later one, before: nothing was done."""
 
 
 class FileStoreCommit:
@@ -94,19 +100,47 @@ class FileStoreCommit:
         was committed then (or only the new rows, if compaction failed), and the caller may `abort`. Raises
         `StorageFailure` if the outcome stays unknown.
         """
-        append, compact = collect_changes(messages)
+        work = Committable(identifier, tuple(messages), watermark, properties)
+        return self._commit(work, check_conflicts, _fixed)
+
+    def commit_if(self, may_follow: Callable[[Snapshot | None], None], work: Committable) -> list[Snapshot]:
+        """Commit `work` for as long as `may_follow` raises nothing; what it raises ends the commit, with nothing done.
+
+        Each try calls it with the latest snapshot, which the new one follows on or else is not made: nobody can come
+        in between.
+        """
+
+        def guarded(changes: Changes) -> ChangesProvider:
+            def provide(latest: Snapshot | None) -> Changes:
+                may_follow(latest)
+                return changes
+
+            return provide
+
+        return self._commit(work, False, guarded, guarded)
+
+    def _commit(
+        self,
+        work: Committable,
+        check_conflicts: bool,
+        provider: Callable[[Changes], ChangesProvider],
+        compaction: Callable[[Changes], ChangesProvider] | None = None,
+    ) -> list[Snapshot]:
+        """`commit`, with what `provider` makes of the new rows, and `compaction` of what was compacted."""
+        append, compact = collect_changes(work.messages)
+        identifier, watermark, properties = work.identifier, work.watermark, work.properties or {}
         self._appended = frozenset()
         self._checker.check_bucket_counts(append.files)
         made = []
         if not (append.is_empty and self.ignore_empty):
             kind = CommitKind.OVERWRITE if append.removes_rows else CommitKind.APPEND
             check = check_conflicts or kind is CommitKind.OVERWRITE
-            request = CommitRequest(kind, identifier, watermark, properties or {}, check_conflicts=check)
-            made.append(self._loop.run(request, lambda _: append))
+            request = CommitRequest(kind, identifier, watermark, properties, check_conflicts=check)
+            made.append(self._loop.run(request, provider(append)))
             self._appended = _names([*append.files, *append.changelog])
         if not compact.is_empty:
-            request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
-            made.append(self._loop.run(request, lambda _: compact))
+            request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties, check_conflicts=True)
+            made.append(self._loop.run(request, (compaction or _fixed)(compact)))
         return made
 
     def filter_and_commit(self, committables: Sequence[Committable], check_conflicts: bool = False) -> list[Snapshot]:
@@ -115,16 +149,33 @@ class FileStoreCommit:
         They must be ordered by identifier. After a crash it is unknown what the last commit did, so the files of
         appends are checked against the table, too, if `check_conflicts`.
         """
+        seen = self.snapshots.latest_id() or 0
         made = []
-        for committable in self.filter_committed(committables):
-            made += self.commit(
-                committable.messages,
-                committable.identifier,
-                committable.watermark,
-                committable.properties,
-                check_conflicts,
-            )
+        for work in self.filter_committed(committables):
+            once = functools.partial(self._once, work.identifier, seen)
+            with contextlib.suppress(AlreadyCommitted):  # by another process of this user, since we looked
+                made += self._commit(work, check_conflicts, once)
+            seen = made[-1].id if made else seen
         return made
+
+    def _once(self, identifier: int, seen: int, append: Changes) -> ChangesProvider:
+        """`append`, for as long as this user has not committed `identifier` behind snapshot `seen`.
+
+        It is looked up on the snapshot that the commit follows on: of two processes that commit the same, the one that
+        comes second sees the first.
+        """
+
+        def changes(latest: Snapshot | None) -> Changes:
+            nonlocal seen
+            if latest is None:
+                return append
+            there = self.snapshots.latest_of_user(self.user, seen + 1)
+            if there is not None and there.commit_identifier >= identifier:
+                raise AlreadyCommitted(f"user {self.user} has committed {identifier} already (snapshot {there.id})")
+            seen = latest.id
+            return append
+
+        return changes
 
     def filter_committed(self, committables: Sequence[Committable]) -> list[Committable]:
         """Those of `committables` (ordered by identifier) that this user has not committed yet.
@@ -318,6 +369,11 @@ class FileStoreCommit:
                 entries = [replace(e, file=e.file.upgrade(top)) for e in entries]
             result.extend(entries)
         return result
+
+
+def _fixed(changes: Changes) -> ChangesProvider:
+    """The same changes, whatever they follow on."""
+    return lambda _: changes
 
 
 def _names(entries: Iterable[ManifestEntry]) -> frozenset[tuple[bytes, int, str]]:

@@ -9,11 +9,9 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from forebay.base.errors import Conflict
 from forebay.paimon.commit.changes import DELETION_VECTORS, Changes
@@ -21,6 +19,7 @@ from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry
 from forebay.paimon.format.partition_path import partition_path, partition_spec
 from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.merge.intervals import rank_keys
 from forebay.paimon.store.manifests import merge_entries
 
 _FILES_SHOWN = 5
@@ -128,27 +127,15 @@ class ConflictChecker:
         )
 
 
-def overlapping(layout: RowLayout, entries: Iterable[ManifestEntry]) -> tuple[ManifestEntry, ManifestEntry] | None:
+def overlapping(layout: RowLayout, entries: Sequence[ManifestEntry]) -> tuple[ManifestEntry, ManifestEntry] | None:
     """Two of `entries` whose key ranges share a key; None if there are none."""
-    ordered = sorted(
-        ((comparable_key(layout.decode(e.file.min_key)), comparable_key(layout.decode(e.file.max_key)), e)
-         for e in entries),
-        key=lambda item: item[0],
-    )  # fmt: skip
-    for before, after in itertools.pairwise(ordered):
-        if before[1] >= after[0]:
-            return before[2], after[2]
+    if len(entries) < 2:
+        return None
+    ends = layout.decode_all([e.file.min_key for e in entries] + [e.file.max_key for e in entries])
+    ranks = rank_keys(ends.columns)
+    least, greatest = ranks[: len(entries)], ranks[len(entries) :]
+    order = sorted(range(len(entries)), key=least.__getitem__)
+    for before, after in itertools.pairwise(order):
+        if greatest[before] >= least[after]:
+            return entries[before], entries[after]
     return None
-
-
-def comparable_key(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Key column values in a form that compares as Paimon orders keys: nulls first, NaN last, -0.0 before 0.0."""
-    return tuple(_comparable(value) for value in values)
-
-
-def _comparable(value: Any) -> tuple[Any, ...]:
-    if value is None:
-        return (0,)
-    if isinstance(value, float):
-        return (2,) if math.isnan(value) else (1, value, math.copysign(1.0, value))
-    return (1, value)

@@ -17,6 +17,7 @@ from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.files.writer import FileSettings, RollingWriter
 from forebay.paimon.format.commit_message import CompactIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
+from forebay.paimon.io.closing import closed_after
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
 
@@ -178,8 +179,9 @@ def rewrite_files(
     directory = table.paths.bucket_directory(partition, bucket)
     writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), first, clock)
     try:
-        for batch in batches() if arrange is None else arrange(batches()):
-            writer.write(batch)
+        with closed_after(batches() if arrange is None else arrange(batches())) as arranged:
+            for batch in arranged:
+                writer.write(batch)
         after = writer.close()
     except BaseException:
         writer.abort()

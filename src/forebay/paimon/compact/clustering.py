@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
+from forebay.paimon.io.closing import closed_after
 from forebay.paimon.merge._order import sort_rows
-from forebay.paimon.merge.order import flag_values, sort_key
+from forebay.paimon.merge.order import flag_values, key_bytes, sort_key, words_as_bytes
 from forebay.paimon.merge.runs import merge_runs
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec
 
@@ -27,6 +28,8 @@ STRATEGIES = (ORDER, ZORDER, HILBERT)
 
 _KEY = "_FOREBAY_SORT_KEY"
 _BATCH_ROWS = 1 << 16
+_SPILLED_PARTS = 32
+"""In how many batches a part is spilled: a merge loads one batch of each part."""
 _BITS_MAX = 16
 
 _Words = npt.NDArray[np.uint64]
@@ -49,7 +52,7 @@ class SortOrder:
 def sorted_batches(batches: Iterable[pa.RecordBatch], order: SortOrder, bytes_max: int) -> Iterator[pa.RecordBatch]:
     """The rows of `batches`, sorted. About `bytes_max` bytes are in memory at a time, half of them while sorting."""
     curve = None if order.strategy == ORDER else _Curve(order)
-    with tempfile.TemporaryDirectory(prefix="forebay-sort-") as folder:
+    with tempfile.TemporaryDirectory(prefix="forebay-sort-") as folder, closed_after(batches):
         parts: list[str] = []
         waiting: list[pa.RecordBatch] = []
         size = 0
@@ -88,7 +91,7 @@ def _sorted_part(
     table = pa.Table.from_batches(batches).combine_chunks()
     batch = table.to_batches()[0]
     columns = [batch.column(name) for name in order.columns]
-    keys = _key_bytes(columns) if curve is None else curve.keys(columns)
+    keys = key_bytes([_with_null(c) for c in columns], batch.num_rows) if curve is None else curve.keys(columns)
     at = sort_rows([sort_key([keys])])
     numbers = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
     batch = batch.append_column(_KEY, keys).append_column(SEQUENCE_NUMBER, numbers)
@@ -99,27 +102,6 @@ def _sorted_part(
 def _with_null(column: pa.Array) -> pa.Array:
     """A column with a null behind it: keys of parts compare with each other only if all or none have nulls."""
     return pa.concat_arrays([column, pa.nulls(1, column.type)])
-
-
-def _key_bytes(columns: Sequence[pa.Array]) -> pa.Array:
-    """Columns as one column of bytes, which order as the columns do one after the other."""
-    key = sort_key([_with_null(column) for column in columns])
-    rows = len(columns[0])
-    if key.offsets is None or key.data is None:
-        return _big_endian(key.prefix[:rows])
-    offsets = key.offsets[: rows + 1]
-    data = key.data[offsets[0] : offsets[-1]]
-    borders = pa.py_buffer(np.ascontiguousarray(offsets - offsets[0]))
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), rows, [None, borders, pa.py_buffer(np.ascontiguousarray(data))]
-    )
-
-
-def _big_endian(words: _Words) -> pa.Array:
-    data = np.ascontiguousarray(words.astype(">u8"))
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(words), [None, pa.py_buffer(data)]).cast(
-        pa.large_binary()
-    )
 
 
 class _Curve:
@@ -138,7 +120,7 @@ class _Curve:
         axes = [_ranks(v, borders, self._bits) for borders, v in zip(self._borders, values, strict=True)]
         if self._hilbert and len(axes) > 1:
             axes = hilbert_transposed(axes, self._bits)
-        return _big_endian(interleaved(axes, self._bits))
+        return words_as_bytes(interleaved(axes, self._bits))
 
 
 def _ordered_words(column: pa.Array) -> _Words:
@@ -201,7 +183,7 @@ def hilbert_transposed(axes: Sequence[_Words], bits: int) -> list[_Words]:
 
 def _spill(batch: pa.RecordBatch, path: str) -> None:
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        for part in _sliced(batch):
+        for part in _sliced(batch, max(1024, batch.num_rows // _SPILLED_PARTS)):
             writer.write_batch(part)
 
 
@@ -212,9 +194,9 @@ def _spilled(path: str) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(i)
 
 
-def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for start in range(0, batch.num_rows, _BATCH_ROWS):
-        yield batch.slice(start, _BATCH_ROWS)
+def _sliced(batch: pa.RecordBatch, rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _without_system(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -6,11 +6,12 @@ must move to the bucket that its key has now; until then writers refuse to write
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.errors import Conflict, InvalidRequest, NotFound
+from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partitions import partition_filter
 from forebay.paimon.compact.vectors import bucket_vectors
@@ -36,11 +37,12 @@ def rescale_partitions(
     buckets: int,
     partition: Mapping[str, Any] | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    progress: OnProgress = no_progress,
 ) -> list[Snapshot]:
     """Rewrite partitions that have another number of buckets than `buckets`: one snapshot for each.
 
     `partition` (values by column) chooses some; None means all. If somebody writes to a partition meanwhile, it is
-    rewritten anew; after `TRIES` times `Conflict` is raised, and the partition is as it was.
+    rewritten anew; after `TRIES` times `Conflict` is raised, and the partition is as it was. `progress` is in rows.
     """
     if buckets <= 0:
         raise InvalidRequest(f"a table has at least one bucket, got {buckets}")
@@ -51,15 +53,38 @@ def rescale_partitions(
     if latest is None:
         return made
     chosen = partition_filter(table.schema, partition)
-    partitions = {e.partition for e in commit.manifests.live_files(latest) if chosen is None or chosen(e.partition)}
-    for name in sorted(partitions):
-        snapshot = _rescale(table, commit, name, buckets, clock)
+    rows: dict[bytes, int] = {}
+    for e in commit.manifests.live_files(latest):
+        if e.total_buckets != buckets and (chosen is None or chosen(e.partition)):
+            rows[e.partition] = rows.get(e.partition, 0) + e.file.row_count
+    done, total = 0, sum(rows.values())
+    progress(done, total)
+    for name in sorted(rows):
+        written = _Written(progress, done, total)
+        snapshot = _rescale(table, commit, name, buckets, clock, written.say)
         made += [] if snapshot is None else [snapshot]
+        done += rows[name]
+        progress(done, total)
     return made
 
 
+class _Written:
+    """Tells how many rows are written, the `before` of earlier partitions included."""
+
+    def __init__(self, progress: OnProgress, before: int, total: int) -> None:
+        self._progress, self._before, self._total = progress, before, total
+
+    def say(self, rows: int) -> None:
+        self._progress(self._before + rows, self._total)
+
+
 def _rescale(
-    table: TableContext, commit: FileStoreCommit, partition: bytes, buckets: int, clock: Clock
+    table: TableContext,
+    commit: FileStoreCommit,
+    partition: bytes,
+    buckets: int,
+    clock: Clock,
+    written: Callable[[int], None],
 ) -> Snapshot | None:
     for left in reversed(range(TRIES)):
         base = commit.snapshots.latest()
@@ -68,10 +93,11 @@ def _rescale(
         entries = commit.manifests.live_files(base, {partition})
         if all(e.total_buckets == buckets for e in entries):
             return None
-        messages = _rewritten(table, commit, base, entries, buckets, clock)
+        messages: list[CommitMessage] = []
         try:
+            messages = _rewritten(table, commit, base, entries, buckets, clock, written)
             return commit.replace_exactly(base, {partition}, messages)
-        except Conflict:
+        except (Conflict, NotFound):  # the latter: what was read was compacted and has expired
             commit.abort(messages)
             if not left:
                 raise
@@ -85,19 +111,23 @@ def _rewritten(
     entries: list[ManifestEntry],
     buckets: int,
     clock: Clock,
+    written: Callable[[int], None],
 ) -> list[CommitMessage]:
-    """The rows of `entries`, written to `buckets` buckets; what to commit."""
+    """The rows of `entries`, written to `buckets` buckets; what to commit. `written` is told how many rows are done."""
     options = {**table.schema.options, **_QUIET, "bucket": str(buckets)}
     target = table.with_schema(table.schema.with_options(options))
     reader = SplitReader(table)
     compaction = TableWriteCompaction(target, commit.snapshots, commit.manifests, clock)
     keyed = table.schema.has_primary_key
+    rows = 0
     with TableWrite(
         target, commit.snapshots, commit.manifests, clock, ignore_existing=True, compaction=compaction
     ) as writer:
         for split in _splits(table, commit, base, entries):
             for batch in reader.read_sorted(split):
                 writer.write(batch)
+                rows += batch.num_rows
+                written(rows)
         return [_settled(target, m) if keyed else m for m in writer.prepare_commit()]
 
 

@@ -9,7 +9,7 @@ each run, whatever the size of the files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_f
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CompactIncrement
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileSource, IndexFileMeta
+from forebay.paimon.format.schema import VALUE_KIND
+from forebay.paimon.io.closing import closed_after
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
@@ -90,11 +92,26 @@ class MergeTreeRewriter:
         """Compact `unit`, which was picked of `levels`. After an error no new file is left behind."""
         return _Compaction(self, unit, levels).run()
 
-    def batches(self, files: Sequence[DataFileMeta]) -> Iterator[pa.RecordBatch]:
-        """The rows of files one behind the other, with all columns that files have."""
+    def counted(self, f: DataFileMeta) -> DataFileMeta:
+        """`f` with the deletes that it really has: one known writer says of every file of level 0 that it has none.
+
+        Above level 0 readers believe the count, so a file that goes up is looked into, in one narrow column.
+        """
+        if f.level != LEVEL_0 or f.delete_row_count != 0:
+            return f
+        kinds = next(column for column in self._fields if column.name == VALUE_KIND)
+        reader = DataFileReader(self._table.io, self._table.schemas, (kinds,))
+        kept = sum(without_deletes(batch).num_rows for batch in self.batches([f], reader=reader))
+        return f if kept == f.row_count else replace(f, delete_row_count=f.row_count - kept)
+
+    def batches(
+        self, files: Sequence[DataFileMeta], runs: int = 1, reader: DataFileReader | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of files one behind the other, with all columns that files have. `runs` are read side by side."""
         for f in files:
             path = self._table.paths.data_file(self._partition, self._bucket, f)
-            yield from self._reader.read(f, path, self._vectors.positions.get(f.file_name))
+            deleted = self._vectors.positions.get(f.file_name)
+            yield from (reader or self._reader).read(f, path, deleted, self._spec.part_bytes(runs))
 
 
 class _Compaction:
@@ -158,7 +175,8 @@ class _Compaction:
 
     def _upgrade(self, f: DataFileMeta) -> None:
         r = self._r
-        deletes = f.delete_row_count is None or f.delete_row_count > 0
+        counted = r.counted(f)
+        deletes = counted.delete_row_count is None or counted.delete_row_count > 0
         to_top = self._output == self._levels.top
         if (to_top and deletes) or r._rewrite_all or f.file_name in r._vectors.positions:
             self._rewrite([[[f]]])
@@ -169,7 +187,7 @@ class _Compaction:
             if self._tells_upgrade(f):
                 self._result.changelog += self._told([[[f]]])
             self._result.before.append(f)
-            self._result.after.append(f.upgrade(self._output))
+            self._result.after.append(counted.upgrade(self._output))
 
     def _must_rewrite(self, f: DataFileMeta) -> bool:
         """Whether rows of a file of level 0 change when they go up, as what is above is merged into them."""
@@ -200,9 +218,10 @@ class _Compaction:
             if self._r._looks_up or log is not None:
                 self._merge_leveled(section, writer, log)
             else:
-                runs = [self._r.batches(run) for run in section]
-                for batch in merge_runs(runs, self._r._spec, keep_deletes=not self._drops):
-                    writer.write(batch)
+                runs = [self._r.batches(run, len(section)) for run in section]
+                with closed_after(merge_runs(runs, self._r._spec, keep_deletes=not self._drops)) as merged:
+                    for batch in merged:
+                        writer.write(batch)
         self._result.before += files
         self._result.after += self._closed(writer)
         if log is not None:
@@ -220,43 +239,41 @@ class _Compaction:
             if self._r._looks_up:
                 self._merge_leveled(section, None, log)
             else:
-                for batch in self._r.batches(section[0]):
-                    log.write(inserts_of(batch))
+                with closed_after(self._r.batches(section[0])) as batches:
+                    for batch in batches:
+                        log.write(inserts_of(batch))
         return self._closed(log)
 
     def _merge_leveled(self, section: Section, writer: RollingWriter | None, log: RollingWriter | None) -> None:
-        runs = [self._leveled(run) for run in section]
+        above = self._overlapped(section) if self._r._looks_up else {}
+        count = len(section) + len(above)
+        runs = [self._leveled(run, count) for run in section]
         rules = LevelRules(before_level=self._levels.top)
         if self._r._looks_up:
-            runs += self._looked_up(section)
+            reader = self._range_reader(section)
+            runs += [self._leveled(files, count, reader) for _, files in sorted(above.items())]
             rules = LevelRules(lowest_only=True, input_max=self._output)
-        for window in merge_leveled(runs, self._r._spec, self._r._columns, rules):
-            if writer is not None:
-                writer.write(without_deletes(window.rows) if self._drops else window.rows)
-            if log is not None:
-                log.write(changes_of(window, self._r._changelog_rules))
+        with closed_after(merge_leveled(runs, self._r._spec, self._r._columns, rules)) as windows:
+            for window in windows:
+                if writer is not None:
+                    writer.write(without_deletes(window.rows) if self._drops else window.rows)
+                if log is not None:
+                    log.write(changes_of(window, self._r._changelog_rules))
 
-    def _leveled(self, files: Sequence[DataFileMeta]) -> Iterator[pa.RecordBatch]:
+    def _leveled(
+        self, files: Sequence[DataFileMeta], runs: int, reader: DataFileReader | None = None
+    ) -> Iterator[pa.RecordBatch]:
         for f in files:
-            yield from with_level(self._r.batches([f]), f.level)
+            yield from with_level(self._r.batches([f], runs, reader), f.level)
 
-    def _looked_up(self, section: Section) -> list[Iterator[pa.RecordBatch]]:
-        """Runs of the levels above the output that may have older rows of the section's keys."""
+    def _overlapped(self, section: Section) -> dict[int, list[DataFileMeta]]:
+        """Files of the levels above the output that may have older rows of the section's keys: a run of each level."""
         by_level: dict[int, list[DataFileMeta]] = {}
         for f in self._levels.files:
             if f.level > self._output:
                 by_level.setdefault(f.level, []).append(f)
         found = {level: self._ranges.overlapping(files, section) for level, files in by_level.items()}
-        reader = self._range_reader(section)
-        return [self._read_range(reader, files, level) for level, files in sorted(found.items()) if files]
-
-    def _read_range(
-        self, reader: DataFileReader, files: Sequence[DataFileMeta], level: int
-    ) -> Iterator[pa.RecordBatch]:
-        r = self._r
-        for f in files:
-            path = r._table.paths.data_file(r._partition, r._bucket, f)
-            yield from with_level(reader.read(f, path, r._vectors.positions.get(f.file_name)), level)
+        return {level: files for level, files in found.items() if files}
 
     def _range_reader(self, section: Section) -> DataFileReader:
         """A reader that leaves out row groups without any key of the section, as far as its first column tells."""

@@ -140,14 +140,24 @@ def _temporal(a: TypeRoot, b: TypeRoot) -> _Cast | None:
     if a in _TIMESTAMPS and (b in _TIMESTAMPS or b in (_R.DATE, _R.TIME)):
         return _from_timestamp
     if a is _R.DATE and b in _TIMESTAMPS:
-        return lambda array, _, t: array.cast(pa.timestamp("ms")).cast(arrow_type(t), safe=False)
+        return lambda array, _, t: _in_unit_of(array.cast(pa.timestamp("ms")), t)
     if a is _R.TIME and b in _TIMESTAMPS:
         return lambda array, _, t: _millis(array).cast(pa.timestamp("ms")).cast(arrow_type(t), safe=False)
     if a in (_R.INT, _R.BIGINT) and b in _TIMESTAMPS:
-        return lambda array, _, t: array.cast(pa.int64()).cast(pa.timestamp("s")).cast(arrow_type(t), safe=False)
+        return lambda array, _, t: _in_unit_of(array.cast(pa.int64()).cast(pa.timestamp("s")), t)
     if a in _TIMESTAMPS and b in (_R.INT, _R.BIGINT):
         return lambda array, _, t: _wrap(_floor(array, "s").cast(pa.int64()), t)
     return None
+
+
+def _in_unit_of(array: pa.Array, target: DataType) -> pa.Array:
+    """Timestamps without a zone as `target` holds them. Raises `InvalidRequest` where its unit does not reach."""
+    wanted = arrow_type(target)
+    try:
+        finer = array.cast(pa.timestamp(wanted.unit))
+    except pa.ArrowInvalid as e:
+        raise InvalidRequest(f"a value of the column is beyond what {target} can hold in Arrow: {e}") from e
+    return finer.cast(wanted, safe=False)
 
 
 def _millis(array: pa.Array) -> pa.Array:
@@ -169,17 +179,20 @@ def _from_timestamp(array: pa.Array, source: DataType, target: DataType) -> pa.A
         millis = _floor(array, "ms").cast(pa.int64())
         day = 86_400_000
         return pa.array(np.mod(_plain(millis), day).astype(np.int32), mask=_nulls(array)).cast(arrow_type(target))
+    return _cut_moments(array.cast(pa.timestamp(array.type.unit), safe=False), target)
+
+
+_NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+def _cut_moments(array: pa.Array, target: DataType) -> pa.Array:
+    """Timestamps without a zone as `target`, without the digits that are beyond its precision."""
     precision = min(9, target.precision if target.precision is not None else 6)
-    kept = array
-    if precision < min(9, source.precision if source.precision is not None else 6):
-        step = 10 ** (9 - precision)
-        nanos_per = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[array.type.unit]
-        ticks = max(1, step // nanos_per)
+    ticks = 10 ** (9 - precision) // _NANOS[array.type.unit]
+    if ticks > 1:
         values = _plain(array.cast(pa.int64()))
-        kept = pa.array(values - np.mod(values, ticks), mask=_nulls(array)).cast(pa.timestamp(array.type.unit))
-    plain = kept.cast(pa.timestamp(kept.type.unit), safe=False)
-    wanted = arrow_type(target)
-    return plain.cast(pa.timestamp(wanted.unit), safe=False).cast(wanted, safe=False)
+        array = pa.array(values - np.mod(values, ticks), mask=_nulls(array)).cast(array.type)
+    return _in_unit_of(array, target)
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
@@ -203,8 +216,8 @@ def _number_to_number(array: pa.Array, source: DataType, target: DataType) -> pa
     if target.root is _R.DECIMAL:
         return _to_decimal(array, source, target)
     if source.root is _R.DECIMAL:
-        if target.root in _FLOATS:
-            return array.cast(pa.float64()).cast(arrow_type(target))
+        if target.root in _FLOATS:  # Arrow's own cast is not always the nearest
+            return _by_value(array, lambda v: v if v is None else float(v), pa.float64()).cast(arrow_type(target))
         whole = pc.trunc(array).cast(pa.decimal128(38, 0), safe=False)
         return _decimal_to_integer(whole, target)
     if target.root in _FLOATS:
@@ -285,7 +298,7 @@ def _to_text(a: TypeRoot) -> _Cast | None:
     if a is _R.TIME or a in _TIMESTAMPS:
         return through(_moment_text)
     if a in NESTED_ROOTS:
-        return through(_nested_text)
+        return lambda array, s, _: _nested_text(array, s)  # in full, even in CHAR and VARCHAR: as Java does
     return None
 
 
@@ -392,7 +405,9 @@ def _parse_text(array: pa.Array, source: DataType, target: DataType) -> pa.Array
         elif target.root is _R.TIME:
             parsed = _by_value(trimmed, _time_of, pa.int32()).cast(arrow_type(target))
         elif target.root in _TIMESTAMPS:
-            parsed = trimmed.cast(pa.timestamp("ns")).cast(arrow_type(target), safe=False)
+            unit = "ns" if arrow_type(target).unit == "ns" else "us"  # finer units do not reach as far
+            digits = pc.replace_substring_regex(trimmed, r"(\.[0-9]{6})[0-9]+", r"\1") if unit == "us" else trimmed
+            parsed = _cut_moments(digits.cast(pa.timestamp(unit)), target)
         else:
             parsed = trimmed.cast(arrow_type(target))
     except (pa.ArrowException, ArithmeticError, ValueError, OverflowError) as e:

@@ -26,7 +26,7 @@ NESTED_ID_STEP = 1 << 10
 _ID_KEY = b"PARQUET:field_id"
 
 COMPRESSIONS = {"none": "NONE", "uncompressed": "NONE", "snappy": "SNAPPY", "gzip": "GZIP", "zstd": "ZSTD",
-                "lz4": "LZ4", "brotli": "BROTLI"}  # fmt: skip
+                "lz4": "LZ4", "lz4_raw": "LZ4", "brotli": "BROTLI"}  # fmt: skip
 _LEVELLED = frozenset({"ZSTD", "GZIP", "BROTLI"})
 
 
@@ -89,38 +89,23 @@ def open_writer(
     compression: str,
     zstd_level: int,
     footers: list[Any],
-    plain: frozenset[str] = frozenset(),
+    dictionaries: Sequence[str],
 ) -> pq.ParquetWriter:
     """A Parquet writer of columns `fields` to `sink`; when closed, it appends the file's metadata to `footers`.
 
-    Columns `plain` are known to have no repeated values, so no dictionary is tried.
+    `dictionaries` are the paths of the Parquet columns for which dictionaries are tried.
     """
     return pq.ParquetWriter(
         sink,
         schema,
         **compression_arguments(compression, zstd_level),
-        use_dictionary=[path for path in _leaf_paths(schema) if path not in plain],
+        use_dictionary=list(dictionaries),
         use_deprecated_int96_timestamps=has_nanoseconds([f.type for f in fields]),
         store_decimal_as_integer=True,
         store_schema=False,
         write_time_adjusted_to_utc=True,
         metadata_collector=footers,
     )
-
-
-def _leaf_paths(schema: pa.Schema) -> list[str]:
-    """Paths of the Parquet columns of `schema`."""
-    return [path for f in schema for path in _paths(f.name, f.type)]
-
-
-def _paths(path: str, t: pa.DataType) -> list[str]:
-    if pa.types.is_list(t):
-        return _paths(f"{path}.list.element", t.value_type)
-    if pa.types.is_map(t):
-        return [*_paths(f"{path}.key_value.key", t.key_type), *_paths(f"{path}.key_value.value", t.item_type)]
-    if pa.types.is_struct(t):
-        return [leaf for f in t for leaf in _paths(f"{path}.{f.name}", f.type)]
-    return [path]
 
 
 def has_nanoseconds(types: Iterable[DataType]) -> bool:

@@ -7,6 +7,9 @@ written under an older schema is judged by its own names. Everything answers "ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind
 from forebay.codec.literals import is_floating, sort_key
@@ -93,3 +96,14 @@ def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:
     if found is None or not same_type(storage_type(found.type), column.data_type):
         return None
     return found
+
+
+def column_values(array: pa.Array) -> list[Any]:
+    """Column values (codec.literals) of an Arrow column; None for all of a nested type."""
+    t = array.type
+    if pa.types.is_timestamp(t):
+        array = array.cast(pa.int64())
+    elif pa.types.is_date32(t) or pa.types.is_time32(t):
+        array = array.cast(pa.int32())
+    values: list[Any] = array.to_pylist() if not pa.types.is_nested(t) else [None] * len(array)
+    return values

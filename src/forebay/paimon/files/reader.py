@@ -8,7 +8,8 @@ before anything is cast. One row group, or a part of a very large one, is in mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,9 +35,15 @@ from forebay.paimon.format.stats import ColumnStats
 from forebay.paimon.io.file_io import FileIO
 
 GROUP_BYTES_MAX = 160 << 20
-"""Row groups above this are read in batches, not whole."""
+"""Row groups above this are read in parts, not whole, unless the caller says another limit."""
+
+FETCH_BYTES_MIN, FETCH_BYTES_MAX = 1 << 16, 8 << 20
+"""How many bytes of a column are fetched at a time where a row group is read in parts."""
 
 BATCH_ROWS = 1 << 17
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+"""The least bytes of a value in memory, by physical type: a dictionary makes columns small in the file only."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -73,12 +80,22 @@ class DataFileReader:
         self._plans: dict[tuple[int, tuple[str, ...] | None], tuple[_Source, ...]] = {}
         self.schema = pa.schema([pa.field(f.name, arrow_type(f.type), f.type.nullable) for f in fields])
 
-    def read(self, file: DataFileMeta, path: str, deleted: Positions | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of `file` at `path`, but those at the positions `deleted`, in order."""
+    def read(
+        self,
+        file: DataFileMeta,
+        path: str,
+        deleted: Positions | None = None,
+        part_bytes: int = GROUP_BYTES_MAX,
+    ) -> Generator[pa.RecordBatch]:
+        """The rows of `file` at `path`, but those at the positions `deleted`, in order.
+
+        About `part_bytes` are in memory at a time. Who does not read to the end closes the generator, and the file
+        with it.
+        """
         sources = self._plan(file)
         extension = path.rpartition(".")[2].lower()
         if extension == "parquet":
-            parts = self._parquet(file, path, sources)
+            parts = self._parquet(file, path, sources, part_bytes)
         elif extension == "orc":
             parts = orc_tables(self._io, path, _names(sources))
         elif extension == "avro":
@@ -86,14 +103,15 @@ class DataFileReader:
         else:
             raise UnsupportedOperation(f"data file {path} is neither Parquet nor ORC nor Avro")
         gone = None if deleted is None or len(deleted) == 0 else np.sort(np.asarray(deleted, np.int64))
-        for first_row, table in parts:
-            kept = table if gone is None else _without(table, first_row, gone)
-            for batch in _batches(kept):
-                evolved = self._evolved(batch, sources)
-                if self._keep is not None:
-                    evolved = filter_rows(evolved, self._keep)
-                if evolved.num_rows:
-                    yield evolved
+        with contextlib.closing(parts):
+            for first_row, table in parts:
+                kept = table if gone is None else _without(table, first_row, gone)
+                for batch in _batches(kept):
+                    evolved = self._evolved(batch, sources)
+                    if self._keep is not None:
+                        evolved = filter_rows(evolved, self._keep)
+                    if evolved.num_rows:
+                        yield evolved
 
     # -- columns ------------------------------------------------------------------------------------------------------
 
@@ -138,34 +156,39 @@ class DataFileReader:
     # -- Parquet ------------------------------------------------------------------------------------------------------
 
     def _parquet(
-        self, file: DataFileMeta, path: str, sources: Sequence[_Source]
-    ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
-        with self._io.open_input(path) as source:
+        self, file: DataFileMeta, path: str, sources: Sequence[_Source], part_bytes: int
+    ) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:
+        with contextlib.ExitStack() as opened:
+            source = opened.enter_context(_fast(self._io.open_input(path)))
             try:
-                parquet = pq.ParquetFile(_fast(source), pre_buffer=True)
+                footer = pq.read_metadata(source)
             except pa.ArrowInvalid as e:
                 raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
-            present = set(parquet.schema_arrow.names)
+            present = set(footer.schema.to_arrow_schema().names)
             renames = {
                 s.held.name: s.held.name.removeprefix(KEY_PREFIX)
                 for s in sources
                 if s.held is not None and s.held.name not in present and s.held.name.startswith(KEY_PREFIX)
             }
             columns = _paths(sources, renames, present)
-            yield from self._row_groups(parquet, file, columns, sources, renames)
+            parquet = _opened(source, footer, columns, part_bytes)
+            yield from self._row_groups(parquet, file, columns, sources, renames, part_bytes, opened)
 
     def _row_groups(
         self, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
-        renames: dict[str, str],
-    ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:  # fmt: skip
+        renames: dict[str, str], part_bytes: int, opened: contextlib.ExitStack,
+    ) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:  # fmt: skip
         footer = parquet.metadata
+        last = footer.num_row_groups - 1
         first_row = 0
         for i in range(footer.num_row_groups):
             group = footer.row_group(i)
             if self._group_may_match(file, footer, i):
                 first = self._filter_columns(parquet, i, columns, sources)
                 if first is None or self._any_match(first, sources):
-                    for offset, table in _group_tables(parquet, i, columns, group, first):
+                    for offset, table in _group_tables(parquet, i, columns, group, first, part_bytes):
+                        if i == last and isinstance(table, pa.Table):
+                            opened.close()  # a merge has many files at once: small ones do not stay open
                         yield first_row + offset, _with_keys(table, renames)
             first_row += group.num_rows
 
@@ -206,15 +229,32 @@ def _fast(source: Any) -> Any:
     """A file of the local disk is read by Arrow itself, without Python's lock; others by their own `read`."""
     name = getattr(source, "name", None)
     if hasattr(source, "fileno") and isinstance(name, str):
-        try:
-            return pa.OSFile(name)
-        except OSError as e:
-            raise NotFound(f"cannot open {name}: {e}") from e
+        with source:
+            try:
+                return pa.OSFile(name)
+            except OSError as e:
+                raise NotFound(f"cannot open {name}: {e}") from e
     return source
 
 
+def _opened(source: Any, footer: pq.FileMetaData, columns: list[str], part_bytes: int) -> pq.ParquetFile:
+    """A file whose row groups are fetched at once if they fit into `part_bytes`, else a part of each column."""
+    groups = (footer.row_group(i) for i in range(footer.num_row_groups))
+    largest = max(groups, key=lambda group: group.total_byte_size, default=None)
+    if largest is None or _memory(largest, set(columns)) <= part_bytes:
+        return pq.ParquetFile(source, metadata=footer, pre_buffer=True)
+    share = part_bytes // (4 * max(1, len(columns)))
+    fetched = min(FETCH_BYTES_MAX, max(FETCH_BYTES_MIN, share))
+    return pq.ParquetFile(source, metadata=footer, pre_buffer=False, buffer_size=fetched)
+
+
 def _group_tables(
-    parquet: pq.ParquetFile, index: int, columns: list[str], group: pq.RowGroupMetaData, known: pa.Table | None
+    parquet: pq.ParquetFile,
+    index: int,
+    columns: list[str],
+    group: pq.RowGroupMetaData,
+    known: pa.Table | None,
+    part_bytes: int,
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
     """The rows of a row group, with the position of the first of each part within the group.
 
@@ -223,13 +263,8 @@ def _group_tables(
     if not columns:
         yield 0, _rows_without_columns(group.num_rows)
         return
-    wanted = set(columns)
-    size = sum(
-        c.total_uncompressed_size
-        for c in (group.column(j) for j in range(group.num_columns))
-        if any(c.path_in_schema == w or c.path_in_schema.startswith(w + ".") for w in wanted)
-    )
-    if size <= GROUP_BYTES_MAX:
+    size = _memory(group, set(columns))
+    if size <= part_bytes:
         rest = [c for c in columns if known is None or c not in known.schema.names]
         table = parquet.read_row_group(index, columns=rest, use_threads=True)
         if known is not None:
@@ -238,10 +273,20 @@ def _group_tables(
         yield 0, table
         return
     offset = 0
-    rows = max(1024, group.num_rows * GROUP_BYTES_MAX // size)
+    rows = max(1024, group.num_rows * part_bytes // size)
     for batch in parquet.iter_batches(batch_size=rows, row_groups=[index], columns=columns, use_threads=True):
         yield offset, batch
         offset += batch.num_rows
+
+
+def _memory(group: pq.RowGroupMetaData, wanted: set[str]) -> int:
+    """About how many bytes a row group takes as Arrow data: the columns `wanted` and what is inside them."""
+    total = 0
+    for c in (group.column(j) for j in range(group.num_columns)):
+        path = c.path_in_schema
+        if path in wanted or any(path.startswith(w + ".") for w in wanted):
+            total += max(c.total_uncompressed_size, c.num_values * _WIDTHS.get(c.physical_type, 16))
+    return total
 
 
 def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ so it is slow. Both yield pairs of the position of a part's first row in the fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -23,7 +23,7 @@ from forebay.paimon.io.file_io import FileIO
 _DECIMALS = Context(prec=40)
 
 
-def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Generator[tuple[int, pa.Table]]:
     """The columns of an ORC file that are there, a stripe at a time."""
     with io.open_input(path) as source:
         try:
@@ -38,7 +38,7 @@ def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Iterator[tuple[
             first_row += batch.num_rows
 
 
-def avro_tables(io: FileIO, path: str, fields: Sequence[DataField]) -> Iterator[tuple[int, pa.Table]]:
+def avro_tables(io: FileIO, path: str, fields: Sequence[DataField]) -> Generator[tuple[int, pa.Table]]:
     """The columns of an Avro file that are there, a block at a time."""
     with io.open_input(path) as source:
         data = source.read()

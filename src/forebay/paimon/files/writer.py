@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
+from forebay.codec.empty_offsets import with_offsets
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
+from forebay.paimon.files.dictionaries import worth_a_dictionary
 from forebay.paimon.files.parquet_layout import has_nanoseconds, open_writer, parquet_schema
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW, EMPTY_STATS, DataFileMeta, FileSource
@@ -41,6 +43,9 @@ BLOCK_SIZE_DEFAULT = 32 << 20
 """Bytes of Arrow data in a row group where `file.block-size` says nothing: small enough to skip some."""
 KEYED_GROUP_ROWS = 1 << 16
 """The most rows of a row group in files that are sorted by key: a point lookup reads one row group of each file."""
+
+DICTIONARY_OPTION = "parquet.enable.dictionary"
+"""False: no column gets a dictionary. With `#column` behind it: this column gets none."""
 
 _ROWS_MIN = 1024
 """Fewer rows than this are not worth a row group of their own."""
@@ -72,6 +77,8 @@ class FileSettings:
     dense: bool
     changelog: bool
     source: FileSource
+    without_dictionaries: frozenset[str] | None
+    """Columns whose values are written plainly; None: all."""
 
     @classmethod
     def of(
@@ -83,14 +90,17 @@ class FileSettings:
         changelog: bool = False,
     ) -> FileSettings:
         """The settings of data files (or `changelog` files) at `level` of a table."""
-        file_format = options.file_format_per_level.get(level, options.file_format)
-        compression = options.file_compression_per_level.get(level, options.file_compression)
+        keyed = schema.has_primary_key
+        tier = level if keyed else None  # options by level are for primary-key tables
+        file_format, compression = options.file_format, options.file_compression
+        if tier is not None:
+            file_format = options.file_format_per_level.get(tier, file_format)
+            compression = options.file_compression_per_level.get(tier, compression)
         if changelog:
             file_format = options.changelog_file_format or file_format
             compression = options.changelog_file_compression or compression
         if file_format.lower() != "parquet":
             raise UnsupportedOperation(f"file.format '{file_format}' can be read but not written; set it to 'parquet'")
-        keyed = schema.has_primary_key
         fields = key_value_fields(schema, options.data_file_thin_mode) if keyed else schema.fields
         return cls(
             schema=schema,
@@ -101,18 +111,35 @@ class FileSettings:
             block_size=options.file_block_size or BLOCK_SIZE_DEFAULT,
             target_size=options.target_file_size(keyed),
             target_rows=options.target_file_row_num,
-            stats=_stats_modes(schema, options, level, changelog),
+            stats=_stats_modes(schema, options, tier, changelog),
             dense=options.stats_dense_store,
             changelog=changelog,
             source=source,
+            without_dictionaries=_plain(schema, options),
         )
 
 
-def _stats_modes(schema: TableSchema, options: CoreOptions, level: int, changelog: bool) -> tuple[StatsMode, ...]:
+def _plain(schema: TableSchema, options: CoreOptions) -> frozenset[str] | None:
+    """The columns that options exclude from dictionaries, and those in which no value comes twice; None means all."""
+    mapping = options.mapping
+    if _is_false(mapping.get(DICTIONARY_OPTION, "true")):
+        return None
+    prefix = DICTIONARY_OPTION + "#"
+    refused = [key.removeprefix(prefix) for key, text in mapping.items() if key.startswith(prefix) and _is_false(text)]
+    keys = schema.trimmed_primary_keys if schema.has_primary_key else ()
+    unique = [SEQUENCE_NUMBER, *([keys[0], KEY_PREFIX + keys[0]] if len(keys) == 1 else ())]
+    return frozenset([*refused, *unique])
+
+
+def _is_false(text: str) -> bool:
+    return text.strip().lower() == "false"
+
+
+def _stats_modes(schema: TableSchema, options: CoreOptions, tier: int | None, changelog: bool) -> tuple[StatsMode, ...]:
     first = options.stats_keep_first_n_columns
     modes = []
     for position, f in enumerate(schema.fields):
-        text = options.stats_mode_of(f.name, level)
+        text = options.stats_mode_of(f.name, tier)
         if changelog and options.changelog_file_stats_mode:
             text = options.changelog_file_stats_mode
         if 0 <= first <= position and options.field_option(f.name, "stats-mode") is None:
@@ -158,7 +185,7 @@ class RollingWriter:
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Append rows. After an error the writer can only be aborted."""
-        table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        table = pa.Table.from_batches([with_offsets(data)]) if isinstance(data, pa.RecordBatch) else data
         if table.num_rows == 0:
             return
         if table.schema.names != self._schema.names:
@@ -221,7 +248,7 @@ class RollingWriter:
 
     def _write_group(self, table: pa.Table) -> None:
         if self._file is None:
-            self._open_file()
+            self._open_file(table)
         file = self._file
         assert file is not None
         file.write(table)
@@ -230,11 +257,11 @@ class RollingWriter:
         if file.size >= self._settings.target_size * 0.98 or self._rows_left() <= 0:
             self._finish_file()
 
-    def _open_file(self) -> None:
+    def _open_file(self, first: pa.Table) -> None:
         s = self._settings
         make = self._names.changelog if s.changelog else self._names.data
         name = make("parquet", s.compression)
-        self._file = _OpenFile(self._io, f"{self._directory}/{name}", name, s, self._schema)
+        self._file = _OpenFile(self._io, f"{self._directory}/{name}", name, s, self._schema, first)
 
     def _finish_file(self) -> None:
         if self._file is None:
@@ -277,7 +304,10 @@ class _Keys:
 class _OpenFile:
     """One Parquet file that is being written."""
 
-    def __init__(self, io: FileIO, path: str, name: str, settings: FileSettings, schema: pa.Schema) -> None:
+    def __init__(
+        self, io: FileIO, path: str, name: str, settings: FileSettings, schema: pa.Schema, first: pa.Table
+    ) -> None:
+        """`first` has the rows that will be the first row group."""
         self._io = io
         self._path = path
         self._name = name
@@ -293,7 +323,7 @@ class _OpenFile:
             settings.compression,
             settings.zstd_level,
             self._footers,
-            _unique(settings.schema),
+            [] if settings.without_dictionaries is None else worth_a_dictionary(first, settings.without_dictionaries),
         )
         self._nan: set[str] = set()
         self._int96 = has_nanoseconds(f.type for f in settings.fields)
@@ -381,12 +411,6 @@ class _OpenFile:
             "max_sequence_number": keys.greatest,
             "delete_row_count": keys.deletes,
         }
-
-
-def _unique(schema: TableSchema) -> frozenset[str]:
-    """The columns of a primary-key table's files in which no value comes twice."""
-    keys = schema.trimmed_primary_keys
-    return frozenset({SEQUENCE_NUMBER, *([keys[0], KEY_PREFIX + keys[0]] if len(keys) == 1 else ())})
 
 
 def _labelled(table: pa.Table, schema: pa.Schema) -> pa.Table:

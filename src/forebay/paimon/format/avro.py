@@ -1,18 +1,21 @@
 """Avro container files, as manifests are: a header with schema and codec, then compressed blocks of records.
 
-Records are dictionaries. Logical types are left as the numbers they are stored as. A block is decoded as one Avro
-array, which costs one call into fastavro instead of one for each record.
+Here records are dictionaries (manifests are decoded to columns instead: `avro_columns`). Logical types are left as the
+numbers they are stored as. A block is decoded as one Avro array, which costs one call into fastavro instead of one for
+each record.
 """
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import hashlib
 import io
 import json
 import lzma
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,17 +23,11 @@ import pyarrow as pa
 
 from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
 
-try:
-    import fastavro
-except ImportError as e:  # pragma: no cover - an installation without the extra
-    raise UnsupportedOperation("Paimon tables need fastavro: pip install 'forebay[paimon]'") from e
-
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-_BLOCK_RECORDS = 4096
+BLOCK_RECORDS = 4096
 _CODECS = {"zstd": "zstandard", "none": "null", "uncompressed": "null", "gzip": "deflate"}
 _ZSTD_LEVEL = 1
-_META = {"type": "map", "values": "bytes"}
 
 
 def read_records(data: bytes) -> list[dict[str, Any]]:
@@ -43,24 +40,97 @@ def read_records(data: bytes) -> list[dict[str, Any]]:
 
 def read_blocks(data: bytes) -> Iterator[list[dict[str, Any]]]:
     """The records of a container file, block by block. Raises `CorruptData` for bytes that are no such file."""
-    try:
+    with _corrupt_if_unsound():
         yield from _read_blocks(data)
+
+
+def _fastavro() -> Any:
+    """The library, loaded when it is first needed: manifests do without it."""
+    try:
+        import fastavro  # it takes as long to load as a small commit
+    except ImportError as e:  # pragma: no cover - an installation without the extra
+        raise UnsupportedOperation("Avro data files need fastavro: pip install 'forebay[paimon]'") from e
+    return fastavro
+
+
+@contextlib.contextmanager
+def _corrupt_if_unsound() -> Iterator[None]:
+    try:
+        yield
     except (CorruptData, UnsupportedOperation):
         raise
     except (ValueError, KeyError, EOFError, IndexError, TypeError, OSError, zlib.error, lzma.LZMAError) as e:
         raise CorruptData(f"this is not a sound Avro file: {type(e).__name__} {e}") from e
 
 
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container file without its compression: the schema as JSON, and the records of all blocks, joined.
+
+    `blocks` are (number of records, where they begin in `body`, where they end).
+    """
+
+    schema: bytes
+    body: bytes
+    blocks: list[tuple[int, int, int]]
+
+
+def read_container(data: bytes) -> Container:
+    """The parts of a container file, records not yet decoded. Raises `CorruptData`."""
+    with _corrupt_if_unsound():
+        schema, bodies = _open(data)
+        blocks, parts, at = [], [], 0
+        for count, body in bodies:
+            blocks.append((count, at, at + len(body)))
+            parts.append(body)
+            at += len(body)
+        return Container(schema, parts[0] if len(parts) == 1 else b"".join(parts), blocks)
+
+
 def _read_blocks(data: bytes) -> Iterator[list[dict[str, Any]]]:
+    schema, bodies = _open(data)
+    block_schema = _block_schema(schema)
+    for count, body in bodies:
+        array: Any = _fastavro().schemaless_reader(io.BytesIO(_zigzag(count) + body + b"\0"), block_schema, None)
+        if len(array) != count:
+            raise CorruptData(f"an Avro block of {count} records holds {len(array)}")
+        yield array
+
+
+def _open(data: bytes) -> tuple[bytes, Iterator[tuple[int, bytes]]]:
+    """The schema of a container file, and its blocks: number of records, and their bytes, decompressed."""
     if data[:4] != _MAGIC:
         raise CorruptData(f"an Avro file begins with {_MAGIC!r}, not {data[:4]!r}")
-    stream = io.BytesIO(data)
-    stream.seek(4)
-    meta: Any = fastavro.schemaless_reader(stream, _META, None)
-    sync = stream.read(_SYNC_BYTES)
-    block_schema = _block_schema(bytes(meta["avro.schema"]))
+    meta, at = _header(memoryview(data), len(_MAGIC))
+    sync = data[at : at + _SYNC_BYTES]
+    if len(sync) < _SYNC_BYTES:
+        raise CorruptData("an Avro file ends within its header")
     codec = bytes(meta.get("avro.codec", b"null")).decode()
-    at = stream.tell()
+    return bytes(meta["avro.schema"]), _bodies(data, at + _SYNC_BYTES, codec, sync)
+
+
+def _header(view: memoryview, at: int) -> tuple[dict[str, bytes], int]:
+    """The map of texts to bytes that a file begins with, and where it ends."""
+    meta: dict[str, bytes] = {}
+    while True:
+        count, at = _long(view, at)
+        if count == 0:
+            return meta, at
+        if count < 0:  # then the size of the block follows
+            count, (_, at) = -count, _long(view, at)
+        for _ in range(count):
+            key, at = _sized(view, at)
+            meta[key.decode()], at = _sized(view, at)
+
+
+def _sized(view: memoryview, at: int) -> tuple[bytes, int]:
+    size, at = _long(view, at)
+    if not 0 <= size <= len(view) - at:
+        raise CorruptData("a length in the header of an Avro file is wrong")
+    return bytes(view[at : at + size]), at + size
+
+
+def _bodies(data: bytes, at: int, codec: str, sync: bytes) -> Iterator[tuple[int, bytes]]:
     view = memoryview(data)
     while at < len(data):
         count, at = _long(view, at)
@@ -72,31 +142,36 @@ def _read_blocks(data: bytes) -> Iterator[list[dict[str, Any]]]:
         if view[at : at + _SYNC_BYTES] != sync:
             raise CorruptData("an Avro block does not end with the file's sync marker")
         at += _SYNC_BYTES
-        array: Any = fastavro.schemaless_reader(io.BytesIO(_zigzag(count) + body + b"\0"), block_schema, None)
-        if len(array) != count:
-            raise CorruptData(f"an Avro block of {count} records holds {len(array)}")
-        yield array
+        yield count, body
 
 
 def write_records(schema: dict[str, Any], records: Sequence[dict[str, Any]], compression: str = "zstd") -> bytes:
     """A container file of `records`. `compression` is Paimon's name: zstd, none, gzip, snappy."""
-    codec = _CODECS.get(compression.lower(), compression.lower())
     schema_json = json.dumps(schema).encode()
     block_schema = _block_schema(schema_json)
-    out = io.BytesIO()
-    out.write(_MAGIC)
-    fastavro.schemaless_writer(out, _META, {"avro.schema": schema_json, "avro.codec": codec.encode()})
-    bodies = []
-    for start in range(0, len(records), _BLOCK_RECORDS):
-        chunk = records[start : start + _BLOCK_RECORDS]
+    blocks = []
+    for start in range(0, len(records), BLOCK_RECORDS):
+        chunk = records[start : start + BLOCK_RECORDS]
         encoded = io.BytesIO()
         try:
-            fastavro.schemaless_writer(encoded, block_schema, chunk)
+            _fastavro().schemaless_writer(encoded, block_schema, chunk)
         except (ValueError, TypeError, KeyError, OverflowError) as e:
             raise InvalidRequest(f"a record does not fit its Avro schema: {e}") from e
         whole = encoded.getvalue()
-        count = _zigzag(len(chunk))
-        bodies.append((count, _compress(codec, whole[len(count) : -1])))
+        blocks.append((len(chunk), whole[len(_zigzag(len(chunk))) : -1]))
+    return write_container(schema_json, blocks, compression)
+
+
+def write_container(schema_json: bytes, blocks: Iterable[tuple[int, bytes]], compression: str = "zstd") -> bytes:
+    """A container file of records that are encoded already: `blocks` are their numbers and bytes."""
+    codec = _CODECS.get(compression.lower(), compression.lower())
+    out = io.BytesIO()
+    out.write(_MAGIC)
+    out.write(_zigzag(2))
+    for item in (b"avro.schema", schema_json, b"avro.codec", codec.encode()):
+        out.write(_zigzag(len(item)) + item)
+    out.write(_zigzag(0))
+    bodies = [(_zigzag(count), _compress(codec, body)) for count, body in blocks]
     # The marker only has to be unlikely inside the blocks; made of them, equal content gives equal bytes.
     sync = hashlib.md5(schema_json + b"".join(body for _, body in bodies), usedforsecurity=False).digest()
     out.write(sync)
@@ -108,7 +183,7 @@ def write_records(schema: dict[str, Any], records: Sequence[dict[str, Any]], com
 @lru_cache(maxsize=256)
 def _block_schema(schema_json: bytes) -> Any:
     """The schema of an array of the file's records, prepared for fastavro."""
-    return fastavro.parse_schema({"type": "array", "items": _without_logical_types(json.loads(schema_json))})
+    return _fastavro().parse_schema({"type": "array", "items": _without_logical_types(json.loads(schema_json))})
 
 
 def _without_logical_types(schema: Any) -> Any:

@@ -5,12 +5,16 @@ Both are Avro files. Rows (partitions, keys, bounds) have their number of fields
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from forebay.base.errors import CorruptData
+from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.paimon.format import avro
+from forebay.paimon.format._avro import Records
+from forebay.paimon.format._manifest_encode import encode_entries, encode_manifests
+from forebay.paimon.format.avro_columns import Wanted, read_columns
 from forebay.paimon.format.avro_schemas import MANIFEST_ENTRY, MANIFEST_FILE
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import (
@@ -23,42 +27,71 @@ from forebay.paimon.format.file_meta import (
     ManifestFileMeta,
     SimpleStats,
 )
+from forebay.paimon.format.manifest_rows import VERSION, read_manifest_rows
 from forebay.paimon.format.stats import bounds
 
-_VERSION = 2
-_KINDS = tuple(FileKind)
+_ENTRY_SCHEMA = json.dumps(MANIFEST_ENTRY).encode()
+_LIST_SCHEMA = json.dumps(MANIFEST_FILE).encode()
 _SOURCES = tuple(FileSource)
 _ARITY = struct.Struct(">i")
 _EMPTY_ROW_BYTES = 12  # with its number of fields
 
+_LIST_FIELDS = (
+    Wanted("_VERSION", "number"),
+    Wanted("_FILE_NAME", "text"),
+    Wanted("_FILE_SIZE", "number"),
+    Wanted("_NUM_ADDED_FILES", "number"),
+    Wanted("_NUM_DELETED_FILES", "number"),
+    Wanted("_SCHEMA_ID", "number"),
+    Wanted("_PARTITION_STATS._MIN_VALUES", "bytes"),
+    Wanted("_PARTITION_STATS._MAX_VALUES", "bytes"),
+    Wanted("_PARTITION_STATS._NULL_COUNTS", "numbers", required=False),
+    Wanted("_MIN_BUCKET", "number", required=False),
+    Wanted("_MAX_BUCKET", "number", required=False),
+    Wanted("_MIN_LEVEL", "number", required=False),
+    Wanted("_MAX_LEVEL", "number", required=False),
+    Wanted("_MIN_ROW_ID", "number", required=False),
+    Wanted("_MAX_ROW_ID", "number", required=False),
+)
+_NAME_SLOT, _STATS_SLOT, _BORDERS_SLOT = 1, 6, 9
+_NUMBER_SLOTS = (0, 2, 3, 4, 5)
+
 
 def read_manifest(data: bytes) -> list[ManifestEntry]:
-    """The entries of a manifest, in their order. Raises `CorruptData`."""
-    try:
-        return [_entry(record) for record in avro.read_records(data)]
-    except (KeyError, TypeError, ValueError, IndexError) as e:
-        raise CorruptData(f"a manifest entry is malformed: {type(e).__name__} {e}") from e
+    """The entries of a manifest, in their order. Raises `CorruptData`. `read_manifest_rows` gives them as columns."""
+    return read_manifest_rows(data).entries()
 
 
 def write_manifest(entries: Sequence[ManifestEntry], layouts: Arities, compression: str = "zstd") -> bytes:
     """The manifest of `entries`. `layouts` says how many fields partitions and keys have."""
-    return avro.write_records(MANIFEST_ENTRY, [_entry_record(e, layouts) for e in entries], compression)
+    blocks = []
+    for start in range(0, len(entries), avro.BLOCK_RECORDS):
+        chunk = entries[start : start + avro.BLOCK_RECORDS]
+        try:
+            blocks.append((len(chunk), encode_entries(chunk, VERSION, layouts.partition, layouts.key)))
+        except (TypeError, OverflowError) as e:
+            raise InvalidRequest(f"a manifest entry does not fit its Avro schema: {e}") from e
+    return avro.write_container(_ENTRY_SCHEMA, blocks, compression)
 
 
 def read_manifest_list(data: bytes) -> list[ManifestFileMeta]:
     """The manifests that a manifest list names, in their order. Raises `CorruptData`."""
     try:
-        return [_manifest(record) for record in avro.read_records(data)]
-    except (KeyError, TypeError, ValueError) as e:
-        raise CorruptData(f"an entry of a manifest list is malformed: {type(e).__name__} {e}") from e
+        records = read_columns(data, _LIST_FIELDS)
+        return [_manifest(records, i) for i in range(records.count)]
+    except UnicodeDecodeError as e:
+        raise CorruptData(f"a text in a manifest list is not UTF-8: {e}") from e
 
 
 def write_manifest_list(
     manifests: Sequence[ManifestFileMeta], partition_arity: int, compression: str = "zstd"
 ) -> bytes:
     """The manifest list of `manifests`; `partition_arity` is the number of partition columns."""
-    records = [_manifest_record(m, partition_arity) for m in manifests]
-    return avro.write_records(MANIFEST_FILE, records, compression)
+    try:
+        records = encode_manifests(manifests, VERSION, _ARITY.pack(partition_arity))
+    except (TypeError, OverflowError) as e:
+        raise InvalidRequest(f"an entry of a manifest list does not fit its Avro schema: {e}") from e
+    return avro.write_container(_LIST_SCHEMA, [(len(manifests), records)] if manifests else [], compression)
 
 
 class Arities:
@@ -74,7 +107,8 @@ def describe_manifest(
     name: str, size: int, entries: Sequence[ManifestEntry], partitions: RowLayout, schema_id: int
 ) -> ManifestFileMeta:
     """What a manifest list says of the manifest `name` with `entries` (at least one)."""
-    added = sum(e.kind is FileKind.ADD for e in entries)
+    added = [e.kind for e in entries].count(FileKind.ADD)
+    buckets, levels = [e.bucket for e in entries], [e.file.level for e in entries]
     row_ids = [e.file.first_row_id for e in entries]
     known_ids = [i for i in row_ids if i is not None]
     has_ids = len(known_ids) == len(row_ids)
@@ -85,10 +119,10 @@ def describe_manifest(
         num_deleted_files=len(entries) - added,
         partition_stats=_partition_stats(partitions, [e.partition for e in entries]),
         schema_id=schema_id,
-        min_bucket=min(e.bucket for e in entries),
-        max_bucket=max(e.bucket for e in entries),
-        min_level=min(e.file.level for e in entries),
-        max_level=max(e.file.level for e in entries),
+        min_bucket=min(buckets),
+        max_bucket=max(buckets),
+        min_level=min(levels),
+        max_level=max(levels),
         min_row_id=min(known_ids) if has_ids else None,
         max_row_id=max((e.file.first_row_id or 0) + e.file.row_count - 1 for e in entries) if has_ids else None,
     )
@@ -126,18 +160,6 @@ def _stats(record: dict[str, Any]) -> SimpleStats:
 
 def _strings(values: list[str] | None) -> tuple[str, ...] | None:
     return None if values is None else tuple(values)
-
-
-def _entry(record: dict[str, Any]) -> ManifestEntry:
-    if record["_VERSION"] != _VERSION:
-        raise CorruptData(f"manifest version {record['_VERSION']} is not known; version {_VERSION} is")
-    return ManifestEntry(
-        _KINDS[record["_KIND"]],
-        _row(record["_PARTITION"]),
-        record["_BUCKET"],
-        record["_TOTAL_BUCKETS"],
-        parse_data_file(record["_FILE"]),
-    )
 
 
 def parse_data_file(f: dict[str, Any]) -> DataFileMeta:
@@ -183,17 +205,6 @@ def _list(values: Sequence[Any] | None) -> list[Any] | None:
     return None if values is None else list(values)
 
 
-def _entry_record(e: ManifestEntry, arities: Arities) -> dict[str, Any]:
-    return {
-        "_VERSION": _VERSION,
-        "_KIND": int(e.kind),
-        "_PARTITION": arities.partition + e.partition,
-        "_BUCKET": e.bucket,
-        "_TOTAL_BUCKETS": e.total_buckets,
-        "_FILE": data_file_record(e.file, arities),
-    }
-
-
 def data_file_record(f: DataFileMeta, arities: Arities) -> dict[str, Any]:
     """The record of `f` by Java's `DataFileMeta.SCHEMA`."""
     # Keys of append tables are the row without fields, in tables with a primary key too (a file without rows).
@@ -223,39 +234,13 @@ def data_file_record(f: DataFileMeta, arities: Arities) -> dict[str, Any]:
     }
 
 
-def _manifest(record: dict[str, Any]) -> ManifestFileMeta:
-    if record["_VERSION"] != _VERSION:
-        raise CorruptData(f"manifest list version {record['_VERSION']} is not known; version {_VERSION} is")
-    get = record.get
-    return ManifestFileMeta(
-        record["_FILE_NAME"],
-        record["_FILE_SIZE"],
-        record["_NUM_ADDED_FILES"],
-        record["_NUM_DELETED_FILES"],
-        _stats(record["_PARTITION_STATS"]),
-        record["_SCHEMA_ID"],
-        get("_MIN_BUCKET"),
-        get("_MAX_BUCKET"),
-        get("_MIN_LEVEL"),
-        get("_MAX_LEVEL"),
-        get("_MIN_ROW_ID"),
-        get("_MAX_ROW_ID"),
-    )
-
-
-def _manifest_record(m: ManifestFileMeta, partition_arity: int) -> dict[str, Any]:
-    return {
-        "_VERSION": _VERSION,
-        "_FILE_NAME": m.file_name,
-        "_FILE_SIZE": m.file_size,
-        "_NUM_ADDED_FILES": m.num_added_files,
-        "_NUM_DELETED_FILES": m.num_deleted_files,
-        "_PARTITION_STATS": _stats_record(m.partition_stats, _ARITY.pack(partition_arity)),
-        "_SCHEMA_ID": m.schema_id,
-        "_MIN_BUCKET": m.min_bucket,
-        "_MAX_BUCKET": m.max_bucket,
-        "_MIN_LEVEL": m.min_level,
-        "_MAX_LEVEL": m.max_level,
-        "_MIN_ROW_ID": m.min_row_id,
-        "_MAX_ROW_ID": m.max_row_id,
-    }
+def _manifest(records: Records, row: int) -> ManifestFileMeta:
+    version, size, added, deleted, schema_id = (records.number_at(row, slot) or 0 for slot in _NUMBER_SLOTS)
+    if version != VERSION:
+        raise CorruptData(f"manifest list version {version} is not known; version {VERSION} is")
+    low, high = records.bytes_at(row, _STATS_SLOT) or b"", records.bytes_at(row, _STATS_SLOT + 1) or b""
+    counts = records.array_at(row, _STATS_SLOT + 2) or ()
+    stats = EMPTY_STATS if not counts and len(low) <= _EMPTY_ROW_BYTES else SimpleStats(_row(low), _row(high), counts)
+    borders = (records.number_at(row, slot) for slot in range(_BORDERS_SLOT, len(_LIST_FIELDS)))
+    name = records.text_at(row, _NAME_SLOT) or ""
+    return ManifestFileMeta(name, size, added, deleted, stats, schema_id, *borders)

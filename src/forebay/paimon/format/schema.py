@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.metadata.types import DataType
 
@@ -60,7 +61,8 @@ class TableSchema:
         """The column of this name. Raises `NotFound` with the names that there are."""
         found = self._by_name.get(name)
         if found is None:
-            raise NotFound(f"there is no column '{name}'; columns are {', '.join(self.names)}")
+            hint = did_you_mean(name, self.names)
+            raise NotFound(f"there is no column '{name}'; columns are {', '.join(self.names)}{hint}")
         return found
 
     def fields_named(self, names: Sequence[str]) -> tuple[DataField, ...]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from dataclasses import dataclass
+from typing import Any
 
-from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class DataSplit:
     In a primary-key table, no key is in two splits of a plan. `raw_convertible`: each file may be read by itself, as
     nothing in it is superseded or deleted elsewhere. `is_streaming`: a delta or changelog of `snapshot_id`, whose row
     kinds are wanted, and not merged into a state. `deletion_files` is parallel to `files`, or None.
+
+    Splits travel to workers: they pickle small (a few hundred bytes for a few files, about 50 for each more). What
+    only planners need stays behind: statistics of values and keys, creation times, who made a file.
     """
 
     snapshot_id: int
@@ -40,3 +46,82 @@ class DataSplit:
     def row_count(self) -> int:
         """Physical records in the files; an upper limit of what a reader returns."""
         return sum(f.row_count for f in self.files)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = pickle.dumps(
+            (
+                self.snapshot_id,
+                self.partition,
+                self.bucket,
+                self.total_buckets,
+                _columns(self.files),
+                self.raw_convertible,
+                self.is_streaming,
+                _columns(self.before_files),
+                None if self.deletion_files is None else tuple(_deletion_row(d) for d in self.deletion_files),
+            ),
+            protocol=5,
+        )
+        return _unpacked, (zlib.compress(plain, 6),)
+
+
+_READ = (
+    "file_name",
+    "file_size",
+    "row_count",
+    "min_key",
+    "max_key",
+    "min_sequence_number",
+    "max_sequence_number",
+    "schema_id",
+    "level",
+    "extra_files",
+    "delete_row_count",
+    "embedded_index",
+    "external_path",
+    "first_row_id",
+    "write_cols",
+    "write_cols_sequences",
+)
+"""What readers need to know of a file."""
+
+
+def _columns(files: tuple[DataFileMeta, ...]) -> list[Any]:
+    """The files column by column, which compresses well; a column of equal values is one value in a list."""
+    if not files:
+        return []
+    columns: list[Any] = [tuple(getattr(f, name) for f in files) for name in _READ]
+    return [len(files), *([c[0]] if len(set(c)) == 1 else c for c in columns)]
+
+
+def _files(columns: list[Any]) -> tuple[DataFileMeta, ...]:
+    if not columns:
+        return ()
+    count, *packed = columns
+    rows = zip(*(c * count if isinstance(c, list) else c for c in packed), strict=True)
+    return tuple(
+        DataFileMeta(**dict(zip(_READ, row, strict=True)), key_stats=EMPTY_STATS, value_stats=EMPTY_STATS)
+        for row in rows
+    )
+
+
+def _deletion_row(deletion: DeletionFile | None) -> tuple[str, int, int, int | None] | None:
+    return None if deletion is None else (deletion.path, deletion.offset, deletion.length, deletion.cardinality)
+
+
+def _unpacked(data: bytes) -> DataSplit:
+    """The split that `DataSplit.__reduce__` packed."""
+    snapshot_id, partition, bucket, total, files, raw, streaming, before, deletions = pickle.loads(
+        zlib.decompress(data)
+    )
+    return DataSplit(
+        snapshot_id,
+        partition,
+        bucket,
+        total,
+        _files(files),
+        raw,
+        streaming,
+        _files(before),
+        None if deletions is None else tuple(None if d is None else DeletionFile(*d) for d in deletions),
+    )

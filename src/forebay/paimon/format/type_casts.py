@@ -11,6 +11,7 @@ _NUMERIC = _INTEGERS | {R.FLOAT, R.DOUBLE, R.DECIMAL}
 _TEXT = frozenset({R.CHAR, R.STRING})
 _BYTES = frozenset({R.BINARY, R.BYTES})
 _TIMESTAMPS = frozenset({R.TIMESTAMP, R.TIMESTAMP_LTZ})
+_DAYS_AND_TIMES = _TIMESTAMPS | {R.DATE, R.TIME}
 
 _IMPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
     R.STRING: _TEXT,
@@ -43,8 +44,8 @@ _EXPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
     R.DOUBLE: _TEXT | {R.BOOLEAN},
     R.DATE: _TIMESTAMPS | _TEXT,
     R.TIME: _TIMESTAMPS | _TEXT,
-    R.TIMESTAMP: frozenset({R.DATE, R.TIME}) | _TEXT | _INTEGERS,
-    R.TIMESTAMP_LTZ: frozenset({R.DATE, R.TIME}) | _TEXT | _INTEGERS,
+    R.TIMESTAMP: frozenset({R.DATE, R.TIME, R.INT, R.BIGINT}) | _TEXT,
+    R.TIMESTAMP_LTZ: frozenset({R.DATE, R.TIME, R.INT, R.BIGINT}) | _TEXT,
 }
 """Target -> sources that may lose something; allowed unless `disable-explicit-type-casting` is set."""
 
@@ -66,6 +67,8 @@ def supports_cast(source: DataType, target: DataType, explicit: bool = True) -> 
         return False
     if source.root is target.root or source.root in _IMPLICIT.get(target.root, frozenset()):
         return True
+    if source.root in _DAYS_AND_TIMES and target.root in _TEXT and target.length is not None:
+        return False  # Paimon writes days and times into texts of any length only
     if source.root in _BYTES and target.root in _TEXT:
         return explicit
     return explicit and source.root in _EXPLICIT.get(target.root, frozenset())

@@ -55,7 +55,7 @@ class ArrowFileIO:
         with _errors("write", path):
             return cast(BinaryIO, self._open(self._inside(path)))
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         with _errors("write", path), self._open(self._inside(path)) as f:
             f.write(data)
 

@@ -41,7 +41,8 @@ class FailingFileIO:
     """Wraps a file system. `rate` is the share of operations that fail, half of them before and half after success.
 
     `crash_at` counts operations from 0: the one of that number crashes, before its effect, or after it with
-    `crash_after`. `operations` says what may fail (default: all); `count` how many operations were called so far.
+    `crash_after`. The one of number `fail_number` fails, before its effect, or after it with `fail_after`. `operations`
+    says what may fail (default: all); `count` how many operations were called so far.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class FailingFileIO:
         rate: float = 0.0,
         crash_at: int | None = None,
         crash_after: bool = False,
+        fail_number: int | None = None,
+        fail_after: bool = False,
         operations: frozenset[str] = READS | WRITES,
     ) -> None:
         self.inner = inner
@@ -61,6 +64,7 @@ class FailingFileIO:
         self.failures = 0
         self._random = random.Random(seed)
         self._crash_at, self._crash_after = crash_at, crash_after
+        self._fail_number, self._fail_after = fail_number, fail_after
         self._operations = operations
         self._crashed = False
         self._lock = threading.Lock()
@@ -86,8 +90,8 @@ class FailingFileIO:
     def open_output(self, path: str) -> BinaryIO:
         return self._run("open_output", path, lambda: self.inner.open_output(path))
 
-    def write(self, path: str, data: bytes) -> None:
-        self._run("write", path, lambda: self.inner.write(path, data))
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._run("write", path, lambda: self.inner.write(path, data, durable=durable))
 
     def create(self, path: str, data: bytes) -> bool:
         return self._run("create", path, lambda: self.inner.create(path, data))
@@ -139,6 +143,8 @@ class FailingFileIO:
                 return SimulatedCrash, None
             if number == self._crash_at:
                 return (None, SimulatedCrash) if self._crash_after else (SimulatedCrash, None)
+            if number == self._fail_number:
+                return (None, StorageFailure) if self._fail_after else (StorageFailure, None)
             for point in self.points:
                 if point.times > 0 and point.operation == operation and point.part in path:
                     point.times -= 1

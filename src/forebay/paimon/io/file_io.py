@@ -41,8 +41,11 @@ class FileIO(Protocol):
         """A new file for writing; parents are made. Visible, and durable, when closed without an error."""
         ...
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file that nobody else writes, or replace one (hints); parents are made. Atomic and durable."""
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Write a file that nobody else writes, or replace one (hints); parents are made. Atomic and durable.
+
+        Without `durable` a power cut may lose it, or leave it empty: for hints, which nobody has to believe.
+        """
         ...
 
     def create(self, path: str, data: bytes) -> bool:

@@ -107,16 +107,17 @@ class LocalFileIO:
         except OSError as e:
             raise _failure("write", path, e) from e
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         path = local_path(path)
         try:
-            temporary = self._write_temporary(path, data)
+            temporary = self._write_temporary(path, data, durable=durable)
             try:
                 os.replace(temporary, path)
             except OSError:
                 _unlink_quietly(temporary)
                 raise
-            self._sync_directory(os.path.dirname(path))
+            if durable:
+                self._sync_directory(os.path.dirname(path))
         except OSError as e:
             raise _failure("write", path, e) from e
 
@@ -208,8 +209,8 @@ class LocalFileIO:
         except OSError as e:
             raise _failure("rename", source, e) from e
 
-    def _write_temporary(self, path: str, data: bytes) -> str:
-        """A hidden, synced file beside `path` with all of `data`."""
+    def _write_temporary(self, path: str, data: bytes, *, durable: bool = True) -> str:
+        """A hidden file beside `path` with all of `data`; synced, if it must be `durable`."""
 
         def write(temporary: str) -> str:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -217,7 +218,8 @@ class LocalFileIO:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(descriptor, view) :]
-                self._sync(descriptor)
+                if durable:
+                    self._sync(descriptor)
             except BaseException:
                 _unlink_quietly(temporary)
                 raise

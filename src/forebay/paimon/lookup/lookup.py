@@ -279,7 +279,7 @@ class _KeyReader(SplitReader):
         return self.read_sorted(chosen)
 
     def _run(
-        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...]
+        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:

@@ -3,76 +3,36 @@
 The first snapshot made when a period is over (by its commit time, or by its watermark) is tagged with that period's
 beginning: it holds all that the period brought, and perhaps a little more. Names are those of Java Paimon
 (`2024-01-31`, `2024-01-31 07`), which is also how old tags are told from tags that people made.
+
+With mode `batch` each write in one commit moves the tag of its day, `batch-write-2024-01-31` (or the one that
+`tag.batch.customized-name` names), to what it made.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 from zoneinfo import ZoneInfo
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
 from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.maintain.tags import TagDeletion
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.tag_periods import Periods
 from forebay.paimon.store.tags import TagManager
 
-_EPOCH = datetime.datetime(1970, 1, 1)
-_FORMATS = {
-    ("daily", "with-dashes"): "%Y-%m-%d",
-    ("daily", "without-dashes"): "%Y%m%d",
-    ("daily", "without-dashes-and-spaces"): "%Y%m%d",
-    ("hourly", "with-dashes"): "%Y-%m-%d %H",
-    ("hourly", "without-dashes"): "%Y%m%d %H",
-    ("hourly", "without-dashes-and-spaces"): "%Y%m%d%H",
-}
-_HOURS, _MINUTES = "%Y-%m-%d %H", "%Y-%m-%d %H%M"
-
-
-class Periods:
-    """Periods of one length, and the names of their tags."""
-
-    def __init__(self, options: CoreOptions) -> None:
-        duration = options.tag_creation_period_duration_ms
-        period = options.tag_creation_period
-        hours = {"daily": 24, "hourly": 1, "two-hours": 2}[period]
-        self.length = datetime.timedelta(hours=hours) if duration is None else datetime.timedelta(milliseconds=duration)
-        if duration is not None:
-            self._format = _MINUTES
-        else:
-            self._format = _FORMATS.get((period, options.tag_period_formatter), _HOURS)
-        self.delay = datetime.timedelta(milliseconds=options.tag_creation_delay_ms)
-        if self.delay >= self.length:
-            raise InvalidRequest(f"option 'tag.creation-delay' ({self.delay}) must be shorter than a period")
-
-    def name(self, start: datetime.datetime) -> str:
-        return start.strftime(self._format)
-
-    def start_of(self, name: str) -> datetime.datetime | None:
-        """When the period of an automatic tag begins; None for other tags."""
-        try:
-            start = datetime.datetime.strptime(name, self._format)
-        except ValueError:
-            return None
-        return start if self.name(start) == name else None
-
-    def last_before(self, moment: datetime.datetime) -> datetime.datetime:
-        """The beginning of the last period that is over at `moment`."""
-        return moment - (moment - _EPOCH) % self.length - self.length
+_BATCH_PREFIX = "batch-write-"
+_BATCH_NAME = re.compile(_BATCH_PREFIX + r"\d{4}-\d\d-\d\d")
 
 
 class AutoTags:
     """Creates the automatic tags of one branch. Not thread-safe."""
 
     def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Raises `UnsupportedOperation` for a mode that is not built."""
         self._options = CoreOptions(branch.schema.options)
-        if self._options.tag_automatic_creation == "batch":
-            raise UnsupportedOperation(
-                "option 'tag.automatic-creation' is 'batch'; process-time and watermark are built"
-            )
         self._branch, self._snapshots = branch, branch.snapshots
         self._tags = TagManager(branch.io, branch.paths, clock)
         self._deletion = TagDeletion(branch, manifests, clock)
@@ -99,6 +59,31 @@ class AutoTags:
             self._delete_surplus()
         return created
 
+    def create_of_batch(self) -> list[str]:
+        """Let the tag of the day, or that of the table's option, mean the latest snapshot; its name."""
+        latest = self._snapshots.latest()
+        if latest is None:
+            return []
+        day = self._process_time(latest).strftime("%Y-%m-%d")
+        name = self._options.tag_batch_customized_name or _BATCH_PREFIX + day
+        try:
+            self._deletion.delete(name)
+        except NotFound:
+            pass  # the first of its name
+        self._tags.create(name, latest, self._options.tag_default_time_retained_ms)
+        self._delete_surplus()
+        return [name]
+
+    def _process_time(self, snapshot: Snapshot) -> datetime.datetime:
+        zone = self._options.sink_process_time_zone
+        moment = datetime.datetime.fromtimestamp(snapshot.time_millis / 1000, None if zone is None else ZoneInfo(zone))
+        return moment.replace(tzinfo=None)
+
+    def _is_automatic(self, name: str) -> bool:
+        if self._options.tag_automatic_creation == "batch":
+            return _BATCH_NAME.fullmatch(name) is not None
+        return self._periods.start_of(name) is not None
+
     def _closed_by(self, snapshot: Snapshot, last: datetime.datetime | None) -> datetime.datetime | None:
         """The period that `snapshot` is the first to come behind, if it is later than `last`."""
         moment = self._moment(snapshot)
@@ -114,8 +99,7 @@ class AutoTags:
     def _moment(self, snapshot: Snapshot) -> datetime.datetime | None:
         o = self._options
         if o.tag_automatic_creation == "process-time":
-            zone = None if o.sink_process_time_zone is None else ZoneInfo(o.sink_process_time_zone)
-            return datetime.datetime.fromtimestamp(snapshot.time_millis / 1000, zone).replace(tzinfo=None)
+            return self._process_time(snapshot)
         if snapshot.watermark is None or snapshot.watermark == -(1 << 63):
             return None
         zone = ZoneInfo(o.sink_watermark_time_zone)
@@ -126,6 +110,6 @@ class AutoTags:
         most = self._options.tag_num_retained_max
         if most is None:
             return
-        automatic = [tag.name for tag in self._tags.tags() if self._periods.start_of(tag.name) is not None]
+        automatic = [tag.name for tag in self._tags.tags() if self._is_automatic(tag.name)]
         for name in automatic[: max(0, len(automatic) - most)]:
             self._deletion.delete(name)

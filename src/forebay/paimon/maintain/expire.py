@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
+from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.format.file_meta import FileSource, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.maintain.deletion import Deleted, Deletion
@@ -35,7 +36,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
-            raise InvalidRequest(f"keep at least 1, and at most no less: got {self.least} to {self.most}")
+            raise InvalidRequest(
+                f"at least 1 is kept, and the most to keep is not below the least: got at least {self.least} and at "
+                f"most {self.most}"
+            )
 
     @classmethod
     def of_snapshots(cls, o: CoreOptions) -> Retention:
@@ -59,8 +63,16 @@ class Expired:
 class SnapshotExpiry:
     """Expires the snapshots of one branch. Not thread-safe; several processes may run one at the same time."""
 
-    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        branch: BranchView,
+        manifests: ManifestStore,
+        clock: Clock = SYSTEM_CLOCK,
+        progress: OnProgress = no_progress,
+    ) -> None:
+        """`progress` is in snapshots."""
         self._branch, self._manifests, self._clock = branch, manifests, clock
+        self._progress = progress
         self._options = CoreOptions(branch.schema.options)
         self._snapshots = branch.snapshots
         self._references = References(manifests)
@@ -105,7 +117,8 @@ class SnapshotExpiry:
         deletion = Deletion(self._branch.io, self._manifests, self._references)
         live_in_tag: dict[int, set[str]] = {}
         # What a snapshot took away, the ones before it needed: so the first one is left out, the first kept is not.
-        for snapshot in found[1:]:
+        for done, snapshot in enumerate(found[1:]):
+            self._progress(done, len(going))
             earlier = _before(tags, snapshot.id)
             if earlier is not None and earlier.id not in live_in_tag:
                 live_in_tag = {earlier.id: elsewhere | self._references.live(earlier)}
@@ -128,6 +141,7 @@ class SnapshotExpiry:
                 changelog=not self._decoupled,
             )
         self._drop(going, end)
+        self._progress(len(going), len(going))
         return Expired(len(going), deletion.deleted)
 
     def _unneeded(self, snapshot: Snapshot) -> list[ManifestEntry]:

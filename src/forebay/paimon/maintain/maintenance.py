@@ -9,16 +9,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.base.arguments import name_list
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest
+from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.split import DataSplit
 from forebay.paimon.maintain.analyze import Statistics, collect, format_statistics
 from forebay.paimon.maintain.auto_tags import AutoTags
 from forebay.paimon.maintain.deletion import Deleted
 from forebay.paimon.maintain.expire import ChangelogExpiry, Expired, Retention, SnapshotExpiry
 from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
-from forebay.paimon.maintain.partitions import PartitionExpiry
+from forebay.paimon.maintain.partitions import ExpirySchedule, PartitionExpiry
 from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.maintain.rollback import Rollback
 from forebay.paimon.maintain.tags import TagDeletion
@@ -41,9 +44,11 @@ class Maintenance:
         manifests: ManifestStore,
         commit: Callable[[], FileStoreCommit],
         clock: Clock = SYSTEM_CLOCK,
+        schedule: ExpirySchedule | None = None,
     ) -> None:
-        """`commit` makes a committer of the table."""
+        """`commit` makes a committer of the table; `schedule` says when commits are followed by partition expiry."""
         self._table, self._manifests, self._commit, self._clock = table, manifests, commit, clock
+        self._schedule = schedule
         self._branch = BranchView(table.io, table.paths, table.schema)
         self._options: CoreOptions = table.options
 
@@ -55,9 +60,13 @@ class Maintenance:
         retain_max: int | None = None,
         older_than_ms: int | None = None,
         max_deletes: int | None = None,
+        progress: OnProgress = no_progress,
     ) -> Expired:
-        """Expire snapshots; what is not said is as the table's options say. `older_than_ms` is since the epoch."""
-        return SnapshotExpiry(self._branch, self._manifests, self._clock).expire(
+        """Expire snapshots; what is not said is as the table's options say. `older_than_ms` is since the epoch.
+
+        `progress` is in snapshots.
+        """
+        return SnapshotExpiry(self._branch, self._manifests, self._clock, progress).expire(
             self._retention(Retention.of_snapshots(self._options), retain_min, retain_max, older_than_ms, max_deletes)
         )
 
@@ -76,6 +85,9 @@ class Maintenance:
     def _retention(
         self, base: Retention, least: int | None, most: int | None, older_than_ms: int | None, limit: int | None
     ) -> Retention:
+        for name, count in (("retain_min", least), ("retain_max", most)):
+            if count is not None and count < 1:
+                raise InvalidRequest(f"{name} must be at least 1, as the latest snapshot is always kept; got {count}")
         chosen = replace(base, least=least if least is not None else min(base.least, most or base.least))
         chosen = replace(chosen, most=most if most is not None else max(base.most, chosen.least))
         if older_than_ms is not None:
@@ -93,26 +105,33 @@ class Maintenance:
         """Delete tags whose time is over; their names."""
         return TagDeletion(self._branch, self._manifests, self._clock).expire()
 
-    def create_auto_tags(self) -> list[str]:
-        """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags."""
-        if self._options.tag_automatic_creation == "none":
+    def create_auto_tags(self, *, batch: bool = False) -> list[str]:
+        """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags.
+
+        `batch`: the latest snapshot is one that a batch wrote, which mode batch tags.
+        """
+        mode = self._options.tag_automatic_creation
+        if mode == "none" or (mode == "batch" and not batch):
             return []
-        return AutoTags(self._branch, self._manifests, self._clock).create()
+        tags = AutoTags(self._branch, self._manifests, self._clock)
+        return tags.create_of_batch() if mode == "batch" else tags.create()
 
     def delete_tag(self, name: str) -> Deleted:
         """Delete a tag and the files that only it needs."""
         return TagDeletion(self._branch, self._manifests, self._clock).delete(name)
 
-    def after_commit(self, *, dedicated: bool = False) -> None:
+    def after_commit(self, *, dedicated: bool = False, batch: bool = False) -> None:
         """What writers do after each commit unless the table is `write-only`: expire what has become old.
 
-        `dedicated`: this was the job that does for writers what `write-only` forbids them. The commit is done, so a
-        failure is logged and not raised; the next commit tries again.
+        `dedicated`: this was the job that does for writers what `write-only` forbids them. `batch`: the commit was
+        that of a batch. The commit is done, so a failure is logged and not raised; the next commit tries again.
         """
         if self._options.write_only and not dedicated:
             return
         try:
-            self.create_auto_tags()
+            self.create_auto_tags(batch=batch)
+            if self._schedule is not None and self._schedule.is_due(self._options, batch):
+                self.expire_partitions()
             self.expire_snapshots()
             if self._options.changelog_decoupled:
                 self.expire_changelogs()
@@ -123,9 +142,15 @@ class Maintenance:
 
     # -- repair -------------------------------------------------------------------------------------------------------
 
-    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
-        """Delete files that nothing refers to and that are older than a day (or than `older_than_ms`)."""
-        return OrphanRemoval(self._branch, self._clock).remove(older_than_ms=older_than_ms, dry_run=dry_run)
+    def remove_orphan_files(
+        self, *, older_than_ms: int | None = None, dry_run: bool = False, progress: OnProgress = no_progress
+    ) -> Orphans:
+        """Delete files that nothing refers to and that are older than a day (or than `older_than_ms`).
+
+        `progress` is in snapshots and tags that were looked through, and files.
+        """
+        removal = OrphanRemoval(self._branch, self._clock, progress)
+        return removal.remove(older_than_ms=older_than_ms, dry_run=dry_run)
 
     def rollback_to(
         self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None
@@ -143,15 +168,19 @@ class Maintenance:
 
     # -- statistics ---------------------------------------------------------------------------------------------------
 
-    def analyze(self, columns: Sequence[str] = ()) -> Statistics | None:
-        """Collect statistics of all rows, and of `columns`, and commit them; None for a table without snapshots."""
+    def analyze(self, columns: Sequence[str] = (), progress: OnProgress = no_progress) -> Statistics | None:
+        """Collect statistics of all rows, and of `columns`, and commit them; None for a table without snapshots.
+
+        `progress` is in rows, before merging.
+        """
+        columns = name_list(columns, "columns")
         snapshot = SnapshotManager(self._table.io, self._table.paths).latest()
         if snapshot is None:
             return None
         fields = self._table.schema.fields_named(columns)
         plan = Planner(self._table, self._branch.snapshots, self._manifests).plan(snapshot)
         reader = SplitReader(self._table, list(columns))
-        found = collect(_all_rows(reader, plan.splits), fields, snapshot.id, self._table.schema.id)
+        found = collect(_all_rows(reader, plan.splits, progress), fields, snapshot.id, self._table.schema.id)
         size = sum(e.file.file_size for e in self._manifests.live_files(snapshot))
         total = snapshot.total_record_count
         merged = found.merged_record_count or 0
@@ -162,6 +191,10 @@ class Maintenance:
         return found
 
 
-def _all_rows(reader: SplitReader, splits: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+def _all_rows(reader: SplitReader, splits: Sequence[DataSplit], progress: OnProgress) -> Iterator[pa.RecordBatch]:
+    done, total = 0, sum(s.row_count for s in splits)
     for split in splits:
+        progress(done, total)
         yield from reader.read(split)
+        done += split.row_count
+    progress(done, total)

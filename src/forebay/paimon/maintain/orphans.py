@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, StorageFailure
+from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.file_io import FileStatus
 from forebay.paimon.maintain.references import BranchView
@@ -56,8 +57,9 @@ class _Roots:
 class OrphanRemoval:
     """Finds and deletes the orphans of one table. Not thread-safe."""
 
-    def __init__(self, branch: BranchView, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._branch, self._clock = branch, clock
+    def __init__(self, branch: BranchView, clock: Clock = SYSTEM_CLOCK, progress: OnProgress = no_progress) -> None:
+        """`progress` is in snapshots and tags that were looked through, and files; all are known when listed."""
+        self._branch, self._clock, self._progress = branch, clock, progress
         self._io, self._paths = branch.io, branch.paths
         # A cache of its own: what is believed here must be on the disk.
         self._manifests = ManifestStore(branch.io, branch.paths, branch.schema)
@@ -75,15 +77,21 @@ class OrphanRemoval:
         branches = {b.paths.branch: b for b in self._branch.branches()}
         for branch in branches.values():
             roots.add(branch)
-        candidates = [s for s in self._candidates(list(branches.values())) if _is_older(s, limit)]
+        candidates = []
+        for listed, status in enumerate(self._candidates(list(branches.values()))):
+            if _is_older(status, limit):
+                candidates.append(status)
+            self._progress(listed + 1, 0)
         for branch in self._branch.branches():
             branches.setdefault(branch.paths.branch, branch)
         for branch in branches.values():
             roots.add(branch)
             self._check_history(branch, roots)
-        needed = self._needed(roots)
+        steps = len(roots.snapshots) + len(roots.tags) + len(candidates)
+        needed = self._needed(roots, steps)
         found = Orphans(dry_run=dry_run)
-        for status in candidates:
+        for done, status in enumerate(candidates, steps - len(candidates)):
+            self._progress(done, steps)
             name = status.path.rpartition("/")[2]
             if name in needed:
                 continue
@@ -137,10 +145,11 @@ class OrphanRemoval:
         if not listed and not branch.tags.names() and files.exists(1):
             raise self._unsure(branch, "snapshot 1 is there, but was not listed")
 
-    def _needed(self, roots: _Roots) -> set[str]:
+    def _needed(self, roots: _Roots, steps: int) -> set[str]:
         """The names of all files that something refers to."""
         names: set[str] = set()
-        for (_, kind, file_id), branch in roots.snapshots.items():
+        for done, ((_, kind, file_id), branch) in enumerate(roots.snapshots.items()):
+            self._progress(done, steps)
             manager = branch.snapshots
             try:
                 snapshot = manager.snapshot(file_id) if kind == "snapshot" else manager.changelog(file_id)
@@ -158,7 +167,8 @@ class OrphanRemoval:
                 if still_there and not self._is_expiring(branch, file_id):
                     raise self._unsure(branch, f"a manifest of {kind} {file_id} is missing ({e.message})") from e
                 names |= self._of(snapshot, partial=True)
-        for (_, tag), branch in roots.tags.items():
+        for done, ((_, tag), branch) in enumerate(roots.tags.items(), len(roots.snapshots)):
+            self._progress(done, steps)
             found = branch.tags.find(tag)
             if found is None:
                 continue

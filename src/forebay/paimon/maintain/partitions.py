@@ -26,6 +26,29 @@ from forebay.paimon.store.tags import local_time
 VALUES_TIME, UPDATE_TIME = "values-time", "update-time"
 
 
+class ExpirySchedule:
+    """When a writer looks for partitions that are old: every `partition.expiration-check-interval`, not each commit.
+
+    A writer that lives for one commit only never does, unless the interval is 0 or
+    `end-input.check-partition-expire` is set; that is what the option is for.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._last_ms = clock.now_ms()
+
+    def is_due(self, options: CoreOptions, batch: bool) -> bool:
+        """Whether to look now, after a commit (`batch`: of one batch). The next look is an interval later."""
+        if options.partition_expiration_time_ms is None:
+            return False
+        now = self._clock.now_ms()
+        interval = options.partition_expiration_check_interval_ms
+        if now >= self._last_ms + interval or (batch and options.end_input_check_partition_expire):
+            self._last_ms = now
+            return True
+        return False
+
+
 class PartitionExpiry:
     """Expires the partitions of one branch. Not thread-safe."""
 

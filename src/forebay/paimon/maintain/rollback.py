@@ -7,6 +7,8 @@ orphans. Nobody may commit meanwhile.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.snapshot_json import format_snapshot
@@ -31,6 +33,10 @@ class Rollback:
         """Drop everything behind the snapshot of tag `name`, which comes back if it had expired. Raises `NotFound`."""
         kept = self._branch.tags.tag(name).snapshot
         if not self._snapshots.exists(kept.id):
+            if not self._snapshots.changelogs.exists(kept.id):  # a tag keeps rows, and its changelog has expired
+                kept = replace(
+                    kept, changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None
+                )
             self._branch.io.write(self._branch.paths.snapshot(kept.id), format_snapshot(kept))
             self._snapshots.write_earliest_hint(kept.id)
         self._drop_behind(kept)
@@ -44,9 +50,11 @@ class Rollback:
         return self.to_snapshot(kept.id)
 
     def _drop_behind(self, kept: Snapshot) -> None:
-        self._snapshots.write_latest_hint(kept.id)
+        # The hint comes last: behind a tag's snapshot that came back is a gap, which hides what comes after it from
+        # those who follow the hint. Their commits would meet the old snapshots again.
         for snapshot_id in sorted((i for i in self._snapshots.ids() if i > kept.id), reverse=True):
             self._snapshots.delete(snapshot_id)
+        self._snapshots.write_latest_hint(kept.id)
         logs = self._snapshots.changelogs
         dropped = sorted((i for i in logs.ids() if i > kept.id), reverse=True)
         for changelog_id in dropped:

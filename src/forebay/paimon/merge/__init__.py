@@ -1,8 +1,9 @@
-"""Merging of the sorted runs of a primary-key table's bucket: pure functions over Arrow columns, without I/O.
+"""Merging of the sorted runs of a primary-key table's bucket: pure functions over Arrow columns.
 
 `merge_function(schema)` says how rows of one key become one, `merge_runs` merges sorted runs, `sort_and_merge_buffer`
 makes a run of a write buffer, `interval_partition` says which files must be merged at all. Reading order of the
-modules: `spec` and `functions` (options), `order` (keys), `runs` (windows), `engines`, `folds`, `nested`.
+modules: `spec` and `functions` (options), `order` (keys), `windows`, `runs`, `engines`, `folds`, `nested`; `spilling`
+is the only one that touches a disk, and only where there are very many runs.
 """
 
 from forebay.paimon.merge.intervals import interval_partition, partition_ranges

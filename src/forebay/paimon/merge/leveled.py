@@ -16,11 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
-from forebay.paimon.merge._order import SortKey, group_starts, merge_sorted
+from forebay.paimon.io.closing import closed_after
+from forebay.paimon.merge._order import group_starts
 from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows
-from forebay.paimon.merge.order import concat_keys, fixed_values
-from forebay.paimon.merge.runs import _kinds, _numbers, _Run, _sequence_key, _slices, _window
+from forebay.paimon.merge.order import fixed_values
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec
+from forebay.paimon.merge.spilling import few_runs
+from forebay.paimon.merge.windows import Window, kinds, ordered, windows
 
 LEVEL = "_FOREBAY_LEVEL"
 """The column (int32, no nulls) that batches need besides those of the table."""
@@ -65,48 +67,35 @@ def merge_leveled(
 ) -> Iterator[MergedWindow]:
     """Merges runs, each sorted by key without repeating one, into rows with the columns `names`.
 
-    Batches have all columns that `merge_runs` asks for, and `LEVEL`.
+    Batches have all columns that `merge_runs` asks for, and `LEVEL`. Runs that can be closed are, in the end.
     """
-    cursors = [_Run(run, spec.key_columns) for run in runs]
-    for cursor in cursors:
-        cursor.load()
-    while active := [cursor for cursor in cursors if cursor.batch is not None]:
-        ends = _window(active, True)
-        pieces = [(c, c.start, end) for c, end in zip(active, ends, strict=True) if end > c.start]
-        merged = _merge_window(pieces, spec, names, rules)
-        for cursor, _, end in pieces:
-            cursor.advance(end)
-        if merged.rows.num_rows:
-            yield merged
+    with few_runs(runs, spec) as (few, unique), closed_after(windows(few, spec.key_columns, unique)) as found:
+        for window in found:
+            merged = _merge_window(window, spec, names, rules, unique)
+            if merged.rows.num_rows:
+                yield merged
 
 
 def _merge_window(
-    pieces: Sequence[tuple[_Run, int, int]], spec: MergeSpec, names: Sequence[str], rules: LevelRules
+    window: Window, spec: MergeSpec, names: Sequence[str], rules: LevelRules, unique_keys: bool
 ) -> MergedWindow:
-    batches, keys = _slices(pieces)
+    batches, keys = window
     columns = {
         name: pa.concat_arrays([batch.column(name) for batch in batches])
         if len(batches) > 1
         else batches[0].column(name)
         for name in batches[0].schema.names
     }
-    order, starts = _ordered(columns, keys, [b.num_rows for b in batches], spec)
+    if len(batches) == 1 and unique_keys:
+        order = np.arange(batches[0].num_rows, dtype=np.int64)
+        starts = np.arange(batches[0].num_rows + 1, dtype=np.int64)
+    else:
+        order, key = ordered(columns, keys, [b.num_rows for b in batches], spec)
+        starts = group_starts(key, order)
     levels = fixed_values(columns[LEVEL], np.dtype(np.int32)).astype(np.int32, copy=False)
     order, starts = _counting(order, starts, levels[order], rules, spec)
     source = pa.RecordBatch.from_arrays(list(columns.values()), schema=batches[0].schema)
     return _described(source, columns, order, starts, levels, spec, names, rules)
-
-
-def _ordered(
-    columns: dict[str, pa.Array], keys: Sequence[SortKey], sizes: Sequence[int], spec: MergeSpec
-) -> tuple[_Ints, _Ints]:
-    """The order of the rows, and where in it a key begins."""
-    if len(keys) == 1:
-        return np.arange(sizes[0], dtype=np.int64), np.arange(sizes[0] + 1, dtype=np.int64)
-    key = concat_keys(keys)
-    bounds = np.cumsum([0, *sizes]).tolist()
-    order = merge_sorted(key, _sequence_key(columns, spec), _numbers(columns), _kinds(columns), bounds)
-    return order, group_starts(key, order)
 
 
 def _counting(order: _Ints, starts: _Ints, levels: _Levels, rules: LevelRules, spec: MergeSpec) -> tuple[_Ints, _Ints]:
@@ -141,10 +130,10 @@ def _described(
     sizes = np.diff(starts)
     in_order = levels[order]
     seen = in_order > 0 if rules.before_level is None else in_order == rules.before_level
-    kinds = _kinds(columns)[order]
+    in_kinds = kinds(columns)[order]
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     before = np.full(len(sizes), -1, np.int64)
-    visible = np.flatnonzero(seen & ((kinds & 1) == 0))
+    visible = np.flatnonzero(seen & ((in_kinds & 1) == 0))
     before[group_of[visible]] = order[visible]
     newer = (in_order <= 0) if rules.before_level is None else ~seen
     changed = np.logical_or.reduceat(newer, starts[:-1])
@@ -172,9 +161,10 @@ def _merged(
 
 def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
     """Batches with the column `LEVEL`."""
-    for batch in batches:
-        column = pa.array(np.full(batch.num_rows, level, np.int32))
-        yield batch.append_column(pa.field(LEVEL, pa.int32(), nullable=False), column)
+    with closed_after(batches):
+        for batch in batches:
+            column = pa.array(np.full(batch.num_rows, level, np.int32))
+            yield batch.append_column(pa.field(LEVEL, pa.int32(), nullable=False), column)
 
 
 def without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -42,6 +42,30 @@ def sort_key(columns: Sequence[pa.Array], *, descending: bool = False) -> SortKe
     return encode_parts(parts, rows)
 
 
+def key_bytes(columns: Sequence[pa.Array], rows: int) -> pa.LargeBinaryArray:
+    """The first `rows` rows' keys as byte strings, which order (as unsigned bytes) as the rows do.
+
+    What `sort_key` says of nulls holds here, too.
+    """
+    key = sort_key(columns)
+    if key.offsets is None or key.data is None:
+        return words_as_bytes(key.prefix[:rows])
+    offsets = key.offsets[: rows + 1]
+    data = key.data[offsets[0] : offsets[-1]]
+    borders = pa.py_buffer(np.ascontiguousarray(offsets - offsets[0]))
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), rows, [None, borders, pa.py_buffer(np.ascontiguousarray(data))]
+    )
+
+
+def words_as_bytes(words: npt.NDArray[np.uint64]) -> pa.LargeBinaryArray:
+    """Numbers as eight bytes each, the most significant first."""
+    data = np.ascontiguousarray(words.astype(">u8"))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(words), [None, pa.py_buffer(data)]).cast(
+        pa.large_binary()
+    )
+
+
 def concat_keys(parts: Sequence[SortKey]) -> SortKey:
     """The keys of all parts, one behind the other; all must be of the same form."""
     if len(parts) == 1:

@@ -14,6 +14,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import NESTED_ROOTS
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.merge.functions import Aggregator, boolean_option, column_aggregator, name_list
+from forebay.paimon.options import CoreOptions
 
 SEQUENCE_GROUP_SUFFIX = ".sequence-group"
 REMOVE_ON_DELETE = {
@@ -27,6 +28,9 @@ IGNORE_DELETE_KEYS = (
     "deduplicate.ignore-delete",
     "partial-update.ignore-delete",
 )
+
+RUNS_MAX = 64
+"""Runs that are merged at once where `sort-spill-threshold` says nothing."""
 
 
 class MergeEngine(StrEnum):
@@ -52,7 +56,8 @@ class MergeSpec:
     """How rows of one key become one row.
 
     `aggregators` has an entry for each column that has a function of its own; all columns have one in an aggregation
-    table. `not_null` names the columns that may not become null.
+    table. `not_null` names the columns that may not become null. A merge loads about `bytes_max` bytes of rows at a
+    time, of at most `runs_max` runs; if there are more, it puts them together on the local disk first.
     """
 
     engine: MergeEngine
@@ -66,6 +71,12 @@ class MergeSpec:
     not_null: frozenset[str] = frozenset()
     needs_lookup: bool = False
     reads_level0: bool = True
+    runs_max: int = RUNS_MAX
+    bytes_max: int = 64 << 20
+
+    def part_bytes(self, runs: int) -> int:
+        """How many bytes of each run are loaded at a time where so many are merged."""
+        return max(1, self.bytes_max // max(1, min(runs, self.runs_max)))
 
     def required_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
         """`columns`, and behind them the value columns that merging needs besides: sequence fields.
@@ -94,6 +105,7 @@ def merge_function(schema: TableSchema) -> MergeSpec:
     columns' types; `UnsupportedOperation` for functions that are not built, by name.
     """
     options = schema.options
+    core = CoreOptions(options)
     engine = _engine(options)
     if not schema.has_primary_key:
         raise InvalidRequest("a table without a primary key has nothing to merge")
@@ -118,7 +130,16 @@ def merge_function(schema: TableSchema) -> MergeSpec:
         not_null=frozenset(f.name for f in schema.fields if not f.type.nullable),
         needs_lookup=first_row or vectors or producer == "lookup" or boolean_option(options, "force-lookup"),
         reads_level0=not (first_row or vectors),
+        runs_max=_runs_max(core),
+        bytes_max=core.sort_spill_buffer_size,
     )
+
+
+def _runs_max(options: CoreOptions) -> int:
+    given = options.sort_spill_threshold
+    if given is not None and given < 2:
+        raise InvalidRequest(f"option 'sort-spill-threshold' is {given}; write 2 or more")
+    return given or RUNS_MAX
 
 
 def _engine(options: Mapping[str, str]) -> MergeEngine:

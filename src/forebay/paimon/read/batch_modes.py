@@ -1,12 +1,14 @@
 """Batch reads by options: `scan.mode` and its companions choose the snapshot, or what changed between two.
 
 Without any of these options this is the latest snapshot. `incremental-between` takes two snapshot ids or tags, the
-first exclusive; between ids, changes are what appends added, or the changelog if the table has one
+first exclusive. Between ids, changes are what appends added, or the changelog if the table has one
 (`incremental-between-scan-mode`); between tags (or with mode `diff`), the states are compared.
+`incremental-to-auto-tag` names an automatic tag, and compares it with the one before.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +18,11 @@ from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapsh
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
 from forebay.paimon.read.predicates import ScanFilter
-from forebay.paimon.read.startup import INCREMENTAL, Startup
+from forebay.paimon.read.startup import INCREMENTAL, LATEST_DELTA, Startup
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tag_periods import Periods
 from forebay.paimon.store.tags import TagManager
 
 _SCAN_OPTIONS = (
@@ -35,6 +38,7 @@ _SCAN_OPTIONS = (
     "scan.creation-time-millis",
     "incremental-between",
     "incremental-between-timestamp",
+    "incremental-to-auto-tag",
 )
 
 
@@ -74,6 +78,9 @@ class BatchScan:
         snapshot = self.snapshot()
         if snapshot is None:
             return BatchPlan(None, ())
+        if self.mode == LATEST_DELTA:
+            appended = [snapshot] if snapshot.commit_kind is CommitKind.APPEND else []
+            return BatchPlan(snapshot, tuple(self._each(appended, self._planner.delta, scan_filter)), True)
         return BatchPlan(snapshot, tuple(self._created.full(snapshot, scan_filter)))
 
     def snapshot(self) -> Snapshot | None:
@@ -100,7 +107,10 @@ class BatchScan:
         if o.scan_tag_name is not None:
             return self._tags.tag(o.scan_tag_name).snapshot
         if o.scan_version is None:
-            raise InvalidRequest("scan.mode from-snapshot needs one of 'scan.snapshot-id', 'scan.tag-name', ...")
+            raise InvalidRequest(
+                "scan.mode from-snapshot needs option 'scan.snapshot-id', 'scan.tag-name', 'scan.watermark' or "
+                "'scan.version'"
+            )
         tag = self._tags.find(o.scan_version)
         if tag is not None:
             return tag.snapshot
@@ -118,8 +128,11 @@ class BatchScan:
             pair = _pair(option, self._options.incremental_between_timestamp)
             return self._between_times(_time(pair[0], option), _time(pair[1], option), scan_filter)
         if self._options.incremental_to_auto_tag is not None:
-            raise InvalidRequest("option 'incremental-to-auto-tag' is not supported: name both tags")
-        raise InvalidRequest("scan.mode incremental needs 'incremental-between' or 'incremental-between-timestamp'")
+            return self._to_auto_tag(self._options.incremental_to_auto_tag, scan_filter)
+        raise InvalidRequest(
+            "scan.mode incremental needs option 'incremental-between', 'incremental-between-timestamp' or "
+            "'incremental-to-auto-tag'"
+        )
 
     def _between(self, pair: tuple[str, str], scan_filter: ScanFilter) -> BatchPlan:
         tags = self._tags.find(pair[0]), self._tags.find(pair[1])
@@ -143,6 +156,22 @@ class BatchScan:
         if first < earliest - 1 or last > latest:
             raise NotFound(f"snapshots {first + 1} to {last} are not all there; there are {earliest} to {latest}")
         return self._changes(first, last, scan_filter)
+
+    def _to_auto_tag(self, name: str, scan_filter: ScanFilter) -> BatchPlan:
+        """What changed between an automatic tag and the one before it; nothing if one of the two is not there."""
+        periods = Periods(self._options)
+        end_time, end = periods.start_of(name), self._tags.find(name)
+        if end_time is None:
+            raise InvalidRequest(
+                f"option 'incremental-to-auto-tag' is '{name}', which is no name of an automatic tag of this table; "
+                f"one would be '{periods.name(periods.last_before(datetime.datetime(2024, 1, 31, 12)))}'"
+            )
+        starts = [start for other in self._tags.names() if (start := periods.start_of(other)) is not None]
+        earlier = [start for start in starts if start < end_time]
+        begin = self._tags.find(periods.name(max(earlier))) if earlier else None
+        if begin is None or end is None:
+            return BatchPlan(self._snapshots.latest(), (), is_incremental=True)
+        return self._difference(begin.snapshot, end.snapshot, scan_filter)
 
     def _between_times(self, start: int, end: int, scan_filter: ScanFilter) -> BatchPlan:
         if end < start:

@@ -130,7 +130,8 @@ class _StateReader(SplitReader):
             return
         held, out = self._merge_fields()
         for section in self.sections(split.files):
-            runs = [self._run(split, run, (held, out)) for run in section]
+            part = self._spec.part_bytes(len(section))
+            runs = [self._run(split, run, (held, out), part) for run in section]
             for batch in merge_runs(runs, self._spec, columns=[*(f.name for f in out), VALUE_KIND]):
                 kept = batch if self._rows is None else filter_rows(batch, self._rows)
                 yield self._divided(kept, out)

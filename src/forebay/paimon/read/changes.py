@@ -193,7 +193,8 @@ class ChangePlanner(Planner):
         partitions = chosen.partitions_matching(e.partition for e in given)
         kept = [e for e in given if e.partition in partitions and chosen.bucket_may_match(e.bucket, e.total_buckets)]
         if prune:
-            hits = self._matching(kept, chosen, by_key=self._spec is not None)
+            by_key = self._spec is not None
+            hits = self._matching(kept, chosen.key if by_key else chosen.rows, by_key=by_key)
             kept = [e for e, hit in zip(kept, hits, strict=True) if hit]
         grouped: dict[BucketKey, list[ManifestEntry]] = {}
         for e in kept:

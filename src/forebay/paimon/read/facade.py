@@ -14,8 +14,10 @@ from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.read.batch_modes import BatchPlan, BatchScan
 from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader
+from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.planner import check_limit
 from forebay.paimon.read.predicates import ScanFilter
-from forebay.paimon.read.startup import FROM_CREATION_TIMESTAMP, FROM_FILE_CREATION_TIME, INCREMENTAL
+from forebay.paimon.read.startup import FROM_CREATION_TIMESTAMP, FROM_FILE_CREATION_TIME, INCREMENTAL, LATEST_DELTA
 from forebay.paimon.read.stream import StreamScan
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext
@@ -36,6 +38,7 @@ def read_by_options(
     limit: int | None,
 ) -> pa.RecordBatchReader:
     """The rows that the table's scan options ask for. Changes that delete rows are left out (see `audit_log`)."""
+    check_limit(limit)
     scan = BatchScan(table, snapshots, manifests, tags)
     if scan.mode in _TRAVELLING:
         chosen = scan.snapshot()
@@ -44,7 +47,8 @@ def read_by_options(
             table = table.with_schema(then.with_options(table.schema.options))
             scan = BatchScan(table, snapshots, manifests, tags)
     scan_filter = ScanFilter.of(table.schema, predicate)
-    plan = scan.plan(scan_filter)
+    with telling_expiry(snapshots, None):
+        plan = scan.plan(scan_filter)
     reader = ChangeReader(table, columns, scan_filter)
     schema = reader.schema.remove(reader.schema.get_field_index(ROW_KIND))
     return pa.RecordBatchReader.from_batches(schema, limited(_rows(reader, plan), limit))
@@ -58,8 +62,8 @@ def snapshot_by_options(
     Raises `UnsupportedOperation` if they ask for changes, or for some files only: those are no plain plan.
     """
     scan = BatchScan(table, snapshots, manifests, tags)
-    if scan.mode in (INCREMENTAL, FROM_FILE_CREATION_TIME, FROM_CREATION_TIMESTAMP):
-        raise UnsupportedOperation(f"scan.mode {scan.mode} is for `read` and `stream`, and cannot be planned by `scan`")
+    if scan.mode in (INCREMENTAL, LATEST_DELTA, FROM_FILE_CREATION_TIME, FROM_CREATION_TIMESTAMP):
+        raise UnsupportedOperation(f"scan.mode {scan.mode} chooses files or changes, and is for `read`, not for `scan`")
     return scan.snapshot()
 
 

@@ -8,20 +8,26 @@ back. By keys, any file may be left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from forebay.base.errors import InvalidRequest, NotFound
+from forebay.codec.filters import BoundPredicate
+from forebay.metadata.predicate import Predicate
 from forebay.paimon.files.pruning import columns_of, filter_columns, may_match
 from forebay.paimon.format.binary_row import row_layout
-from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileKind, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, ManifestEntry, ManifestFileMeta
+from forebay.paimon.format.manifest_rows import ManifestRows, Rows
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.format.stats import ColumnStats
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec, merge_function
-from forebay.paimon.read.predicates import FileStatistics, ScanFilter
+from forebay.paimon.read.file_statistics import FileStatistics
+from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.splits import SplitGroup, SplitRules, append_splits, merge_tree_splits
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore, merge_entries
+from forebay.paimon.store.manifests import ManifestStore, SelectedRows, live_of
 from forebay.paimon.store.snapshots import SnapshotManager
 
 DELETION_VECTORS = "DELETION_VECTORS"
@@ -32,10 +38,16 @@ BucketKey = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a read of one snapshot consists of. `snapshot` is None for a table that nothing was ever written to."""
+    """What a read of one snapshot consists of. `snapshot` is None for a table that nothing was ever written to.
+
+    `accepted` are the parts of the filter that the choice of splits has applied exactly; `remaining` those that rows
+    must still be tested for (a `SplitReader` with the same filter does so).
+    """
 
     snapshot: Snapshot | None
     splits: tuple[DataSplit, ...]
+    accepted: tuple[Predicate, ...] = ()
+    remaining: tuple[Predicate, ...] = ()
 
 
 class Planner:
@@ -58,11 +70,10 @@ class Planner:
         bucket_filter: Callable[[int], bool] | None = None,
     ) -> Plan:
         """The splits of `snapshot` that may hold matching rows; with a `limit`, no more than it surely takes."""
-        if limit is not None and limit < 0:
-            raise InvalidRequest(f"limit must not be negative, got {limit}")
-        if snapshot is None:
-            return Plan(None, ())
+        check_limit(limit)
         chosen = scan_filter or ScanFilter.of(self._table.schema, None)
+        if snapshot is None:
+            return Plan(None, (), chosen.accepted, chosen.remaining)
         buckets: dict[BucketKey, list[ManifestEntry]] = {}
         for entry in self.entries(snapshot, chosen, bucket_filter):
             buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
@@ -72,36 +83,39 @@ class Planner:
             for key, entries in buckets.items()
             for split in self._bucket_splits(snapshot, key, entries, chosen, deletions.get(key, {}))
         ]
-        return Plan(snapshot, tuple(self._limited(splits, chosen, limit)))
+        return Plan(snapshot, tuple(self._limited(splits, chosen, limit)), chosen.accepted, chosen.remaining)
 
     def entries(
         self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: Callable[[int], bool] | None = None
     ) -> list[ManifestEntry]:
         """The live files of `snapshot` in partitions and buckets that may match, by their keys and (append) values."""
-        manifests = [m for m in self._manifests.data_manifests(snapshot) if self._manifest_may_match(m, chosen)]
-        wanted: dict[bytes, bool] = {}
-        kept = []
-        for entry in self._manifests.entries(manifests):
-            allowed = wanted.get(entry.partition)
-            if allowed is None:
-                allowed = wanted[entry.partition] = bool(chosen.partitions_matching([entry.partition]))
-            if (
-                allowed
-                and (bucket_filter is None or bucket_filter(entry.bucket))
-                and chosen.bucket_may_match(entry.bucket, entry.total_buckets)
-            ):
-                kept.append(entry)
-        live = [e for e in merge_entries(kept) if e.kind is FileKind.ADD]
-        hits = self._matching(live, chosen, by_key=self._spec is not None)
-        return [e for e, hit in zip(live, hits, strict=True) if hit]
-
-    def _matching(self, entries: Sequence[ManifestEntry], chosen: ScanFilter, *, by_key: bool) -> list[bool]:
+        parts = []
+        for manifest in self._manifests.data_manifests(snapshot):
+            if self._manifest_may_match(manifest, chosen):
+                rows = self._manifests.rows(manifest.file_name)
+                places = _places(rows, chosen, bucket_filter)
+                if len(places):
+                    parts.append(SelectedRows(manifest.file_name, rows, places))
+        live = live_of(parts)
+        by_key = self._spec is not None
         bound = chosen.key if by_key else chosen.rows
+        if bound is not None:
+            statistics = self._statistics(bound, by_key=by_key)
+            hits = statistics.matching_rows([(part.rows, part.chosen) for part in live], bound)
+            live = [replace(part, chosen=rows) for part, rows in zip(live, hits, strict=True)]
+        return self._manifests.pick(live)
+
+    def _matching(self, entries: Sequence[ManifestEntry], bound: BoundPredicate | None, *, by_key: bool) -> list[bool]:
+        """For each file, whether it may hold a matching row."""
         if bound is None:
             return [True] * len(entries)
+        hits: list[bool] = self._statistics(bound, by_key=by_key).matching([e.file for e in entries], bound).tolist()
+        return hits
+
+    def _statistics(self, bound: BoundPredicate, *, by_key: bool) -> FileStatistics:
         names = columns_of(bound)
         columns = [c for c in filter_columns(self._table.schema.fields) if c.name in names]
-        return FileStatistics(self._table.schemas, columns, use_keys=by_key).matching([e.file for e in entries], bound)
+        return FileStatistics(self._table.schemas, columns, use_keys=by_key)
 
     def _manifest_may_match(self, manifest: ManifestFileMeta, chosen: ScanFilter) -> bool:
         stats, fields = manifest.partition_stats, self._table.schema.partition_fields
@@ -160,7 +174,7 @@ class Planner:
         """For each file, whether its own rows may match. Where rows are put together from several, they always may."""
         if chosen.rows is None or (spec.engine in _MERGING_ENGINES and not self._vectors):
             return [True] * len(entries)
-        return self._matching(entries, chosen, by_key=False)
+        return self._matching(entries, chosen.rows, by_key=False)
 
     def _limited(self, splits: list[DataSplit], chosen: ScanFilter, limit: int | None) -> list[DataSplit]:
         if limit is None or chosen.rows is not None or not all(s.raw_convertible for s in splits):
@@ -208,6 +222,27 @@ class Planner:
         if found is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot with a watermark of {watermark} or later")
         return found
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise `InvalidRequest` unless `limit` is a number of rows, or None."""
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidRequest(f"limit is a number of rows, 0 or more; got {limit!r}")
+
+
+def _places(rows: ManifestRows, chosen: ScanFilter, bucket_filter: Callable[[int], bool] | None) -> Rows:
+    """The entries of partitions and buckets that may match."""
+    wanted = np.ones(len(rows), np.bool_)
+    if chosen.partition is not None:
+        matching = chosen.partitions_matching(rows.partitions)
+        wanted = rows.of_partitions([p in matching for p in rows.partitions])
+    if bucket_filter is not None or chosen.fixes_buckets:
+        allowed = [
+            (bucket_filter is None or bucket_filter(bucket)) and chosen.bucket_may_match(bucket, total)
+            for bucket, total in rows.buckets_of_totals
+        ]
+        wanted = wanted & rows.of_buckets(allowed)
+    return np.flatnonzero(wanted)
 
 
 def _sure_rows(split: DataSplit) -> int:

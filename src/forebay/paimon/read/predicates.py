@@ -12,17 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
+from forebay.base.errors import InvalidRequest
 from forebay.codec.buckets import bucket_of
 from forebay.codec.filters import BoundLeaf, BoundPredicate, mask
 from forebay.metadata.predicate import Compound, CompoundFunction, LeafFunction, Predicate
-from forebay.metadata.table import Column
-from forebay.paimon.files.pruning import RangeOf, bind_filter, columns_of, conjuncts, field_for, join, may_match
+from forebay.paimon.files.pruning import bind_filter, columns_of, conjuncts, join
 from forebay.paimon.format.binary_row import row_layout
-from forebay.paimon.format.file_meta import DataFileMeta
-from forebay.paimon.format.schema import DataField, TableSchema
-from forebay.paimon.format.stats import ColumnStats
+from forebay.paimon.format.schema import TableSchema
 
 BUCKET_COMBINATIONS_MAX = 1000
 """More combinations of bucket keys than this are not worth hashing."""
@@ -57,6 +53,11 @@ class ScanFilter:
     @classmethod
     def of(cls, schema: TableSchema, predicate: Predicate | None) -> ScanFilter:
         """Raises `InvalidRequest` for unknown columns and literals that do not fit."""
+        if predicate is not None and not isinstance(predicate, Predicate):
+            raise InvalidRequest(
+                f"a filter is made with forebay.col, such as col('id') > 5; got a {type(predicate).__name__}: "
+                f"{str(predicate)[:80]}"
+            )
         made = cls(schema, predicate)
         partition_keys, keys = set(schema.partition_keys), set(schema.primary_keys)
         accepted: list[Predicate] = []
@@ -81,6 +82,11 @@ class ScanFilter:
         batch = row_layout(self.schema.partition_fields).decode_all(given)
         keep = mask(self.partition, batch).to_pylist()
         return {p for p, wanted in zip(given, keep, strict=True) if wanted}
+
+    @property
+    def fixes_buckets(self) -> bool:
+        """Whether the filter leaves out any bucket."""
+        return self._bucket_keys is not None
 
     def bucket_may_match(self, bucket: int, total_buckets: int) -> bool:
         """Whether a bucket of a table with `total_buckets` may hold matching rows."""
@@ -111,81 +117,3 @@ def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> list[b
         return None
     layout = row_layout(schema.fields_named(schema.bucket_keys))
     return [layout.encode_one(key) for key in itertools.product(*choices)]
-
-
-# ---- statistics of files --------------------------------------------------------------------------------------------
-
-
-class FileStatistics:
-    """Ranges of columns in many files, decoded a group of files at a time and only for columns that are asked for."""
-
-    def __init__(self, schemas: Any, columns: Iterable[Column], use_keys: bool) -> None:
-        """`schemas(id)` gives a table schema; `use_keys` takes key statistics (of trimmed keys) and not values'."""
-        self._schemas = schemas
-        self._columns = tuple(columns)
-        self._use_keys = use_keys
-
-    def matching(self, files: Sequence[DataFileMeta], bound: BoundPredicate) -> list[bool]:
-        """For each file, whether it may hold a matching row."""
-        groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
-        for i, f in enumerate(files):
-            groups.setdefault((f.schema_id, None if self._use_keys else f.value_stats_cols), []).append(i)
-        result = [True] * len(files)
-        for (schema_id, names), positions in groups.items():
-            schema = self._schemas(schema_id)
-            fields = _stats_fields(schema, names, self._use_keys)
-            held = {f.id: f for f in schema.fields}
-            ranges = self._ranges([files[i] for i in positions], fields, held)
-            for i, found in zip(positions, ranges, strict=True):
-                result[i] = may_match(bound, _by_name(found), files[i].row_count)
-        return result
-
-    def _ranges(
-        self, files: Sequence[DataFileMeta], fields: Sequence[DataField], held: dict[int, DataField]
-    ) -> list[dict[str, ColumnStats | None]]:
-        """Per file, the ranges of the wanted columns; None where nothing is known."""
-        stats = [f.key_stats if self._use_keys else f.value_stats for f in files]
-        least = 8 * ((len(fields) + 71) // 64) + 8 * len(fields)
-        usable = [len(s.min_values) >= least and len(s.max_values) >= least for s in stats]
-        found: list[dict[str, ColumnStats | None]] = [{} for _ in files]
-        layout = row_layout(fields)
-        rows = [i for i, ok in enumerate(usable) if ok]
-        low = layout.decode_all([stats[i].min_values for i in rows]) if rows else None
-        high = layout.decode_all([stats[i].max_values for i in rows]) if rows else None
-        position_of = {f.id: i for i, f in enumerate(fields)}
-        for column in self._columns:
-            if column.column_id is not None and column.column_id not in held:
-                for i, file in enumerate(files):  # added after the file was written: nothing but nulls
-                    found[i][column.name] = ColumnStats(null_count=file.row_count)
-                continue
-            own = field_for(column, held)
-            at = None if own is None else position_of.get(own.id)
-            if at is None or low is None or high is None:
-                continue
-            lows, highs = _column_values(low.column(at)), _column_values(high.column(at))
-            for row, i in enumerate(rows):
-                nulls = stats[i].null_counts
-                count = nulls[at] if at < len(nulls) else None
-                found[i][column.name] = ColumnStats(lows[row], highs[row], count)
-        return found
-
-
-def _by_name(found: dict[str, ColumnStats | None]) -> RangeOf:
-    return lambda column: found.get(column.name)
-
-
-def _stats_fields(schema: TableSchema, names: tuple[str, ...] | None, use_keys: bool) -> tuple[DataField, ...]:
-    if use_keys:
-        return schema.fields_named(schema.trimmed_primary_keys)
-    return schema.fields if names is None else schema.fields_named(names)
-
-
-def _column_values(array: pa.Array) -> list[Any]:
-    """Column values (codec.literals) of an Arrow column."""
-    t = array.type
-    if pa.types.is_timestamp(t):
-        array = array.cast(pa.int64())
-    elif pa.types.is_date32(t) or pa.types.is_time32(t):
-        array = array.cast(pa.int32())
-    values: list[Any] = array.to_pylist() if not pa.types.is_nested(t) else [None] * len(array)
-    return values

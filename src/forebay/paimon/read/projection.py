@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from forebay.base.arguments import did_you_mean, name_list
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.files.casts import evolve
@@ -23,7 +24,7 @@ def project(schema: TableSchema, columns: Sequence[str] | None) -> tuple[DataFie
     if columns is None:
         return schema.fields
     paths: dict[str, list[tuple[str, ...]]] = {}
-    for name in columns:
+    for name in name_list(columns, "columns"):
         whole = name in schema.names
         head, *rest = [name] if whole else name.split(".")
         if head in paths and (not rest or () in paths[head]):
@@ -47,7 +48,8 @@ def _cut(t: DataType, parts: Sequence[tuple[str, ...]], where: str) -> DataType:
     known = {f.name: f for f in t.fields}
     for name in wanted:
         if name not in known:
-            raise NotFound(f"'{where}' has no field '{name}'; its fields are {', '.join(known)}")
+            hint = did_you_mean(name, known)
+            raise NotFound(f"'{where}' has no field '{name}'; its fields are {', '.join(known)}{hint}")
     kept = [
         replace(f, data_type=_cut(f.data_type, wanted[f.name], f"{where}.{f.name}"))
         for f in t.fields

@@ -7,11 +7,13 @@ what is asked of the key alone is applied to what goes in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.base.errors import InvalidRequest
 from forebay.codec.filters import BoundPredicate, filter_rows
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.pruning import columns_of
@@ -27,10 +29,12 @@ from forebay.paimon.format.schema import (
     DataField,
 )
 from forebay.paimon.format.split import DataSplit, DeletionFile
+from forebay.paimon.io.closing import closed_after
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec, merge_function
+from forebay.paimon.read.key_order import KeyOrder
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.projection import cut_batch, project, read_schema
 from forebay.paimon.read.splits import sections_of
@@ -78,6 +82,30 @@ class SplitReader:
         """As `read`, but by ascending key (append tables: in the order rows were written)."""
         return self._read_raw(split) if self._spec is None else self._read_merged(split)
 
+    def read_bucket(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:
+        """The rows of all `splits` of one bucket as one sorted read: by ascending `order`, each key once.
+
+        Raises `InvalidRequest` for splits of several buckets or snapshots.
+        """
+        if not splits:
+            return iter(())
+        if len({(s.snapshot_id, s.partition, s.bucket) for s in splits}) > 1:
+            raise InvalidRequest("these splits are of several buckets, or snapshots; read each bucket by itself")
+        if len(splits) == 1:
+            return self.read_sorted(splits[0])
+        deletions = tuple(d for s in splits for d in s.deletion_files or (None,) * len(s.files))
+        files = tuple(f for s in splits for f in s.files)
+        return self.read_sorted(
+            replace(splits[0], files=files, raw_convertible=False, deletion_files=deletions if any(deletions) else None)
+        )
+
+    @property
+    def order(self) -> KeyOrder | None:
+        """The order of sorted reads; None in append tables, whose rows come as they were written."""
+        if self._spec is None:
+            return None
+        return KeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
+
     def _read_raw(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         plain = DataFileReader(self._table.io, self._table.schemas, self._raw_fields, keep=self._rows)
         kinded = DataFileReader(self._table.io, self._table.schemas, (*self._raw_fields, KIND_FIELD), keep=self._rows)
@@ -86,22 +114,26 @@ class SplitReader:
             # Counts of deletes are missing in old files, and wrong (0) in those of one known writer's level 0.
             checks = self._spec is not None and (file.level == LEVEL_0 or file.delete_row_count is None)
             path = self._table.paths.data_file(split.partition, split.bucket, file)
-            for batch in (kinded if checks else plain).read(file, path, self._deleted(deletion)):
-                yield from self._finished(_without_deletes(batch) if checks else batch, self._raw_fields, None)
+            reader = kinded if checks else plain
+            with closed_after(reader.read(file, path, self._deleted(deletion))) as batches:
+                for batch in batches:
+                    yield from self._finished(_without_deletes(batch) if checks else batch, self._raw_fields, None)
 
     def _read_merged(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         assert self._spec is not None
         held = self._merge_fields()
         names = [f.name for f in held[1]]
         for section in self.sections(split.files):
-            runs = [self._run(split, run, held) for run in section]
+            part = self._spec.part_bytes(len(section))
+            runs = [self._run(split, run, held, part) for run in section]
             merged = (
                 _merged_lowest(runs, self._spec, names)
                 if self._lowest_only
                 else merge_runs(runs, self._spec, columns=names, keep_deletes=False)
             )
-            for batch in merged:
-                yield from self._finished(batch, held[1], self._rows)
+            with closed_after(merged):
+                for batch in merged:
+                    yield from self._finished(batch, held[1], self._rows)
 
     @property
     def _lowest_only(self) -> bool:
@@ -119,13 +151,14 @@ class SplitReader:
         return (*schema.key_fields, SEQUENCE_FIELD, KIND_FIELD, *values), out_fields
 
     def _run(
-        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...]
+        self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
     ) -> Iterator[pa.RecordBatch]:
+        """The rows of a run, about `part_bytes` at a time."""
         reader = DataFileReader(self._table.io, self._table.schemas, held[0], keep=self._filter.key)
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:
             path = self._table.paths.data_file(split.partition, split.bucket, file)
-            batches = reader.read(file, path, self._deleted(deletion_of.get(file.file_name)))
+            batches = reader.read(file, path, self._deleted(deletion_of.get(file.file_name)), part_bytes)
             yield from with_level(batches, file.level) if self._lowest_only else batches
 
     def sections(self, files: Sequence[DataFileMeta]) -> list[Section]:
@@ -159,9 +192,10 @@ def _merged_lowest(
     runs: Sequence[Iterator[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The merged rows, of which only the lowest above level 0 counts, without deletes."""
-    for window in merge_leveled(runs, spec, [*names, VALUE_KIND], LevelRules(lowest_only=True)):
-        batch = without_deletes(window.rows)
-        yield batch.select(list(names))
+    with closed_after(merge_leveled(runs, spec, [*names, VALUE_KIND], LevelRules(lowest_only=True))) as windows:
+        for window in windows:
+            batch = without_deletes(window.rows)
+            yield batch.select(list(names))
 
 
 def _filtered(batch: pa.RecordBatch, rows: BoundPredicate) -> pa.RecordBatch:

@@ -16,7 +16,17 @@ from forebay.paimon.store.snapshots import SnapshotManager
 LATEST_FULL, LATEST, COMPACTED_FULL = "latest-full", "latest", "compacted-full"
 FROM_TIMESTAMP, FROM_SNAPSHOT, FROM_SNAPSHOT_FULL = "from-timestamp", "from-snapshot", "from-snapshot-full"
 FROM_FILE_CREATION_TIME, FROM_CREATION_TIMESTAMP = "from-file-creation-time", "from-creation-timestamp"
-INCREMENTAL = "incremental"
+INCREMENTAL, LATEST_DELTA = "incremental", "latest-delta"
+
+_STARTS: dict[str, tuple[str, ...]] = {
+    FROM_TIMESTAMP: ("scan.timestamp-millis", "scan.timestamp"),
+    FROM_SNAPSHOT: ("scan.snapshot-id", "scan.tag-name", "scan.watermark", "scan.version"),
+    FROM_SNAPSHOT_FULL: ("scan.snapshot-id",),
+    FROM_FILE_CREATION_TIME: ("scan.file-creation-time-millis",),
+    FROM_CREATION_TIMESTAMP: ("scan.creation-time-millis",),
+    INCREMENTAL: ("incremental-between", "incremental-between-timestamp", "incremental-to-auto-tag"),
+}
+"""The options that say where a read begins, by the mode that takes one of them. The other modes take none."""
 
 
 def startup_mode(options: CoreOptions) -> str:
@@ -39,7 +49,11 @@ def startup_mode(options: CoreOptions) -> str:
         return FROM_FILE_CREATION_TIME
     if options.scan_creation_time_millis is not None:
         return FROM_CREATION_TIMESTAMP
-    if options.incremental_between is not None or options.incremental_between_timestamp is not None:
+    if (
+        options.incremental_between is not None
+        or options.incremental_between_timestamp is not None
+        or options.incremental_to_auto_tag is not None
+    ):
         return INCREMENTAL
     return LATEST_FULL
 
@@ -58,6 +72,22 @@ class Startup:
     def __init__(self, options: CoreOptions, snapshots: SnapshotManager) -> None:
         self._options, self._snapshots = options, snapshots
         self.mode = startup_mode(options)
+        self._check_companions()
+
+    def _check_companions(self) -> None:
+        """Raise `InvalidRequest` for options that another mode would need, and for two of the same kind."""
+        own = _STARTS.get(self.mode, ())
+        every = dict.fromkeys(option for options in _STARTS.values() for option in options)
+        given = [option for option in every if self._options.mapping.get(option) is not None]
+        strange = [option for option in given if option not in own]
+        if strange:
+            raise InvalidRequest(
+                f"option '{strange[0]}' contradicts scan.mode {self.mode}"
+                + (f", which takes {' or '.join(own)}" if own else ", which takes no such option")
+                + "; leave one of the two out"
+            )
+        if len(given) > 1:
+            raise InvalidRequest(f"options {' and '.join(given)} each say where to begin; leave out all but one")
 
     # -- what both kinds of read share --------------------------------------------------------------------------------
 
@@ -140,16 +170,30 @@ class Startup:
 
     def _from(self, snapshot_id: int) -> Start | None:
         earliest = self._earliest_readable()
-        return None if earliest is None else Start(next_id=max(snapshot_id, earliest))
+        if earliest is None:
+            return None
+        self._check_not_expired(snapshot_id, earliest)
+        return Start(next_id=max(snapshot_id, earliest))
+
+    def _check_not_expired(self, snapshot_id: int, earliest: int) -> None:
+        """Java begins at the earliest snapshot instead; what lies between would be missed without a word."""
+        if FIRST_SNAPSHOT_ID <= snapshot_id < earliest:
+            raise NotFound(
+                f"snapshot {snapshot_id} of {self._snapshots.paths.root}, with which the stream is to begin, has "
+                f"expired; the earliest is {earliest}. Begin there and miss what lies between ('scan.snapshot-id' = "
+                "'0' is always the earliest), or begin with all rows ('scan.mode' = 'latest-full'); a consumer also "
+                "needs 'consumer.ignore-progress' = 'true' for it"
+            )
 
     def from_consumer(self, next_snapshot: int) -> Start | None:
-        """The start of a consumer that has read up to `next_snapshot`."""
+        """The start of a consumer that has read up to `next_snapshot`. Raises `NotFound` where that has expired."""
         return self._from(next_snapshot)
 
     def _from_full(self, snapshot_id: int) -> Start | None:
         earliest = self._snapshots.earliest_id()
         if earliest is None:
             return None
+        self._check_not_expired(snapshot_id, earliest)
         chosen = max(snapshot_id, earliest)
         latest = self._snapshots.latest_id()
         if latest is not None and chosen > latest:

@@ -23,6 +23,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.changes import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
+from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import LATEST, Startup
 from forebay.paimon.store.consumers import ConsumerManager
@@ -135,7 +136,8 @@ class StreamScan:
             snapshot = self._snapshots.find(self._full_id)
             if snapshot is None:
                 raise self._expired(self._full_id)
-            splits: Sequence[ChangeSplit] = self._full_planner().full(snapshot, self._filter, self._buckets)
+            with telling_expiry(self._snapshots, snapshot.id):
+                splits: Sequence[ChangeSplit] = self._full_planner().full(snapshot, self._filter, self._buckets)
         else:
             assert self._next_id is not None
             found = self._next_snapshot(self._next_id)
@@ -147,7 +149,8 @@ class StreamScan:
                 return None
             if self._is_too_young(snapshot):
                 return None
-            splits = self._changes_of(snapshot)
+            with telling_expiry(self._snapshots, snapshot.id):
+                splits = self._changes_of(snapshot)
         digest = _digest(splits)
         if self._digest not in (None, digest):
             raise InvalidRequest(
@@ -321,6 +324,9 @@ def _both(a: EntryFilter, b: EntryFilter) -> EntryFilter:
 
 
 def _bucket_filter(options: CoreOptions, buckets: Collection[int] | None) -> BucketFilter | None:
+    for bucket in buckets or ():
+        if not isinstance(bucket, int) or bucket < 0:
+            raise InvalidRequest(f"buckets are whole numbers, 0 or more; got {bucket!r}")
     wanted = None if buckets is None else frozenset(buckets)
     if options.scan_bucket is not None:
         wanted = frozenset({options.scan_bucket}) & (wanted if wanted is not None else {options.scan_bucket})

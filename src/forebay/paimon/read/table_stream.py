@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import InvalidRequest
 from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.stream import StreamScan
 
@@ -50,9 +51,15 @@ class TableStream:
         return {"scan": dict(self._done["scan"]), "rows": self._done["rows"]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
-        self._scan.restore(state["scan"])
-        self._done = {"scan": dict(state["scan"]), "rows": int(state["rows"])}
+        """Go on where `state` was taken. Raises `InvalidRequest` for what is no state of a stream."""
+        try:
+            scan, rows = dict(state["scan"]), int(state["rows"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise InvalidRequest(
+                f"this is no state of a stream, as `stream.state()` gives it: {str(state)[:200]}"
+            ) from e
+        self._scan.restore(scan)
+        self._done = {"scan": scan, "rows": rows}
         self._batches = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

@@ -23,15 +23,18 @@ class CommitLock(Protocol):
 
 @runtime_checkable
 class CatalogCommits(CommitLock, Protocol):
-    """A catalog whose server makes the snapshots of its tables; the lock of such a table, in which nobody waits."""
+    """A catalog that has a part in making the snapshots and schemas of its tables; the lock of such a table."""
+
+    owns_snapshots: bool
+    """Whether the catalog's server alone makes and drops snapshots."""
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """As `FileIO.create`, by the server. Raises `UnsupportedOperation` for files that are none of its business."""
+        """As `FileIO.create`, by the catalog. Raises `UnsupportedOperation` for files that are none of its business."""
         ...
 
 
 def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitLock | None) -> bool:
-    """`FileIO.create`, under `lock` if there is one, or by the catalog's server; False if the file exists.
+    """`FileIO.create`, under `lock` if there is one, or by the catalog; False if the file exists.
 
     Raises `UnsupportedOperation` if neither the file system nor a lock makes this safe.
     """

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
-from forebay.paimon.store.manifests import Identity, ManifestStore, merge_entries
+from forebay.paimon.store.manifests import Identity, ManifestStore, SelectedRows, live_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,9 @@ class _Merger:
     def _merge_group(self, group: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
         if len(group) == 1:
             return group
-        return self._write(merge_entries(self._store.entries(group)))
+        names = [m.file_name for m in group]
+        parts = [SelectedRows.of_all(name, self._store.rows(name)) for name in names]
+        return self._write(self._store.pick(live_of(parts, with_deletions=True)))
 
     def full(self, manifests: Sequence[ManifestFileMeta], threshold: int) -> list[ManifestFileMeta] | None:
         """The manifests after a full merge; None if it is not time for one, or there is nothing to gain."""
@@ -87,19 +89,16 @@ class _Merger:
             return None
         deleted = self._deleted_files(manifests)
         kept: list[ManifestFileMeta] = []
-        entries: list[ManifestEntry] = []
-        merged_count = 0
+        parts: list[SelectedRows] = []
         for manifest, must in zip(manifests, must_change, strict=True):
             if not must and not (deleted and self._holds_any(manifest, deleted)):
                 kept.append(manifest)
                 continue
-            merged_count += 1
-            entries.extend(self._store.read(manifest.file_name))
-        if merged_count <= 1 and not deleted:
+            parts.append(SelectedRows.of_all(manifest.file_name, self._store.rows(manifest.file_name)))
+        if len(parts) <= 1 and not deleted:
             return None
         # A deletion without its addition would be left over only in a damaged table; live files are what counts.
-        live = [e for e in merge_entries(entries) if e.kind is FileKind.ADD]
-        return [*kept, *self._write(live)]
+        return [*kept, *self._write(self._store.pick(live_of(parts)))]
 
     def _deleted_files(self, manifests: Sequence[ManifestFileMeta]) -> set[Identity]:
         with_deletions = [m for m in manifests if m.num_deleted_files > 0]

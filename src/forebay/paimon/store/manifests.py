@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
 
 from forebay.base.errors import Conflict, ForebayError
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
+from forebay.paimon.format.manifest_rows import ManifestRows, Rows, live_rows, read_manifest_rows
 from forebay.paimon.format.manifests import (
     Arities,
     describe_manifest,
-    read_manifest,
     read_manifest_list,
     write_manifest,
     write_manifest_list,
@@ -26,7 +29,7 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import MB, CoreOptions
 from forebay.paimon.store.paths import PathFactory
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sized)
 Identity = tuple[Any, ...]
 
 CACHE_BYTES = 64 * MB
@@ -42,36 +45,69 @@ _PROBE_ENTRIES = 1024
 class _Cache:
     """Decoded files by name, the least recently used ones dropped. Files never change, so it is never stale.
 
-    What alone fills more than the cache is not kept. Bytes are counted as entries times `_ENTRY_BYTES`.
+    What alone fills more than the cache is not kept. The bytes of lists are counted as items times `_ENTRY_BYTES`.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._kept: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, Any]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, name: str, load: Callable[[], bytes], parse: Callable[[bytes], list[T]]) -> list[T]:
+    def get(self, key: str, make: Callable[[], T]) -> T:
         with self._lock:
-            known = self._kept.get(name)
+            known = self._kept.get(key)
             if known is not None:
-                self._kept.move_to_end(name)
-                return known[1]
-        parsed = parse(load())
-        size = (len(parsed) + 1) * _ENTRY_BYTES
+                self._kept.move_to_end(key)
+                found: T = known[1]
+                return found
+        made = make()
+        self.put(key, made)
+        return made
+
+    def put(self, key: str, made: Sized) -> None:
+        """Keep what somebody will ask for soon."""
+        size = made.nbytes if isinstance(made, ManifestRows) else (len(made) + 1) * _ENTRY_BYTES
         with self._lock:
-            if name not in self._kept:
-                self._kept[name] = (size, parsed)
+            if key not in self._kept:
+                self._kept[key] = (size, made)
                 self._bytes += size
             while self._bytes > self._bytes_max and self._kept:
                 self._bytes -= self._kept.popitem(last=False)[1][0]
-        return parsed
 
     def forget(self, name: str) -> None:
         with self._lock:
-            dropped = self._kept.pop(name, None)
-            if dropped is not None:
-                self._bytes -= dropped[0]
+            for key in (name, _rows_key(name)):
+                dropped = self._kept.pop(key, None)
+                if dropped is not None:
+                    self._bytes -= dropped[0]
+
+
+def _rows_key(name: str) -> str:
+    return f"{name}/rows"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """Some rows of the manifest `name`: their places in `rows`, as int64."""
+
+    name: str
+    rows: ManifestRows
+    chosen: Rows
+
+    @classmethod
+    def of_all(cls, name: str, rows: ManifestRows) -> SelectedRows:
+        return cls(name, rows, rows.all)
+
+
+def live_of(parts: Sequence[SelectedRows], *, with_deletions: bool = False) -> list[SelectedRows]:
+    """Of the entries chosen, in their order: the additions that were not deleted.
+
+    `with_deletions`: also the deletions of files that were added before. Raises `Conflict` if a file is added or
+    deleted twice.
+    """
+    live = live_rows([(part.rows, part.chosen) for part in parts], with_deletions=with_deletions)
+    return [SelectedRows(part.name, part.rows, rows) for part, rows in zip(parts, live, strict=True)]
 
 
 class ManifestStore:
@@ -88,17 +124,24 @@ class ManifestStore:
 
     def read_list(self, name: str) -> list[ManifestFileMeta]:
         """The manifests that a manifest list names."""
-        return self._cache.get(name, lambda: self._io.read(self.paths.manifest(name)), read_manifest_list)
+        return self._cache.get(name, lambda: read_manifest_list(self._bytes_of(name)))
 
     def read(self, name: str) -> list[ManifestEntry]:
         """The entries of a manifest."""
-        return self._cache.get(name, lambda: self._io.read(self.paths.manifest(name)), read_manifest)
+        return self._cache.get(name, lambda: self.rows(name).entries())
+
+    def rows(self, name: str) -> ManifestRows:
+        """The entries of a manifest, as columns."""
+        return self._cache.get(_rows_key(name), lambda: read_manifest_rows(self._bytes_of(name)))
 
     def read_index(self, name: str | None) -> list[IndexManifestEntry]:
         """The entries of an index manifest; none if there is no index manifest."""
         if name is None:
             return []
-        return self._cache.get(name, lambda: self._io.read(self.paths.manifest(name)), read_index_manifest)
+        return self._cache.get(name, lambda: read_index_manifest(self._bytes_of(name)))
+
+    def _bytes_of(self, name: str) -> bytes:
+        return self._io.read(self.paths.manifest(name))
 
     def data_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
         """The manifests whose entries, merged in order, are the data files of `snapshot`."""
@@ -126,8 +169,29 @@ class ManifestStore:
 
     def live_files(self, snapshot: Snapshot, partitions: set[bytes] | None = None) -> list[ManifestEntry]:
         """The data files of `snapshot`; of some partitions only, if given."""
-        merged = merge_entries(self.entries(self.data_manifests(snapshot), partitions))
-        return [e for e in merged if e.kind is FileKind.ADD]
+        pruner = None if partitions is None else PartitionPruner(self.partitions, partitions)
+        parts = []
+        for manifest in self.data_manifests(snapshot):
+            if pruner is None:
+                parts.append(SelectedRows.of_all(manifest.file_name, self.rows(manifest.file_name)))
+            elif pruner.may_be_in(manifest):
+                rows = self.rows(manifest.file_name)
+                chosen = rows.of_partitions([p in pruner.partitions for p in rows.partitions])
+                parts.append(SelectedRows(manifest.file_name, rows, np.flatnonzero(chosen)))
+        return self.pick(live_of(parts))
+
+    def pick(self, parts: Iterable[SelectedRows]) -> list[ManifestEntry]:
+        """The entries at the rows chosen. Few are made anew; many are taken from those of the whole manifest."""
+        found: list[ManifestEntry] = []
+        for part in parts:
+            if len(part.chosen) == len(part.rows):
+                found.extend(self.read(part.name))
+            elif len(part.chosen) > len(part.rows) // 2:
+                entries = self.read(part.name)
+                found.extend(entries[i] for i in part.chosen.tolist())
+            else:
+                found.extend(part.rows.entries(part.chosen))
+        return found
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -162,6 +226,7 @@ class ManifestStore:
         name = self.paths.new_manifest_list_name()
         data = write_manifest_list(manifests, len(self.schema.partition_keys), self.options.manifest_compression)
         self._write_file(name, data)
+        self._cache.put(name, list(manifests))  # the next commit follows on this one
         return name, len(data)
 
     def write_index(self, entries: Sequence[IndexManifestEntry]) -> str:

@@ -14,7 +14,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.schema_json import format_schema, parse_schema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.lock import CommitLock, create_exclusively
-from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schema_changes import SchemaChange, apply_changes
 
 _PREFIX = "schema-"
@@ -58,7 +58,8 @@ class SchemaManager:
         """The schema in force. Raises `NotFound` if there is no table."""
         latest_id = self.latest_id()
         if latest_id is None:
-            raise NotFound(f"there is no Paimon table at {self._paths.root}")
+            branch = "" if self._paths.branch == MAIN_BRANCH else f", or it has no branch '{self._paths.branch}'"
+            raise NotFound(f"there is no Paimon table at {self._paths.root}{branch}")
         return self.schema(latest_id)
 
     def all(self) -> list[TableSchema]:

@@ -66,7 +66,7 @@ class NumberedFiles:
     def write_hint(self, name: str, file_id: int) -> None:
         """Replace a hint. A hint that cannot be written is no error: readers list the directory instead."""
         with contextlib.suppress(ForebayError):
-            self._io.write(f"{self.directory}/{name}", str(file_id).encode())
+            self._io.write(f"{self.directory}/{name}", str(file_id).encode(), durable=False)
 
     def delete_hint(self, name: str) -> None:
         self._io.delete(f"{self.directory}/{name}")

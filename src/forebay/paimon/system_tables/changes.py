@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan
 from forebay.paimon.read.change_reader import ChangeReader
-from forebay.paimon.read.changes import ChangePlanner
+from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
@@ -29,17 +30,33 @@ def audit_log(table: TableContext) -> pa.RecordBatchReader:
 
 
 def binlog(table: TableContext) -> pa.RecordBatchReader:
-    """As `audit_log`, but each column holds a list: of an update the values before and after, else the one value."""
+    """As `audit_log`, but each column holds a list: of an update the values before and after, else the one value.
+
+    In the state of a table nothing is put together: its rows are of different keys, whatever kinds they have.
+    """
     reader = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
     schema = binlog_schema(reader.schema)
-    return pa.RecordBatchReader.from_batches(schema, packed(_changes(table, reader), schema))
+    return pa.RecordBatchReader.from_batches(schema, _packed_splits(table, reader, schema))
+
+
+def _packed_splits(table: TableContext, reader: ChangeReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for split in _splits(table):
+        changes = reader.read(split, keep_deletes=True)
+        if isinstance(split, DataSplit) and not split.is_streaming:
+            yield from (_packed(batch, schema, pairs=False) for batch in changes)
+        else:
+            yield from packed(changes, schema)
 
 
 def _changes(table: TableContext, reader: ChangeReader) -> Iterator[pa.RecordBatch]:
+    for split in _splits(table):
+        yield from reader.read(split, keep_deletes=True)
+
+
+def _splits(table: TableContext) -> Sequence[ChangeSplit]:
     snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
     scan = BatchScan(table, snapshots, manifests, TagManager(table.io, table.paths))
-    for split in scan.plan(ScanFilter.of(table.schema, None)).splits:
-        yield from reader.read(split, keep_deletes=True)
+    return scan.plan(ScanFilter.of(table.schema, None)).splits
 
 
 def binlog_schema(schema: pa.Schema) -> pa.Schema:
@@ -63,10 +80,11 @@ def packed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
         yield _packed(waiting, schema)
 
 
-def _packed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _packed(batch: pa.RecordBatch, schema: pa.Schema, pairs: bool = True) -> pa.RecordBatch:
     kinds = np.asarray(batch.column(0).to_pylist())
     is_second = np.zeros(len(kinds), bool)
-    is_second[1:] = (kinds[:-1] == "-U") & (kinds[1:] == "+U")
+    if pairs:
+        is_second[1:] = (kinds[:-1] == "-U") & (kinds[1:] == "+U")
     starts = np.flatnonzero(~is_second)
     offsets = pa.array(np.append(starts, len(kinds)), pa.int32())
     lasts = np.append(starts[1:], len(kinds)) - 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -77,6 +77,7 @@ def partitions(table: TableContext) -> pa.Table:
     groups: dict[bytes, list[ManifestEntry]] = defaultdict(list)
     for e in _entries(table):
         groups[e.partition].append(e)
+    updated = _last_updates(table, lambda e: e.partition)
     fields, default = table.schema.partition_fields, table.options.partition_default_name
     layout = row_layout(fields)
     rows = []
@@ -87,6 +88,7 @@ def partitions(table: TableContext) -> pa.Table:
             {
                 "partition": "/".join(texts),
                 **_totals(entries),
+                "last_update_time": updated[partition],
                 "total_buckets": entries[-1].total_buckets,
                 "done": False,
             }
@@ -99,11 +101,17 @@ def buckets(table: TableContext) -> pa.Table:
     groups: dict[tuple[bytes, int], list[ManifestEntry]] = defaultdict(list)
     for e in _entries(table):
         groups[(e.partition, e.bucket)].append(e)
+    updated = _last_updates(table, lambda e: (e.partition, e.bucket))
     fields = table.schema.partition_fields
     layout = row_layout(fields)
     rows = [
-        {"partition": row_text(fields, layout.decode(partition)), "bucket": bucket, **_totals(entries)}
-        for (partition, bucket), entries in groups.items()
+        {
+            "partition": row_text(fields, layout.decode(place[0])),
+            "bucket": place[1],
+            **_totals(entries),
+            "last_update_time": updated[place],
+        }
+        for place, entries in groups.items()
     ]
     return pa.Table.from_pylist(sorted(rows, key=lambda r: (r["partition"], r["bucket"])), BUCKETS)
 
@@ -120,8 +128,21 @@ def _totals(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
         "record_count": sum(f.row_count for f in found),
         "file_size_in_bytes": sum(f.file_size for f in found),
         "file_count": len(found),
-        "last_update_time": max((f.creation_time for f in found if f.creation_time is not None), default=None),
     }
+
+
+_Place = TypeVar("_Place")
+
+
+def _last_updates(table: TableContext, place_of: Callable[[ManifestEntry], _Place]) -> dict[_Place, Any]:
+    """When the youngest file of each place was made, of those too that manifests still name and that are gone."""
+    snapshot = chosen_snapshot(table)
+    store = ManifestStore(table.io, table.paths, table.schema)
+    found: dict[_Place, Any] = {}
+    for e in () if snapshot is None else store.entries(store.data_manifests(snapshot)):
+        place, time = place_of(e), e.file.creation_time
+        found[place] = max((t for t in (time, found.get(place)) if t is not None), default=None)
+    return found
 
 
 class _Describer:

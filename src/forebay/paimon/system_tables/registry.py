@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.base.arguments import did_you_mean, name_list
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.read.change_reader import ChangeReader
@@ -57,9 +58,11 @@ class SystemTable:
             reader = _ROWS[self.name](self._table)
         if columns is None:
             return reader
-        for column in columns:
-            if column not in reader.schema.names:
-                raise InvalidRequest(f"'{self.name}' has no column '{column}'; it has {', '.join(reader.schema.names)}")
+        known = reader.schema.names
+        for column in name_list(columns, "columns"):
+            if column not in known:
+                hint = did_you_mean(column, known)
+                raise InvalidRequest(f"'{self.name}' has no column '{column}'; it has {', '.join(known)}{hint}")
         schema = pa.schema([reader.schema.field(c) for c in columns])
         return pa.RecordBatchReader.from_batches(schema, (b.select(list(columns)) for b in reader))
 

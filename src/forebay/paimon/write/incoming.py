@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 from forebay.codec.cast import iter_record_batches
 from forebay.metadata.table import Column, Schema
@@ -47,12 +48,20 @@ class Intake:
         row nobody reads them.
         """
         names = _names_of(data)
+        self._check_names(names)
         given = [f for f in self._given if names is None or f.name in names or _is_required(f, deletes)]
         columns = tuple(Column(f.name, storage_type(f.type)) for f in given)
         target = pa.schema([self.arrow.field(f.name) for f in given])
         for batch in iter_record_batches(data, Schema(columns), max_rows=BATCH_ROWS):
             stored = _zoned(batch, target)
             yield stored if len(given) == len(self._fields) else self._completed(stored, deletes)
+
+    def _check_names(self, names: set[str] | None) -> None:
+        known = [f.name for f in self._given]
+        for name in sorted(names - set(known)) if names is not None else ():
+            raise InvalidRequest(
+                f"the data has column '{name}', which is none of {', '.join(known)}{did_you_mean(name, known)}"
+            )
 
     def _completed(self, batch: pa.RecordBatch, deletes: bool) -> pa.RecordBatch:
         columns = []

@@ -7,17 +7,20 @@ together: the largest buffer is written out first.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.codec.empty_offsets import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta, IndexManifestEntry, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
@@ -35,8 +38,11 @@ from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWri
 OPEN_FILES_MAX = 64
 """With more buckets than this, a buffer that is written out early ends its file: files that are open are limited."""
 
+_log = logging.getLogger(__name__)
+
 Key = tuple[bytes, int]
 _Prepared = tuple[DataIncrement, CompactIncrement]
+_T = TypeVar("_T")
 
 
 class ExistingFiles:
@@ -160,6 +166,7 @@ class TableWrite:
             batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
         if batch.num_rows == 0:
             return
+        batch = with_offsets(batch)
         partitions, partition_of = self._partitions.split(batch)
         if self._dynamic is not None:
             buckets = self._dynamic.of(batch, partitions, partition_of)
@@ -169,6 +176,21 @@ class TableWrite:
             self._write_part(batch, kinds, part)
         self._spill()
 
+    def write_bucket(self, partition: bytes, bucket: int, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
+        """`write_batch` for rows that the caller knows to be of this partition and bucket: they are not looked at.
+
+        A wrong bucket makes two rows of one key. In tables without buckets, `bucket` is 0.
+        """
+        if self._dynamic is not None:
+            raise InvalidRequest("the buckets of a table with dynamic buckets are chosen by its index; use write_batch")
+        if not 0 <= bucket < max(self._total, 1):
+            raise InvalidRequest(f"bucket {bucket} is none of the table's {max(self._total, 1)}")
+        if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
+            batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
+        if batch.num_rows:
+            self._write_part(with_offsets(batch), kinds, Part(partition, bucket, None))
+            self._spill()
+
     def _write_part(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8], part: Part) -> None:
         writer = self._writer((part.partition, part.bucket))
         if part.rows is None:
@@ -177,13 +199,19 @@ class TableWrite:
             writer.write(batch.take(part.rows), kinds[part.rows.to_numpy()])
 
     def _spill(self) -> None:
-        """Write out the largest buffers while all together are too large."""
+        """If all buffers together are too large, write out the largest, about half of all; side by side."""
         total = sum(w.buffered_bytes for w in self._writers.values())
-        while total > self._buffer_max:
-            largest = max(self._writers.values(), key=lambda w: w.buffered_bytes)
-            freed = largest.buffered_bytes
-            largest.flush(end_file=len(self._writers) > OPEN_FILES_MAX)
-            total -= max(1, freed - largest.buffered_bytes)
+        if total <= self._buffer_max:
+            return
+        end_file = len(self._writers) > OPEN_FILES_MAX
+        flushes: list[Callable[[], None]] = []
+        for writer in sorted(self._writers.values(), key=lambda w: w.buffered_bytes, reverse=True):
+            if total <= self._buffer_max // 2:
+                break
+            total -= writer.buffered_bytes
+            flushes.append(partial(writer.flush, end_file=end_file))
+        for done in _side_by_side(flushes):
+            done.result()
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
@@ -218,15 +246,23 @@ class TableWrite:
             where = self._table.paths.partition_directory(partition) or "the table"
             raise InvalidRequest(
                 f"{where} was written with {there} buckets, and the table now has {self._total}: "
-                "rescale the partition before writing to it, or overwrite it"
+                "rescale the partition before writing to it, or overwrite it (if it was rescaled since this table was "
+                "opened, open the table anew)"
             )
 
     def _state(self) -> ExistingFiles:
         if self._existing is None:
-            self._snapshot = None if self._ignore_existing else self._snapshots.latest()
-            entries = [] if self._snapshot is None else self._manifests.live_files(self._snapshot)
-            self._existing = ExistingFiles(entries)
+            self._existing = ExistingFiles(() if self._ignore_existing else self._latest_files())
         return self._existing
+
+    def _latest_files(self) -> list[ManifestEntry]:
+        while True:
+            self._snapshot = self._snapshots.latest()
+            try:
+                return [] if self._snapshot is None else self._manifests.live_files(self._snapshot)
+            except NotFound:
+                if self._snapshot is None or self._snapshots.exists(self._snapshot.id):
+                    raise  # else it was followed by others, and expired, while it was read
 
     def _index_of(self, partition: bytes) -> Sequence[IndexManifestEntry]:
         self._state()
@@ -249,11 +285,10 @@ class TableWrite:
         ]
 
     def _prepare_all(self, items: Sequence[tuple[Key, BucketWriter]], full: bool) -> list[_Prepared]:
-        """What each writer prepared; side by side, as encoding does not hold Python's lock. All or nothing."""
+        """What each writer prepared. All or nothing."""
         if not items:
             return []
-        with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
-            futures = [pool.submit(self._prepare_one, key, writer, full) for key, writer in items]
+        futures = _side_by_side([partial(self._prepare_one, key, writer, full) for key, writer in items])
         failure = next((e for f in futures if (e := f.exception()) is not None), None)
         if failure is None:
             return [f.result() for f in futures]
@@ -272,6 +307,14 @@ class TableWrite:
             return data, CompactIncrement()
         try:
             return data, compaction.compact(data.new_files, full=full)
+        except NotFound as e:
+            if self._snapshot is None or self._snapshots.exists(self._snapshot.id):
+                self._delete(key, (*data.new_files, *data.changelog_files))
+                raise
+            # Others compacted the same files, and the old ones have expired: this compaction is lost, no row is.
+            _log.info("compaction of a bucket of %s is given up: %s", self._table.paths.root, e)
+            self._compactions[key] = None
+            return data, CompactIncrement()
         except BaseException:
             self._delete(key, (*data.new_files, *data.changelog_files))
             raise
@@ -279,6 +322,11 @@ class TableWrite:
     def _delete(self, key: Key, files: Iterable[DataFileMeta]) -> None:
         for file in files:
             delete_quietly(self._table.io, self._table.paths.data_file(*key, file))
+
+    def stop_compacting(self) -> None:
+        """Compact nothing any more: what was prepared before is not going to be committed, or not all of it."""
+        self._compaction = None
+        self._compactions.clear()
 
     def abort(self) -> None:
         """Delete what was written since the last `prepare_commit`."""
@@ -299,6 +347,12 @@ class TableWrite:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _side_by_side(actions: Sequence[Callable[[], _T]]) -> list[Future[_T]]:
+    """What became of `actions`, all of which are done; in several threads, as encoding does not hold Python's lock."""
+    with ThreadPoolExecutor(min(len(actions), os.cpu_count() or 1)) as pool:
+        return [pool.submit(action) for action in actions]
 
 
 def _ignored_kinds(options: CoreOptions) -> tuple[int, ...]:

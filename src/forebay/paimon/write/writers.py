@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -98,13 +99,16 @@ class KeyValueWriter:
         next_sequence: int,
         clock: Clock,
     ) -> None:
-        self._table, self._spec, self._directory, self._names, self._clock = table, spec, directory, names, clock
+        self._table, self._directory, self._names, self._clock = table, directory, names, clock
         self._settings = FileSettings.of(table.schema, table.options, 0, FileSource.APPEND)
         self._changelog_settings: FileSettings | None = None
         if table.options.changelog_producer == "input":
             self._changelog_settings = FileSettings.of(table.schema, table.options, 0, changelog=True)
         self._schema = pa.schema([arrow_field(f) for f in key_value_fields(table.schema)])
-        self._keys = [name.removeprefix(KEY_PREFIX) for name in spec.key_columns]
+        self._keys = tuple(name.removeprefix(KEY_PREFIX) for name in spec.key_columns)
+        # Key columns are copies of others. They are added last, so that nothing is sorted twice.
+        self._buffer_spec = replace(spec, key_columns=self._keys)
+        self._buffer_schema = pa.schema(list(self._schema)[len(self._keys) :])
         self._next_sequence = next_sequence
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -122,9 +126,8 @@ class KeyValueWriter:
         rows = batch.num_rows
         numbers = np.arange(self._next_sequence, self._next_sequence + rows, dtype=np.int64)
         self._next_sequence += rows
-        keys = [batch.column(name) for name in self._keys]
-        columns = [*keys, pa.array(numbers), pa.array(kinds, pa.int8()), *batch.columns]
-        self._pending.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        columns = [pa.array(numbers), pa.array(kinds, pa.int8()), *batch.columns]
+        self._pending.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
         self._pending_bytes += batch.nbytes + 9 * rows
 
     def flush(self, *, end_file: bool = True) -> None:
@@ -133,12 +136,16 @@ class KeyValueWriter:
             return
         pending, self._pending, self._pending_bytes = self._pending, [], 0
         if self._changelog is not None:
-            self._changelog.write(sort_buffer(pending, self._spec))
-        merged = sort_and_merge_buffer(pending, self._spec)
+            self._changelog.write(self._with_keys(sort_buffer(pending, self._buffer_spec)))
+        merged = self._with_keys(sort_and_merge_buffer(pending, self._buffer_spec))
         del pending
         # A file of level 0 is a run by itself, so no file may hold rows of two buffers.
         self._files.write(merged)
         self._files.finish_file()
+
+    def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = [batch.column(name) for name in self._keys]
+        return pa.RecordBatch.from_arrays([*keys, *batch.columns], schema=self._schema)
 
     def prepare(self) -> DataIncrement:
         self.flush()

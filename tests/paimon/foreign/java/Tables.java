@@ -56,7 +56,7 @@ final class Tables {
         Map<String, Tables> warehouses = new HashMap<>();
         String[] names = {
             "create", "alter", "schema", "write", "prepare", "commit", "commit_again", "compact", "delete_rows", "overwrite", "read", "plan", "stream",
-            "expire", "tag", "branch", "rollback", "truncate", "compact_manifests"
+            "expire", "tag", "branch", "rollback", "consumer", "lookup", "truncate", "compact_manifests"
         };
         for (String name : names) {
             operations.put(name, request -> {
@@ -92,13 +92,11 @@ final class Tables {
             case "expire":
                 return expire(request);
             case "tag":
-                table(request).createTag(request.get("tag").asText(), request.get("snapshot").asLong());
-                return null;
             case "branch":
-                return branch(request);
             case "rollback":
-                table(request).rollbackTo(request.get("snapshot").asLong());
-                return null;
+            case "consumer":
+            case "lookup":
+                return new Upkeep((FileStoreTable) table(request), spill).run(operation, request);
             default:
                 return new Writes((FileStoreTable) table(request), spill, prepared).run(operation, request);
         }
@@ -163,6 +161,29 @@ final class Tables {
                     break;
                 case "option":
                     changes.add(SchemaChange.setOption(change.get(1).asText(), change.get(2).asText()));
+                    break;
+                case "remove option":
+                    changes.add(SchemaChange.removeOption(change.get(1).asText()));
+                    break;
+                case "table comment":
+                    changes.add(SchemaChange.updateComment(change.get(1).asText()));
+                    break;
+                case "nullable":
+                    changes.add(SchemaChange.updateColumnNullability(name, change.get(2).asBoolean()));
+                    break;
+                case "comment":
+                    changes.add(SchemaChange.updateColumnComment(name, change.get(2).asText()));
+                    break;
+                case "default":
+                    changes.add(SchemaChange.updateColumnDefaultValue(
+                            name, change.get(2).isNull() ? null : change.get(2).asText()));
+                    break;
+                case "first":
+                    changes.add(SchemaChange.updateColumnPosition(SchemaChange.Move.first(name[0])));
+                    break;
+                case "after":
+                    changes.add(SchemaChange.updateColumnPosition(
+                            SchemaChange.Move.after(name[0], change.get(2).asText())));
                     break;
                 default:
                     throw new IllegalArgumentException("there is no schema change " + change);
@@ -309,22 +330,5 @@ final class Tables {
                 .snapshotTimeRetain(Duration.ZERO)
                 .build();
         return table(request).newExpireSnapshots().config(config).expire();
-    }
-
-    private Object branch(JsonNode request) throws Exception {
-        String branch = request.get("branch").asText();
-        switch (request.get("what").asText()) {
-            case "create":
-                table(request).createBranch(branch);
-                return null;
-            case "create from tag":
-                table(request).createBranch(branch, request.get("tag").asText());
-                return null;
-            case "fast forward":
-                table(request).fastForward(branch);
-                return null;
-            default:
-                throw new IllegalArgumentException("nothing to do with branch " + request);
-        }
     }
 }

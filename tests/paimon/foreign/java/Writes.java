@@ -23,6 +23,7 @@ import org.apache.paimon.io.DataFileMeta;
 import org.apache.paimon.io.DataIncrement;
 import org.apache.paimon.manifest.FileKind;
 import org.apache.paimon.manifest.IndexManifestEntry;
+import org.apache.paimon.manifest.ManifestCommittable;
 import org.apache.paimon.operation.BaseAppendFileStoreWrite;
 import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.paimon.table.BucketMode;
@@ -57,6 +58,11 @@ final class Writes {
                 request.has("identifier") ? request.get("identifier").asLong() : BATCH_COMMIT_IDENTIFIER;
         switch (operation) {
             case "write":
+                if (request.has("watermark")) {
+                    return commitWithWatermark(
+                            user, identifier, written(user, identifier, request, false),
+                            request.get("watermark").asLong());
+                }
                 return commit(user, identifier, written(user, identifier, request, false), null);
             case "prepare":
                 prepared.put(request.get("name").asText(), request.has("rows")
@@ -97,6 +103,16 @@ final class Writes {
                 commit.withOverwrite(overwritten);
             }
             commit.commit(identifier, messages);
+        }
+        return table.snapshotManager().latestSnapshotId();
+    }
+
+    private Object commitWithWatermark(String user, long identifier, List<CommitMessage> messages, long watermark)
+            throws Exception {
+        ManifestCommittable committable = new ManifestCommittable(identifier, watermark);
+        messages.forEach(committable::addFileCommittable);
+        try (TableCommitImpl commit = table.newCommit(user)) {
+            commit.commit(committable);
         }
         return table.snapshotManager().latestSnapshotId();
     }

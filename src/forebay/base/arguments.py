@@ -1,0 +1,28 @@
+"""What callers often get wrong about arguments, and the words that help them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from forebay.base.errors import InvalidRequest
+
+
+def name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
+    """`names` as a tuple. Raises `InvalidRequest` for a single text, whose letters would be taken for names."""
+    if isinstance(names, str):
+        raise InvalidRequest(f"{what} is a list of names, got the text {names!r}: write [{names!r}]")
+    return tuple(names)
+
+
+def whole_number(value: object, what: str) -> int:
+    """`value`, which must be an int. Raises `InvalidRequest`."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequest(f"{what} is a whole number, got {value!r}")
+    return value
+
+
+def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """A question to put behind an error message about `name`; nothing if none of `known` looks like it."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
+    return f"; did you mean '{close[0]}'?" if close else ""

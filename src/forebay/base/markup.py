@@ -1,0 +1,38 @@
+"""Small HTML for notebooks: headings, names with values, tables. Everything is escaped."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_ROWS_MAX = 200
+"""Most rows of a table on the page; the rest is counted."""
+
+_CELL = "text-align:left;vertical-align:top;padding:1px 8px"
+
+
+def heading(what: object, kind: str) -> str:
+    return f"<div><b>{escaped(what)}</b> <i>{escaped(kind)}</i></div>"
+
+
+def facts_html(facts: Mapping[str, Any]) -> str:
+    """Names and values; those without a value are left out."""
+    return grid((), [(name, value) for name, value in facts.items() if value not in (None, "")])
+
+
+def grid(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """An HTML table."""
+    found = list(rows)
+    head = "".join(f'<th style="{_CELL}">{escaped(name)}</th>' for name in names)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{escaped(value)}</td>' for value in row) + "</tr>"
+        for row in found[:_ROWS_MAX]
+    )
+    more = f"<div>and {len(found) - _ROWS_MAX} more</div>" if len(found) > _ROWS_MAX else ""
+    return f"<table>{f'<tr>{head}</tr>' if names else ''}{body}</table>{more}"
+
+
+def escaped(value: object) -> str:
+    """A value as text that cannot be taken for HTML. Secrets do not come here: settings mask theirs."""
+    return html.escape("" if value is None else str(value))

@@ -1,0 +1,74 @@
+"""What `forebay paimon ACTION --help` says beside the arguments: what happens, and examples."""
+
+from __future__ import annotations
+
+EPILOG = """\
+A table is named database.table, in the catalog that -w and -o say, or by its directory:
+
+  forebay paimon describe -w /lake                           # which tables are there?
+  forebay paimon describe -w /lake sales.orders
+  forebay paimon read /lake/sales.db/orders -c id,amount --where 'amount >= 100' -n 20
+  forebay paimon read '/lake/sales.db/orders$branch_test'    # a branch
+  forebay paimon read '/lake/sales.db/orders$files'          # a system table
+  forebay paimon compact -w /lake sales.orders --full
+  forebay paimon describe -o metastore=jdbc -o uri=jdbc:sqlite:/lake/catalog.db -w /lake sales.orders
+
+`forebay paimon ACTION --help` explains an action. Exit codes: 0 done, 1 refused or failed (the message says why),
+2 wrong usage, 130 interrupted.
+"""
+
+ACTIONS = {
+    "describe": """\
+Without a table, the tables of the catalog are listed.
+
+  forebay paimon describe -w /lake sales.orders
+  forebay paimon describe /lake/sales.db/orders --json
+""",
+    "read": """\
+Rows come as they are read; -n stops early. A table's history can be read for as long as its snapshots are kept.
+System tables are snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches, consumers,
+statistics, audit_log, binlog and ro.
+
+  forebay paimon read -w /lake sales.orders -c id,amount --where 'amount >= 100' --where 'item = tea'
+  forebay paimon read -w /lake sales.orders --at 2026-01-31T12:00 -f csv
+  forebay paimon read -w /lake sales.orders --set incremental-between=5,9      # what changed behind snapshot 5
+  forebay paimon read -w /lake 'sales.orders$files' -c file_path,record_count
+""",
+    "snapshots": """\
+Each commit makes a snapshot. "change" is how many records it added, or took away.
+
+  forebay paimon snapshots -w /lake sales.orders -n 5
+""",
+    "compact": """\
+Readers and writers go on meanwhile; they see the table before or behind the compaction. Without --full, only what the
+table's options say is due. Works on `write-only` tables: it is the job that they leave to somebody else.
+
+  forebay paimon compact -w /lake sales.orders
+  forebay paimon compact -w /lake sales.orders --full -p day=2026-01-31
+  forebay paimon compact -w /lake sales.visits --order-by customer,day --strategy zorder
+""",
+    "expire": """\
+What is not said is as the table's options say (snapshot.num-retained.min and .max, snapshot.time-retained). A snapshot
+goes if it is older than the time AND more than the least number are left, or if more than the most are there. Tags,
+and what consumers have not read yet, stay. Tags whose time is over, and changelogs that outlived their snapshots, go
+as the options say.
+
+  forebay paimon expire -w /lake sales.orders
+  forebay paimon expire -w /lake sales.orders --retain-min 1 --retain-max 10 --older-than '3 d'
+  forebay paimon expire -w /lake sales.visits --partitions '30 d'
+""",
+    "rescale": """\
+New partitions get the new number at once. Those that exist are rewritten one after the other, each in a commit of its
+own; until then, writing to them is refused. So the command may be stopped, and run again.
+
+  forebay paimon rescale -w /lake sales.orders 8
+  forebay paimon rescale -w /lake sales.orders 8 -p day=2026-01-31
+""",
+    "orphans": """\
+They are left by programs that were killed, and by commits that failed. Nothing is deleted without --delete.
+
+  forebay paimon orphans -w /lake sales.orders
+  forebay paimon orphans -w /lake sales.orders --delete --older-than '3 d'
+""",
+}
+"""By action: what is worth knowing, and examples."""

@@ -1,0 +1,48 @@
+"""Apache Paimon as a lake, on our own engine (`forebay.paimon`).
+
+Tables are those that a Fluss cluster makes for `table.datalake.format=paimon`, so Flink and Fluss's own tiering can go
+on with them. Options are Paimon's catalog options: `warehouse`, `metastore`, and those of the catalog and file system
+(`datalake.paimon.*` of a cluster, without the prefix).
+
+    paimon.py           PaimonLakeStorage, the door
+    paimon_tables.py    what a stream table looks like in Paimon; the catalog
+    paimon_tiering.py   writers and committers
+    paimon_source.py    reading: splits, planners, readers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay.lake.source import LakeSource
+from forebay.lake.storage import LakeCatalog, LakeStorage
+from forebay.lake.tiering import LakeTieringFactory
+from forebay.lakes.paimon_source import PaimonLakeSource
+from forebay.lakes.paimon_tables import PaimonLakeCatalog, open_catalog
+from forebay.lakes.paimon_tiering import PaimonTieringFactory
+from forebay.metadata.table import TablePath
+
+
+class PaimonLakeStorage(LakeStorage):
+    """A Paimon catalog as a lake. Picklable."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises `InvalidRequest` or `UnsupportedOperation` where no catalog can be opened with `options`."""
+        self.options = dict(options)
+        open_catalog(self.options)
+
+    def __repr__(self) -> str:
+        return f"PaimonLakeStorage({self.options.get('warehouse')!r})"
+
+    @property
+    def format(self) -> str:
+        return "paimon"
+
+    def create_catalog(self) -> LakeCatalog:
+        return PaimonLakeCatalog(open_catalog(self.options))
+
+    def create_tiering_factory(self) -> LakeTieringFactory:
+        return PaimonTieringFactory(self.options)
+
+    def create_source(self, path: TablePath) -> LakeSource:
+        return PaimonLakeSource(open_catalog(self.options).get_table(str(path)).context)

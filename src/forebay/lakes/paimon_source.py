@@ -1,0 +1,337 @@
+"""Reading one snapshot of a Paimon table: the source, its splits, planner and readers.
+
+A source keeps the schema that the table had when it was made, so that indexes of a projection stay true; snapshots and
+files of other schemas are read under it. Paimon's splits of a bucket with a primary key hold disjoint keys, and the
+sorted reader merges all files of a bucket in the order of the key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.lake.source import (
+    UNAWARE_BUCKET,
+    FilterResult,
+    KeyOrder,
+    LakeSource,
+    LakeSplit,
+    Planner,
+    RecordReader,
+    SortedRecordReader,
+    SplitSerializer,
+)
+from forebay.metadata.partitions import partition_text
+from forebay.metadata.predicate import Predicate, all_of
+from forebay.metadata.types import DataType
+from forebay.paimon.format.arrow import arrow_schema
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
+from forebay.paimon.format.messages import MessageCodec
+from forebay.paimon.format.schema import DataField
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.key_order import KeyOrder as EngineKeyOrder
+from forebay.paimon.read.planner import Planner as SnapshotPlanner
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.write.bucketing import UNAWARE
+
+_SPLIT_VERSION = 1
+_HEAD = struct.Struct(">iiH")
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonLakeSplit(LakeSplit):
+    """A split of Paimon, with its place in the stream table's terms."""
+
+    stream_bucket: int
+    values: tuple[str, ...]
+    data: DataSplit
+
+    def bucket(self) -> int:
+        return self.stream_bucket
+
+    def partition(self) -> tuple[str, ...]:
+        return self.values
+
+
+class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
+    """Version 1: bucket, partition values, and the split in the form that Java Paimon gives it."""
+
+    def __init__(self, table: TableContext) -> None:
+        self._table = table
+        self._codec = MessageCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
+
+    @property
+    def version(self) -> int:
+        return _SPLIT_VERSION
+
+    def serialize(self, split: LakeSplit) -> bytes:
+        split = _ours(split)
+        texts = [value.encode() for value in split.values]
+        head = _HEAD.pack(_SPLIT_VERSION, split.stream_bucket, len(texts))
+        place = b"".join(struct.pack(">H", len(text)) + text for text in texts)
+        directory = self._table.paths.bucket_directory(split.data.partition, split.data.bucket)
+        return head + place + self._codec.encode_split(split.data, directory)
+
+    def deserialize(self, version: int, data: bytes) -> PaimonLakeSplit:
+        if version > _SPLIT_VERSION:
+            raise UnsupportedOperation(f"a split of version {version} is newer than this release, which reads 1")
+        try:
+            _, bucket, count = _HEAD.unpack_from(data)
+            at, values = _HEAD.size, []
+            for _ in range(count):
+                (length,) = struct.unpack_from(">H", data, at)
+                values.append(data[at + 2 : at + 2 + length].decode())
+                at += 2 + length
+        except (struct.error, UnicodeDecodeError) as e:
+            raise CorruptData(f"these bytes are no split of a Paimon table: {e}") from e
+        decoded, _ = self._codec.decode_split(data[at:])
+        return PaimonLakeSplit(bucket, tuple(values), _slim(decoded))
+
+
+def _slim(split: DataSplit) -> DataSplit:
+    """The split without what only planners look at."""
+    return replace(split, files=tuple(map(_slim_file, split.files)))
+
+
+def _slim_file(file: DataFileMeta) -> DataFileMeta:
+    return replace(
+        file,
+        key_stats=EMPTY_STATS,
+        value_stats=EMPTY_STATS,
+        value_stats_cols=None,
+        creation_time=None,
+        file_source=None,
+    )
+
+
+def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound) -> NotFound:
+    """What to raise for `e`: that the snapshot does not exist, where it does not, else `e` itself."""
+    if SnapshotManager(table.io, table.paths).exists(snapshot_id):
+        return e
+    return NotFound(
+        f"lake snapshot {snapshot_id} of {table.paths.root} does not exist, or has expired: {e.message}",
+        ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+    )
+
+
+# ---- planning -------------------------------------------------------------------------------------------------------
+
+
+class PaimonSplitPlanner(Planner[LakeSplit]):
+    """Plans one snapshot."""
+
+    def __init__(self, table: TableContext, predicate: Predicate | None, snapshot_id: int) -> None:
+        self._table, self._predicate, self._id = table, predicate, snapshot_id
+        self._snapshots = SnapshotManager(table.io, table.paths)
+        if not self._snapshots.exists(snapshot_id):
+            raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
+
+    def plan(self) -> list[LakeSplit]:
+        table = self._table
+        try:
+            snapshot = self._snapshots.snapshot(self._id)
+            manifests = ManifestStore(table.io, table.paths, table.schema)
+            planner = SnapshotPlanner(table, self._snapshots, manifests)
+            splits = planner.plan(snapshot, ScanFilter.of(table.schema, self._predicate)).splits
+        except NotFound as e:
+            raise snapshot_gone(table, self._id, e) from e
+        unaware = table.options.bucket == UNAWARE
+        names = _PartitionNames(table)
+        return [
+            PaimonLakeSplit(UNAWARE_BUCKET if unaware else s.bucket, names.of(s.partition), _slim(s)) for s in splits
+        ]
+
+
+class _PartitionNames:
+    """Partitions as the strings of their names in the stream."""
+
+    def __init__(self, table: TableContext) -> None:
+        self._fields = table.schema.partition_fields
+        self._layout = row_layout(self._fields)
+        self._null = table.options.partition_default_name
+        self._known: dict[bytes, tuple[str, ...]] = {}
+
+    def of(self, partition: bytes) -> tuple[str, ...]:
+        """The values of `partition`; a null, which no partition of a stream has, is Paimon's name for it."""
+        found = self._known.get(partition)
+        if found is None:
+            row = self._layout.decode_all([partition])
+            found = tuple(self._text(f.type, row.column(i)[0]) for i, f in enumerate(self._fields))
+            self._known[partition] = found
+        return found
+
+    def _text(self, t: DataType, value: pa.Scalar) -> str:
+        return partition_text(t, value.as_py()) if value.is_valid else self._null
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+class PaimonRecordReader(RecordReader):
+    """Reads one split."""
+
+    def __init__(self, table: TableContext, reader: SplitReader, split: PaimonLakeSplit, limit: int | None) -> None:
+        self._table, self._reader, self._split, self._limit = table, reader, split, limit
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.schema
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        return _limited(_guarded(self._table, self._split.data, self._batches()), self._limit)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(self._split.data)
+
+
+class PaimonSortedReader(SortedRecordReader):
+    """Reads a bucket in key order: all files of its splits are merged as if they were one split."""
+
+    def __init__(
+        self, table: TableContext, reader: SplitReader, splits: Sequence[PaimonLakeSplit], limit: int | None
+    ) -> None:
+        self._table, self._reader, self._limit = table, reader, limit
+        self._splits = [s.data for s in splits]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._reader.schema
+
+    @property
+    def order(self) -> KeyOrder:
+        return PaimonKeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        if not self._splits:
+            return iter(())
+        rows = self._reader.read_bucket(self._splits)
+        return _limited(_guarded(self._table, self._splits[0], rows), self._limit)
+
+
+def _guarded(table: TableContext, split: DataSplit, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; a file that is gone because its snapshot has expired is told as such."""
+    try:
+        yield from batches
+    except NotFound as e:
+        raise snapshot_gone(table, split.snapshot_id, e) from e
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    left = limit
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        if left <= 0:
+            return
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonKeyOrder(KeyOrder):
+    """Paimon's order of keys: see `forebay.paimon.merge.order`."""
+
+    fields: tuple[DataField, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    def comparable(self, keys: pa.RecordBatch) -> pa.BinaryArray:
+        return EngineKeyOrder(self.fields).comparable(keys).cast(pa.binary())
+
+
+# ---- the source -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PaimonLakeSource(LakeSource):
+    """A scan of one Paimon table."""
+
+    table: TableContext
+    paths: tuple[tuple[int, ...], ...] | None = None
+    filters: tuple[Predicate, ...] = ()
+    limit: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(self.table.schema.fields)
+
+    def with_project(self, paths: Sequence[Sequence[int]]) -> PaimonLakeSource:
+        made = replace(self, paths=tuple(tuple(path) for path in paths))
+        made._reader(())  # refuses what is not there
+        return made
+
+    def with_limit(self, limit: int) -> PaimonLakeSource:
+        if limit < 0:
+            raise InvalidRequest(f"a limit is a number of rows, 0 or more; got {limit}")
+        return replace(self, limit=limit)
+
+    def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
+        accepted: list[Predicate] = []
+        remaining: list[Predicate] = []
+        for predicate in filters:
+            (accepted if self._understands(predicate) else remaining).append(predicate)
+        made = replace(self, filters=(*self.filters, *accepted))
+        return FilterResult(made, tuple(accepted), tuple(remaining))
+
+    def _understands(self, predicate: Predicate) -> bool:
+        try:
+            ScanFilter.of(self.table.schema, predicate)
+        except (InvalidRequest, NotFound, UnsupportedOperation):
+            return False
+        return True
+
+    def create_planner(self, snapshot_id: int) -> PaimonSplitPlanner:
+        return PaimonSplitPlanner(self.table, all_of(self.filters), snapshot_id)
+
+    def create_record_reader(self, split: LakeSplit) -> PaimonRecordReader:
+        return PaimonRecordReader(self.table, self._reader(()), _ours(split), self.limit)
+
+    def create_sorted_reader(self, splits: Sequence[LakeSplit]) -> PaimonSortedReader | None:
+        if not self.table.schema.has_primary_key:
+            return None
+        reader = self._reader(self.table.schema.trimmed_primary_keys)
+        return PaimonSortedReader(self.table, reader, [_ours(s) for s in splits], self.limit)
+
+    def split_serializer(self) -> PaimonSplitSerializer:
+        return PaimonSplitSerializer(self.table)
+
+    def _reader(self, keys: Sequence[str]) -> SplitReader:
+        """A reader of the projected columns and, behind them, of those of `keys` that they leave out."""
+        columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
+        if columns is not None:
+            columns += [key for key in keys if key not in columns]
+        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, all_of(self.filters)))
+
+    def _dotted(self, path: Sequence[int]) -> str:
+        """A path as the engine writes it: `column.field.field`."""
+        level: list[tuple[str, DataType]] = [(f.name, f.type) for f in self.table.schema.fields]
+        names = []
+        for index in path:
+            if not 0 <= index < len(level):
+                raise InvalidRequest(f"there is no column {list(path)} in {self.table.paths.root}")
+            name, t = level[index]
+            names.append(name)
+            level = [(f.name, f.data_type) for f in t.fields]
+        if not names:
+            raise InvalidRequest("a path to a column has at least one index")
+        if len(names) > 1 and any("." in name for name in names):
+            raise UnsupportedOperation(f"'{names[-1]}' cannot be read alone: a name on the way to it has a dot")
+        return ".".join(names)
+
+
+def _ours(split: LakeSplit) -> PaimonLakeSplit:
+    if not isinstance(split, PaimonLakeSplit):
+        raise InvalidRequest(f"a {type(split).__name__} is no split of a Paimon table")
+    return split

@@ -1,0 +1,279 @@
+"""What a stream table looks like in Paimon: columns, keys, buckets and options, and whether an existing table fits.
+
+A table that Fluss made before its improvement proposal 27 has three more columns at the end (`__bucket`, `__offset`,
+`__timestamp`); such *legacy* tables are read, written and altered, but no longer made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from forebay.base.errors import AlreadyExists, Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.quantity import parse_bool
+from forebay.lake.storage import LakeCatalog
+from forebay.metadata.table import Column, TableDescriptor, TablePath
+from forebay.metadata.types import DataType, TypeRoot, bigint, child, int_, timestamp_ltz
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.format.schema import DataField, TableSchema
+from forebay.paimon.store.schema_changes import (
+    IMMUTABLE_OPTIONS,
+    AddColumn,
+    Position,
+    RemoveOption,
+    SchemaChange,
+    SetOption,
+)
+from forebay.paimon.table import Table
+
+LEGACY_COLUMNS: dict[str, DataType] = {
+    "__bucket": int_(),
+    "__offset": bigint(),
+    "__timestamp": timestamp_ltz(3),
+}
+"""The columns at the end of legacy tables. Their timestamps have 3 or 6 digits."""
+
+RESERVED_OPTIONS = ("bucket", "bucket-key", "partition.legacy-name")
+"""Options of the Paimon table that follow from the stream table, so nobody sets them."""
+
+_PAIMON_PREFIX, _FLUSS_PREFIX, _LAKE_PREFIX = "paimon.", "fluss.", "table.datalake.paimon."
+_VECTORS = "deletion-vectors.enabled"
+
+
+def open_catalog(options: Mapping[str, str]) -> Catalog:
+    """The catalog of a lake's options."""
+    return Catalog.open(options)
+
+
+def is_legacy(schema: TableSchema) -> bool:
+    """Whether the table has Fluss's system columns."""
+    return "__timestamp" in schema.names
+
+
+def business_fields(schema: TableSchema) -> tuple[DataField, ...]:
+    """The columns that are the stream table's."""
+    return schema.fields[: -len(LEGACY_COLUMNS)] if is_legacy(schema) else schema.fields
+
+
+# ---- the definition -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LakeDefinition:
+    """A Paimon table as a stream table asks for it."""
+
+    fields: tuple[DataField, ...]
+    primary_keys: tuple[str, ...]
+    partition_keys: tuple[str, ...]
+    options: Mapping[str, str]
+    comment: str | None = None
+
+
+def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
+    """The Paimon table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` for one that has none."""
+    for column in descriptor.schema.columns:
+        if column.name in LEGACY_COLUMNS:
+            raise InvalidRequest(
+                f"column name '{column.name}' is one of the lake's system columns; choose another",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+    options = {"partition.legacy-name": "false", "bucket": "-1"}
+    bucket_keys = descriptor.bucket_keys or descriptor.physical_primary_key
+    if bucket_keys:
+        if descriptor.bucket_count is None:
+            raise InvalidRequest("a table with a bucket key needs a bucket count", ErrorCode.INVALID_TABLE_EXCEPTION)
+        options |= {"bucket": str(descriptor.bucket_count), "bucket-key": ",".join(bucket_keys)}
+    if descriptor.has_primary_key:
+        options["changelog-producer"] = "input"
+    options |= {
+        key: value for name, value in _all_options(descriptor).items() if (key := _option_key(name)) is not None
+    }
+    if parse_bool(options.get(_VECTORS, "false")):
+        raise UnsupportedOperation(
+            f"option 'paimon.{_VECTORS}' is not supported for tables that are tiered: their newest rows can be read "
+            "only after a compaction"
+        )
+    if "path" in options:
+        raise UnsupportedOperation("option 'paimon.path' is not supported: tables lie below the lake's warehouse")
+    fields = tuple(DataField(-1, c.name, _lake_type(c.data_type), c.comment) for c in descriptor.schema.columns)
+    return LakeDefinition(fields, descriptor.schema.primary_key, descriptor.partition_keys, options, descriptor.comment)
+
+
+def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
+    """The table's options by their names in the stream. Raises `InvalidRequest` for one that is reserved."""
+    found = {**descriptor.properties, **descriptor.custom_properties}
+    for name in found:
+        if name.removeprefix(_PAIMON_PREFIX) in RESERVED_OPTIONS:
+            raise InvalidRequest(
+                f"option '{name}' follows from the table's buckets and partitions, and cannot be set",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+    return found
+
+
+def _option_key(name: str) -> str | None:
+    """An option's name in Paimon; None for one that is not stored there."""
+    if name.startswith(_PAIMON_PREFIX):
+        return name.removeprefix(_PAIMON_PREFIX)
+    return None if name.startswith(_LAKE_PREFIX) else _FLUSS_PREFIX + name
+
+
+def _lake_type(t: DataType) -> DataType:
+    """The type in Paimon: the same, but that its TIME has no digits behind the second in its name."""
+    if t.root is TypeRoot.TIME:
+        return replace(t, precision=0)
+    return _with_children(t, _lake_type)
+
+
+def _with_children(t: DataType, change: Callable[[DataType], DataType]) -> DataType:
+    match t.root:
+        case TypeRoot.ARRAY:
+            return replace(t, element=change(child(t.element)))
+        case TypeRoot.MAP:
+            return replace(t, key=change(child(t.key)), value=change(child(t.value)))
+        case TypeRoot.ROW:
+            return replace(t, fields=tuple(replace(f, data_type=change(f.data_type)) for f in t.fields))
+    return t
+
+
+# ---- comparing ------------------------------------------------------------------------------------------------------
+
+
+def difference(existing: TableSchema, wanted: LakeDefinition, *, wider: bool = False) -> str | None:
+    """In words, what keeps `existing` from being the table `wanted`; None where it fits.
+
+    Comments, field ids and options that do not change what data means are not looked at. With `wider`, `existing`
+    may have more columns than asked for, as it has between the two halves of ADD COLUMN.
+    """
+    if existing.primary_keys != wanted.primary_keys:
+        return f"its primary key is {list(existing.primary_keys)}, and should be {list(wanted.primary_keys)}"
+    if existing.partition_keys != wanted.partition_keys:
+        return f"its partition keys are {list(existing.partition_keys)}, and should be {list(wanted.partition_keys)}"
+    if parse_bool(existing.options.get(_VECTORS, "false")):
+        return "it has deletion vectors, which tiering does not support"
+    there = business_fields(existing)
+    asked = wanted.fields
+    if len(there) < len(asked) or (len(there) > len(asked) and not wider):
+        return f"its columns are {_names(there)}, and should be {_names(asked)}"
+    for a, b in zip(there, asked, strict=False):
+        if (a.name, _bare(a.type)) != (b.name, _bare(b.type)):
+            return f"it has the column '{a.name} {a.type}' where '{b.name} {b.type}' should be"
+    for key in (*RESERVED_OPTIONS, *sorted(IMMUTABLE_OPTIONS)):
+        if key != "path" and existing.options.get(key) != wanted.options.get(key):
+            return f"its option '{key}' is {existing.options.get(key)!r}, and should be {wanted.options.get(key)!r}"
+    return None
+
+
+def _names(fields: Sequence[DataField]) -> str:
+    return ", ".join(f.name for f in fields)
+
+
+def _bare(t: DataType) -> DataType:
+    """`t` without field ids and comments."""
+    if t.root is TypeRoot.ROW:
+        bare = tuple(replace(f, field_id=None, description=None, data_type=_bare(f.data_type)) for f in t.fields)
+        return replace(t, fields=bare)
+    return _with_children(t, _bare)
+
+
+# ---- the catalog ----------------------------------------------------------------------------------------------------
+
+
+class PaimonLakeCatalog(LakeCatalog):
+    """Creates and alters tables of a Paimon catalog."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        wanted = definition_of(descriptor)
+        self._catalog.create_database(path.database, ignore_if_exists=True)
+        try:
+            self._catalog.create_table(
+                str(path),
+                wanted.fields,
+                primary_keys=wanted.primary_keys,
+                partition_keys=wanted.partition_keys,
+                options=wanted.options,
+                comment=wanted.comment,
+            )
+        except AlreadyExists:
+            self._check_existing(path, wanted, creating)
+
+    def _check_existing(self, path: TablePath, wanted: LakeDefinition, creating: bool) -> None:
+        table = self._catalog.get_table(str(path))
+        problem = difference(table.schema, wanted)
+        if problem is None and creating and table.snapshots.latest_id() is not None:
+            problem = "it is not empty"
+        if problem is not None:
+            raise Conflict(
+                f"table {path} exists already in the lake, and {problem}; drop it there first, or choose another name",
+                ErrorCode.LAKE_TABLE_ALREADY_EXIST,
+            )
+
+    def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        table = self._catalog.get_table(str(path))
+        before, after = definition_of(current), definition_of(expected)
+        added = _added_columns(current, expected)
+        changes = _option_changes(current, expected)
+        if (problem := difference(table.schema, before)) is None:
+            changes = [*_add_columns(table, added), *changes]
+        elif difference(table.schema, after) is not None:
+            raise InvalidRequest(
+                f"the lake table {path} cannot be altered: {problem}; it must be as the stream table was, or as it is "
+                "going to be",
+                ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+            )
+        if changes:
+            self._catalog.alter_table(str(path), changes)
+
+
+def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple[Column, ...]:
+    """The columns that `expected` has more. Raises `UnsupportedOperation` if it differs in anything but options."""
+    count = len(current.schema.columns)
+    old, new = current.schema.columns, expected.schema.columns
+    kept = [(c.name, _bare(c.data_type)) for c in new[:count]] == [(c.name, _bare(c.data_type)) for c in old]
+    fixed = [(d.schema.primary_key, d.partition_keys, d.bucket_keys, d.bucket_count) for d in (current, expected)]
+    if not kept or fixed[0] != fixed[1]:
+        raise UnsupportedOperation(
+            "a lake table takes new options, and new columns at the end; keys, buckets and existing columns stay"
+        )
+    for column in new[count:]:
+        if not column.data_type.nullable:
+            raise UnsupportedOperation(f"the new column '{column.name}' must be nullable: old rows have no value")
+    return new[count:]
+
+
+def _add_columns(table: Table, columns: Sequence[Column]) -> list[SchemaChange]:
+    position = Position("before", "__bucket") if is_legacy(table.schema) else Position("last")
+    return [AddColumn((c.name,), _lake_type(c.data_type), c.comment, position) for c in columns]
+
+
+def _option_changes(current: TableDescriptor, expected: TableDescriptor) -> list[SchemaChange]:
+    old, new = _all_options(current), _all_options(expected)
+    changes: list[SchemaChange] = []
+    for name in sorted({*old, *new}):
+        key = _option_key(name)
+        if key is None or old.get(name) == new.get(name):
+            continue
+        if key in IMMUTABLE_OPTIONS:
+            raise InvalidRequest(f"option '{name}' cannot be changed", ErrorCode.INVALID_CONFIG_EXCEPTION)
+        changes.append(SetOption(key, new[name]) if name in new else RemoveOption(key))
+    return changes
+
+
+def check_fits(table: Table, descriptor: TableDescriptor, path: TablePath) -> None:
+    """Raise `InvalidRequest` unless rows of the stream table can be written to the lake table."""
+    problem = difference(table.schema, definition_of(descriptor), wider=True)
+    if problem is not None:
+        raise InvalidRequest(
+            f"the lake table {path} does not fit the stream's: {problem}", ErrorCode.INVALID_TABLE_EXCEPTION
+        )
+
+
+def lake_table(options: Mapping[str, str], path: TablePath, dynamic: Mapping[str, str] | None = None) -> Table:
+    """The lake table of `path`, with `dynamic` options. Raises `NotFound`."""
+    try:
+        return open_catalog(options).get_table(str(path), options=dynamic)
+    except NotFound as e:
+        raise NotFound(f"the lake table {path} does not exist: {e.message}") from e

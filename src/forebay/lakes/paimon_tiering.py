@@ -1,0 +1,305 @@
+"""Tiering into Paimon: writers of one bucket each, and the committer that makes one snapshot of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest
+from forebay.codec.log_batch import ChangeType
+from forebay.lake.records import ChangeRows
+from forebay.lake.tiering import (
+    EPOCH_PROPERTY,
+    TABLE_PROPERTY,
+    TIERING_USER,
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitResult,
+    LakeCommitter,
+    LakeTieringFactory,
+    LakeWriter,
+    TieringStats,
+    WriterContext,
+    check_base,
+)
+from forebay.lakes.paimon_tables import business_fields, check_fits, is_legacy, lake_table
+from forebay.metadata.partitions import partition_text
+from forebay.metadata.table import TableInfo
+from forebay.metadata.table_options import option_value
+from forebay.metadata.types import TypeRoot
+from forebay.paimon.commit.committer import Committable
+from forebay.paimon.format.arrow import arrow_schema
+from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
+from forebay.paimon.format.file_meta import FileKind
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE, PartitionSplitter
+
+_AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
+_PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.DATE, TypeRoot.BOOLEAN})
+"""Types of partition keys of which every value has one text, whoever writes it."""
+
+_ROW_KINDS = np.array([0, 0, 1, 2, 3], np.int8)
+"""Paimon's row kinds (+I, -U, +U, -D) of the numbers of `ChangeType`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaimonWriteResult:
+    """The files of one writer."""
+
+    messages: tuple[CommitMessage, ...]
+
+
+class PaimonTieringFactory(LakeTieringFactory):
+    """Makes writers and committers for the tables of one catalog."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def validate(self, info: TableInfo) -> None:
+        check_fits(lake_table(self._options, info.path), info.descriptor, info.path)
+
+    def create_writer(self, context: WriterContext) -> LakeWriter:
+        compacts = bool(option_value(context.info.descriptor, _AUTO_COMPACTION))
+        table = lake_table(self._options, context.info.path, {"write-only": "false" if compacts else "true"})
+        return PaimonLakeWriter(table, context)
+
+    def create_committer(self, context: CommitterContext) -> LakeCommitter:
+        # An empty round still moves offsets, so no option of the table may leave its snapshot out.
+        table = lake_table(self._options, context.info.path, {"snapshot.ignore-empty-commit": "false"})
+        return PaimonLakeCommitter(table, context)
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+class PaimonLakeWriter(LakeWriter):
+    """Writes one bucket. The bucket of the stream is the bucket in Paimon, and no row is hashed again."""
+
+    def __init__(self, table: Table, context: WriterContext) -> None:
+        self._context = context
+        self._keyed = table.schema.has_primary_key
+        self._rows = _LakeRows(table, context)
+        self._partitions = PartitionSplitter(table.schema)
+        self._bucket = 0 if table.options.bucket == UNAWARE else context.bucket
+        self._write = table.new_write()
+        self._partition: bytes | None = None
+        self._held: ChangeRows | None = None
+        self._completed = False
+
+    def write(self, records: ChangeRows) -> None:
+        if self._completed:
+            raise InvalidRequest("the writer is complete; make another one")
+        if len(records) == 0:
+            return
+        if self._keyed:
+            self._write_paired(records)
+            return
+        types = records.change_types
+        if types is not None and np.any(np.asarray(types) != ChangeType.APPEND_ONLY):
+            raise InvalidRequest(
+                f"table {self._context.info.path} has no primary key, so its log has nothing but appended rows"
+            )
+        self._write_rows(records)
+
+    def _write_paired(self, records: ChangeRows) -> None:
+        """Write changes by key. The old image of an update is written only together with the new one behind it.
+
+        It is in the changelog that readers of the Paimon table follow; by itself it would delete the row.
+        """
+        types = _types_of(records)
+        if self._held is not None:
+            if types[0] == ChangeType.UPDATE_AFTER:
+                self._write_rows(self._held)
+            self._held = None
+        before = types == ChangeType.UPDATE_BEFORE
+        if not before.any():
+            self._write_rows(records)
+            return
+        if before[-1]:
+            self._held = records.slice(len(records) - 1, 1)
+        paired = np.append(types[1:] == ChangeType.UPDATE_AFTER, False)
+        kept = ~before | paired
+        self._write_rows(records if kept.all() else records.filter(pa.array(kept)))
+
+    def _write_rows(self, records: ChangeRows) -> None:
+        if len(records) == 0:
+            return
+        batch = self._rows.lake_batch(records)
+        if self._partition is None:
+            self._partition = self._partition_of(batch)
+        self._write.write_bucket(self._partition, self._bucket, batch, _ROW_KINDS[_types_of(records)])
+
+    def _partition_of(self, batch: pa.RecordBatch) -> bytes:
+        """The partition of the first row: more exact than a name, in which a timestamp may have lost digits.
+
+        Raises `InvalidRequest` if it is not the one that this writer is for.
+        """
+        given = self._context.partition or {}
+        for key, text in given.items():
+            value, t = (
+                batch.column(batch.schema.get_field_index(key))[0],
+                self._context.info.schema.column(key).data_type,
+            )
+            if t.root in _PLAIN_ROOTS and partition_text(t, value.as_py()) != text:
+                raise InvalidRequest(
+                    f"a row with {key} = {value} came to the writer of partition '{text}' of {self._context.info.path}"
+                )
+        return self._partitions.split(batch.slice(0, 1))[0][0]
+
+    def complete(self) -> PaimonWriteResult:
+        result = PaimonWriteResult(tuple(self._write.prepare_commit()))
+        self._completed, self._held = True, None
+        self._write.close()
+        return result
+
+    def abort(self) -> None:
+        if not self._completed:
+            self._completed = True
+            self._write.abort()
+
+
+def _types_of(records: ChangeRows) -> npt.NDArray[np.uint8]:
+    if records.change_types is None:
+        return np.zeros(len(records), np.uint8)
+    return np.asarray(records.change_types)
+
+
+class _LakeRows:
+    """Makes rows of the stream's schema into rows of the lake's."""
+
+    def __init__(self, table: Table, context: WriterContext) -> None:
+        self._path, self._bucket = context.info.path, context.bucket
+        self._legacy = is_legacy(table.schema)
+        self._business = business_fields(table.schema)
+        self._schema = arrow_schema(table.schema.fields)
+
+    def lake_batch(self, records: ChangeRows) -> pa.RecordBatch:
+        """The records as a batch of all of the lake table's columns; those that the stream lacks yet are null.
+
+        Raises `InvalidRequest` where the records have other columns than the lake's first ones.
+        """
+        rows = records.rows
+        names = [f.name for f in self._business]
+        if rows.schema.names != names[: rows.num_columns]:
+            raise InvalidRequest(
+                f"records of {self._path} have the columns {rows.schema.names}, but its lake table has {names}: "
+                "alter the lake table first",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        columns = []
+        for i in range(len(names)):
+            target = self._schema.field(i)
+            columns.append(
+                _cast(rows.column(i), target) if i < rows.num_columns else pa.nulls(len(records), target.type)
+            )
+        if self._legacy:
+            zone = self._schema.field(len(names) + 2).type
+            buckets = pa.repeat(pa.scalar(self._bucket, pa.int32()), len(records))
+            columns += [buckets, records.offsets, records.timestamps.cast(pa.timestamp("ms", "UTC")).cast(zone)]
+        for column, f in zip(columns, self._schema, strict=True):
+            if column.null_count and not f.nullable:
+                raise InvalidRequest(f"column '{f.name}' of {self._path} is NOT NULL in the lake, and a row has a null")
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
+    if column.type == target.type:
+        return column
+    try:
+        return column.cast(target.type)
+    except pa.ArrowException as e:
+        raise InvalidRequest(
+            f"column '{target.name}' is {column.type}, which does not fit the lake's {target.type}: {e}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        ) from e
+
+
+# ---- committing -----------------------------------------------------------------------------------------------------
+
+
+class PaimonLakeCommitter(LakeCommitter):
+    """Commits rounds as `TIERING_USER`. Snapshots of others (compaction jobs) may lie in between."""
+
+    def __init__(self, table: Table, context: CommitterContext) -> None:
+        self._table, self._context = table, context
+        self._base = context.base
+
+    def commit(self, results: Sequence[PaimonWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
+        held = {
+            **properties,
+            EPOCH_PROPERTY: str(self._context.epoch),
+            TABLE_PROPERTY: str(self._context.info.table_id),
+        }
+        messages = [m for r in results for m in r.messages]
+        rows = tuple(replace(m, compact=CompactIncrement()) for m in messages)
+        made = self._table.new_commit(TIERING_USER, ignore_empty=False).commit_if(
+            self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, rows, properties=held)
+        )[-1]
+        self._base = made.id
+        compacted = tuple(replace(m, data=DataIncrement()) for m in messages if not m.compact.is_empty)
+        if compacted:
+            made = self._commit_compaction(compacted, held) or made
+        rows_there = None if self._table.schema.has_primary_key else made.total_record_count
+        return LakeCommitResult(made.id, made.id, stats=TieringStats(rows=rows_there))
+
+    def _commit_compaction(self, messages: tuple[CommitMessage, ...], held: Mapping[str, str]) -> Snapshot | None:
+        """Commit what writers compacted, behind the rows; None if another compaction, or round, was faster."""
+        commit = self._table.with_options({"snapshot.ignore-empty-commit": "true"}).new_commit(TIERING_USER)
+        try:
+            made = commit.commit_if(self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, messages, properties=held))
+        except Conflict:
+            commit.abort(messages)
+            return None
+        self._base = made[-1].id
+        return made[-1]
+
+    def _check_base(self, latest: Snapshot | None) -> None:
+        """Raise `Conflict` unless this committer's round may follow on what the table has now."""
+        base, snapshots = self._base, self._table.snapshots
+        newest = None if latest is None else snapshots.latest_of_user(TIERING_USER, base)
+        behind = base is not None and latest is not None and base < latest.id
+        if newest is None and behind and not snapshots.exists(base or 0):
+            return  # the base has expired, behind many snapshots of others
+        found = None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
+        check_base(self._context, base, found)
+
+    def abort(self, results: Sequence[PaimonWriteResult]) -> None:
+        """Remove the files of results that were not committed; what a snapshot has stays, whoever asks."""
+        committed = set(self._files_committed())
+        messages = [m for r in results for m in r.messages]
+        gone = [m for m in messages if not committed & {(m.partition, m.bucket, f.file_name) for f in m.data.new_files}]
+        self._table.new_commit(TIERING_USER).abort(gone)
+
+    def _files_committed(self) -> Iterable[tuple[bytes, int, str]]:
+        """The files that rounds since the base of this one have added."""
+        snapshots, manifests = self._table.snapshots, self._table.manifests
+        latest = snapshots.latest_id()
+        if latest is None:
+            return
+        for snapshot_id in range(max(self._context.base or 0, snapshots.earliest_id() or 0), latest + 1):
+            found = snapshots.find(snapshot_id)
+            if found is None or found.commit_user != TIERING_USER:
+                continue
+            for entry in manifests.entries(manifests.delta_manifests(found)):
+                if entry.kind is FileKind.ADD:
+                    yield entry.partition, entry.bucket, entry.file.file_name
+
+    def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
+        newest = self._table.snapshots.latest_of_user(TIERING_USER, (latest_known or 0) + 1)
+        return None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
+
+    def maintain(self) -> None:
+        """Expire snapshots and partitions, and compact tables without buckets, as far as the table's options ask."""
+        descriptor = self._context.info.descriptor
+        table = self._table.with_options({"write-only": "false"})
+        if option_value(descriptor, _AUTO_COMPACTION) and table.options.bucket == UNAWARE:
+            table.compact()
+        if option_value(descriptor, _AUTO_EXPIRE):
+            table.maintenance().after_commit()
+            if table.schema.partition_keys and table.options.partition_expiration_time_ms is not None:
+                table.expire_partitions()

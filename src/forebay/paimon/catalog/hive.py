@@ -1,0 +1,337 @@
+"""The Hive catalog: which tables there are stands in a Hive Metastore, where Hive, Spark and Java Paimon find them.
+
+The metastore says which databases and tables there are and where they lie; a table's schema file is the truth about
+its columns and options, and its description in the metastore follows (`hive_tables`, `hive_commits`). A schema file is
+written before the table is registered, and deleted again if the metastore refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.base.quantity import parse_bool, parse_duration_ms
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.definition import Columns, new_schema
+from forebay.paimon.catalog.filesystem import DATABASE_SUFFIX
+from forebay.paimon.catalog.hive_commits import TAG_TO_PARTITION, HiveCommits, HiveLock, check_supported
+from forebay.paimon.catalog.hive_metastore import Metastore, hive_options
+from forebay.paimon.catalog.hive_tables import TableDescriber, is_external, is_paimon, local_path
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.io.opening import open_file_io
+from forebay.paimon.store.lock import CommitLock
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.table import Table
+
+_BRANCH_MARK = "$branch_"
+_TABLES_AT_ONCE = 300
+_PATH = "path"
+
+
+class HiveCatalog(Catalog):
+    """Databases and tables that a Hive Metastore knows. Thread-safe."""
+
+    def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
+        """Nothing is connected yet. Raises `InvalidRequest`, and `UnsupportedOperation` for secured metastores.
+
+        `options`: `uri`, `warehouse` (the directory of new databases), `hive-conf-dir`, `client-pool-size`,
+        `table.type`, `sync-all-properties`, `location-in-properties`, `lock.enabled` and the other options of locks,
+        and those of file systems.
+        """
+        self._options = hive_options(options)
+        lock_type = self._options.get("lock.type", "hive")
+        if lock_type != "hive":
+            raise UnsupportedOperation(f"option 'lock.type' is '{lock_type}'; a Hive catalog locks by 'hive' only")
+        self.warehouse = self._options.get("warehouse") or self._options.get("hive.metastore.warehouse.dir") or ""
+        if not self.warehouse:
+            raise InvalidRequest("a hive catalog needs option 'warehouse', the directory of new databases")
+        self._metastore = Metastore(self._options, clock)
+        self._describer = TableDescriber(
+            self._metastore,
+            sync_all=parse_bool(self._options.get("sync-all-properties", "true")),
+            location_in_properties=parse_bool(self._options.get("location-in-properties", "false")),
+        )
+        self._external = _table_type(self._options.get("table.type", "managed"))
+        self._wait_ms = parse_duration_ms(self._options.get("lock-acquire-timeout", "8 min"))
+        self._max_sleep_ms = parse_duration_ms(self._options.get("lock-check-max-sleep", "8 s"))
+        self._clock, self._ids = clock, ids
+
+    # -- databases ----------------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        return sorted(self._metastore.call("get_all_databases"))
+
+    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+        _check_name(name)
+        path = join(str(self.warehouse).rstrip("/"), name + DATABASE_SUFFIX)
+        try:
+            # The metastore makes directories as the user that it runs as, who may not be the one that writes there.
+            self._io(path).make_directory(local_path(path))
+            self._metastore.call("create_database", self._describer.new_database(name, path))
+        except AlreadyExists as e:
+            if not ignore_if_exists:
+                raise AlreadyExists(f"database '{name}' exists already in {self._metastore}") from e
+
+    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
+        """As `Catalog.drop_database`; `cascade` drops other tables, too. External tables keep their files."""
+        try:
+            found = self._database(name)
+        except NotFound:
+            if ignore_if_missing:
+                return
+            raise
+        tables = self._tables(name)
+        if tables and not cascade:
+            names = sorted(t.tableName for t in tables)
+            raise InvalidRequest(f"database '{name}' has tables ({', '.join(names[:5])}); drop them first")
+        keeps_files = any(is_external(t) for t in tables)
+        for table in tables:
+            if is_paimon(table):
+                self.drop_table(f"{name}.{table.tableName}", ignore_if_missing=True)
+        location = self._describer.database_location(found)
+        self._metastore.call("drop_database", name, not keeps_files, cascade)
+        if location and not keeps_files:
+            self._io(location).delete_directory(local_path(location))
+
+    def _database(self, name: str) -> Any:
+        try:
+            return self._metastore.call("get_database", name)
+        except NotFound as e:
+            raise NotFound(f"there is no database '{name}' in {self._metastore}") from e
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        found = self._tables(database)
+        if not found:
+            self._database(database)
+        return sorted(table.tableName for table in found if is_paimon(table))
+
+    def _tables(self, database: str) -> list[Any]:
+        """Everything in a database, as the metastore describes it: views and tables of other formats, too."""
+        names = self._metastore.call("get_all_tables", database)
+        found = []
+        for start in range(0, len(names), _TABLES_AT_ONCE):
+            some = names[start : start + _TABLES_AT_ONCE]
+            request = self._metastore.new("GetTablesRequest", dbName=database, tblNames=some)
+            found += self._metastore.call("get_table_objects_by_name_req", request).tables
+        return found
+
+    def create_table(
+        self,
+        name: str,
+        columns: Columns,
+        *,
+        primary_keys: Iterable[str] = (),
+        partition_keys: Iterable[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        ignore_if_exists: bool = False,
+    ) -> Table:
+        """As `Catalog.create_table`. With option `path` the table is external and lies there; one that is there already
+
+        is registered as it is, if the definition agrees.
+        """
+        database, table = _split(name)
+        _check_name(table)
+        schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
+        check_supported(schema)
+        found = self._database(database)
+        try:
+            if self._find(database, table) is not None:
+                raise AlreadyExists(f"table '{name}' exists already in {self._metastore}")
+            self._create(found, table, schema)
+        except AlreadyExists:
+            if not ignore_if_exists:
+                raise
+        return self.get_table(name)
+
+    def _create(self, database: Any, table: str, schema: TableSchema) -> None:
+        given = schema.options.get(_PATH)
+        external = given is not None or self._is_external(schema.options)
+        location = given or join(str(self._describer.database_location(database)).rstrip("/"), table)
+        path = local_path(location)
+        io = self._io(path)
+        schemas = SchemaManager(io, PathFactory(path), self._lock(io, database.name, table), self._clock)
+        made = True
+        try:
+            schemas.create(schema)
+        except AlreadyExists as e:
+            made = False
+            if self._find(database.name, table) is not None:  # somebody was faster
+                raise
+            if not external:
+                raise InvalidRequest(
+                    f"{path} holds files of a table that is not registered: it is just being created, or was not "
+                    "created or dropped to the end; wait, or delete the directory"
+                ) from e
+            schema = _agreeing(schemas.latest(), schema, path)
+        described = self._describer.new_table(
+            database.name, table, schema, location, external=external, seconds=self._clock.now_ms() // 1000
+        )
+        try:
+            self._metastore.call("create_table", described)
+        except (AlreadyExists, NotFound, InvalidRequest, UnsupportedOperation):  # after other errors it may be there
+            if made and not external:
+                io.delete_directory(path)
+            elif made:
+                schemas.delete(schema.id)
+            raise
+
+    def _is_external(self, options: Mapping[str, str]) -> bool:
+        asked = options.get("external", options.get("EXTERNAL", ""))
+        return self._external or asked.lower() == "true"
+
+    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+        plain, mark, named = name.partition(_BRANCH_MARK)
+        database, table = _split(plain)
+        found = self._paimon_table(database, table)
+        path = self._path(found)
+        io = self._io(path)
+        opened = Table(
+            io,
+            path,
+            name=plain,
+            branch=branch or (named if mark else MAIN_BRANCH),
+            options=options,
+            lock=HiveCommits(
+                self._metastore, self._describer, found.dbName, found.tableName, path, self._lock(io, database, table)
+            ),
+            clock=self._clock,
+            ids=self._ids,
+        )
+        if TAG_TO_PARTITION in opened.schema.options:
+            check_supported(opened.schema)
+        return opened
+
+    def table_exists(self, name: str) -> bool:
+        found = self._find(*_split(name))
+        return found is not None and is_paimon(found)
+
+    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+        """Take the table out of the metastore, and delete its files unless it is external. Raises `NotFound`."""
+        database, table = _split(name)
+        try:
+            found = self._paimon_table(database, table)
+        except NotFound:
+            if ignore_if_missing:
+                return
+            raise
+        external = is_external(found)
+        purge = self._metastore.new("EnvironmentContext", properties={"ifPurge": "TRUE"})
+        self._metastore.call("drop_table_with_environment_context", database, table, not external, purge)
+        if not external:
+            # The metastore deletes the files where it can reach them; here, nothing may be left in any case.
+            path = self._path(found)
+            self._io(path).delete_directory(path)
+
+    def rename_table(self, name: str, new_name: str) -> None:
+        """Move a table; its files as well, if they are where the catalog put them. Raises `AlreadyExists`."""
+        (database, table), (new_database, new_table) = _split(name), _split(new_name)
+        _check_name(new_table)
+        found = self._paimon_table(database, table)
+        target = self._database(new_database)
+        if self._find(new_database, new_table) is not None:
+            raise AlreadyExists(f"table '{new_name}' exists already in {self._metastore}")
+        old_path = self._path(found)
+        found.dbName, found.tableName = new_database, new_table
+        self._alter(database, table, found)
+        io = self._io(old_path)
+        if is_external(found) or not SchemaManager(io, PathFactory(old_path)).ids():
+            return  # the files stay, or the metastore has moved them
+        new_path = join(str(self._describer.database_location(target)).rstrip("/"), new_table)
+        try:
+            io.rename(old_path, local_path(new_path))
+            self._describer.move(found, new_path)
+            self._alter(new_database, new_table, found)
+        except BaseException:
+            self._undo_rename(io, found, (database, table), (old_path, local_path(new_path)))
+            raise
+
+    def _undo_rename(self, io: FileIO, found: Any, old: tuple[str, str], paths: tuple[str, str]) -> None:
+        old_path, new_path = paths
+        if not SchemaManager(io, PathFactory(old_path)).ids():
+            io.rename(new_path, old_path)
+        here = found.dbName, found.tableName
+        found.dbName, found.tableName = old
+        self._describer.move(found, old_path)
+        self._alter(*here, found)
+
+    def _alter(self, database: str, table: str, described: Any) -> None:
+        self._metastore.call(
+            "alter_table_with_environment_context", database, table, described,
+            self._metastore.new("EnvironmentContext", properties={}),
+        )  # fmt: skip
+
+    # -- what they share ----------------------------------------------------------------------------------------------
+
+    def _find(self, database: str, table: str) -> Any | None:
+        request = self._metastore.new("GetTableRequest", dbName=database, tblName=table)
+        try:
+            return self._metastore.call("get_table_req", request).table
+        except NotFound:
+            return None
+
+    def _paimon_table(self, database: str, table: str) -> Any:
+        found = self._find(database, table)
+        if found is None:
+            raise NotFound(f"there is no table '{database}.{table}' in {self._metastore}")
+        if not is_paimon(found):
+            raise NotFound(f"'{database}.{table}' in {self._metastore} is no Paimon table, but a {found.tableType}")
+        return found
+
+    def _path(self, found: Any) -> str:
+        """The directory of a table that the metastore describes."""
+        location = self._describer.table_location(found)
+        if not location:
+            raise InvalidRequest(f"{self._metastore} does not say where '{found.dbName}.{found.tableName}' is")
+        return local_path(location)
+
+    def _io(self, path: str) -> FileIO:
+        return open_file_io(local_path(path), self._options)
+
+    def _lock(self, io: FileIO, database: str, table: str) -> CommitLock | None:
+        enabled = self._options.get("lock.enabled")
+        # Writers of other software take the lock on object stores, so ours must take it there, too.
+        if not (parse_bool(enabled) if enabled is not None else not isinstance(io, LocalFileIO)):
+            return None
+        return HiveLock(self._metastore, database, table, self._wait_ms, self._max_sleep_ms, self._clock)
+
+
+def _table_type(text: str) -> bool:
+    """Whether option `table.type` makes new tables external."""
+    if text.lower() not in ("managed", "external"):
+        raise InvalidRequest(f"option 'table.type' is '{text}'; write 'managed' or 'external'")
+    return text.lower() == "external"
+
+
+def _agreeing(there: TableSchema, asked: TableSchema, path: str) -> TableSchema:
+    """The schema of a table that is registered where it lies, if `asked` says the same of it."""
+    same_columns = [(f.name, str(f.type)) for f in there.fields] == [(f.name, str(f.type)) for f in asked.fields]
+    wrong = {k: v for k, v in asked.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
+    if not same_columns or (there.primary_keys, there.partition_keys) != (asked.primary_keys, asked.partition_keys):
+        raise InvalidRequest(
+            f"{path} holds a table with other columns or keys: {there.names}, key {there.primary_keys}"
+        )
+    if wrong:
+        raise InvalidRequest(f"{path} holds a table with other options; asked for {wrong}")
+    return there
+
+
+def _split(name: str) -> tuple[str, str]:
+    database, dot, table = name.partition(".")
+    if not dot or not database or not table or "/" in name:
+        raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+    return database, table
+
+
+def _check_name(name: str) -> None:
+    """Raise `InvalidRequest` for a name that a metastore would change, so that nobody finds it as it was written."""
+    if not name or "/" in name or "." in name or name != name.lower():
+        raise InvalidRequest(f"'{name}' cannot be a name in a Hive Metastore, which keeps names in lower case")

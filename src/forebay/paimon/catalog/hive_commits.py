@@ -1,0 +1,186 @@
+"""What a Hive catalog adds to the commits of one table: its lock, and a description that follows the schema.
+
+Both pickle, so that they go to workers with the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ForebayError, NotFound, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.quantity import parse_bool
+from forebay.paimon.catalog.hive_metastore import Metastore, current_user
+from forebay.paimon.catalog.hive_tables import TableDescriber
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.lock import CommitLock, create_exclusively
+from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schemas import SchemaManager
+
+_EXCLUSIVE, _TABLE_LEVEL = 3, 2
+_ACQUIRED, _WAITING = 1, 2
+_FIRST_SLEEP_MS = 50
+_HEARTBEAT_SECONDS = 60.0
+"""How often a held lock is confirmed: well below `hive.txn.timeout`, 5 minutes, after which a metastore drops it."""
+
+PARTITIONED = "metastore.partitioned-table"
+TAG_TO_PARTITION = "metastore.tag-to-partition"
+
+
+def check_supported(schema: TableSchema) -> None:
+    """Raise `UnsupportedOperation` for a table whose partitions or tags the metastore has to know, too."""
+    if schema.options.get(TAG_TO_PARTITION):
+        raise UnsupportedOperation(f"option '{TAG_TO_PARTITION}' is set, a feature that is not supported here")
+    if schema.partition_keys and parse_bool(schema.options.get(PARTITIONED, "false")):
+        raise UnsupportedOperation(
+            f"option '{PARTITIONED}' is true: the metastore would have to know each partition, which is not supported "
+            "here; such tables can be read"
+        )
+
+
+class HiveCommits:
+    """Commits to one table. See `forebay.paimon.store.lock.CatalogCommits`."""
+
+    owns_snapshots = False
+
+    def __init__(
+        self, metastore: Metastore, describer: TableDescriber, database: str, table: str, path: str,
+        lock: CommitLock | None,
+    ) -> None:  # fmt: skip
+        self._metastore, self._describer, self._database, self._table = metastore, describer, database, table
+        self._path, self._lock, self._checked = path, lock, False
+
+    def hold(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._lock is None else self._lock.hold()
+
+    def create(self, io: FileIO, path: str, data: bytes) -> bool:
+        """Create a snapshot or schema file. The metastore follows a new schema; if it refuses, there is none."""
+        schemas = SchemaManager(io, PathFactory(self._path))
+        if not self._checked:
+            check_supported(schemas.latest())
+            self._checked = True
+        if not create_exclusively(io, path, data, self._lock):
+            return False
+        made = self._schema_id(path)
+        if made is not None:
+            try:
+                self._describe(schemas, made)
+            except BaseException:
+                # Not if somebody has built on it by now: their change brings the metastore up to date, or takes both.
+                if schemas.ids()[-1] == made:
+                    schemas.delete(made)
+                raise
+        return True
+
+    def _schema_id(self, path: str) -> int | None:
+        """The id of a schema of the main branch; other files, and other branches, the metastore knows nothing of."""
+        prefix = PathFactory(self._path).schema_directory + "/schema-"
+        return int(path.removeprefix(prefix)) if path.startswith(prefix) else None
+
+    def _describe(self, schemas: SchemaManager, made: int) -> None:
+        before, after = schemas.schema(made - 1), schemas.latest()
+        while True:
+            request = self._metastore.new("GetTableRequest", dbName=self._database, tblName=self._table)
+            table = self._metastore.call("get_table_req", request).table
+            self._describer.update(table, before, after)
+            context = {"CASCADE": "true", "DO_NOT_UPDATE_STATS": "false"}
+            self._metastore.call(
+                "alter_table_with_environment_context",
+                self._database,
+                self._table,
+                table,
+                self._metastore.new("EnvironmentContext", properties=context),
+            )
+            # Of two changes at once, the earlier may be written last.
+            latest = schemas.latest()
+            if latest.id == after.id:
+                return
+            after = latest
+
+
+class HiveLock:
+    """An exclusive lock of one table in the metastore, as Hive and Java Paimon take it."""
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        database: str,
+        table: str,
+        wait_ms: int,
+        max_sleep_ms: int,
+        clock: Clock = SYSTEM_CLOCK,
+        heartbeat_seconds: float = _HEARTBEAT_SECONDS,
+    ) -> None:
+        self._metastore, self._database, self._table, self._clock = metastore, database, table, clock
+        self._wait_ms, self._max_sleep_ms, self._heartbeat_seconds = wait_ms, max_sleep_ms, heartbeat_seconds
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """As `CommitLock.hold`. Raises `StorageFailure` at the end if the metastore dropped the lock meanwhile."""
+        lock_id = self._acquire()
+        done = threading.Event()
+        heart = threading.Thread(target=self._beat, args=(lock_id, done), name="hive-lock-heartbeat", daemon=True)
+        heart.start()
+        try:
+            yield
+        except BaseException:
+            self._stop(done, heart)
+            with contextlib.suppress(ForebayError):  # what went wrong inside says more
+                self._unlock(lock_id)
+            raise
+        self._stop(done, heart)
+        try:
+            # Unlocking says nothing of a lock that is gone; a sign of life for it does.
+            self._metastore.call("heartbeat", self._metastore.new("HeartbeatRequest", lockid=lock_id))
+            self._unlock(lock_id)
+        except NotFound as e:
+            raise StorageFailure(
+                f"the metastore dropped the lock on '{self._database}.{self._table}' while it was held: there was no "
+                "sign of life for hive.txn.timeout, and others may have done the same meanwhile"
+            ) from e
+
+    def _acquire(self) -> int:
+        new = self._metastore.new
+        part = new("LockComponent", type=_EXCLUSIVE, level=_TABLE_LEVEL, dbname=self._database, tablename=self._table)
+        request = new("LockRequest", component=[part], user=current_user(), hostname=socket.gethostname())
+        began, sleep_ms = self._clock.monotonic(), _FIRST_SLEEP_MS
+        answer = self._metastore.call("lock", request)
+        lock_id = int(answer.lockid)
+        try:
+            while answer.state == _WAITING:
+                waited_ms = (self._clock.monotonic() - began) * 1000
+                if waited_ms >= self._wait_ms:
+                    break
+                sleep_ms = min(2 * sleep_ms, self._max_sleep_ms)
+                self._clock.sleep(sleep_ms / 1000)
+                answer = self._metastore.call("check_lock", new("CheckLockRequest", lockid=lock_id))
+        except BaseException:
+            with contextlib.suppress(ForebayError):
+                self._unlock(lock_id)
+            raise
+        if answer.state != _ACQUIRED:
+            with contextlib.suppress(ForebayError):  # it has no more to give back
+                self._unlock(lock_id)
+            raise Unavailable(
+                f"the lock on '{self._database}.{self._table}' was not free for {self._wait_ms} ms; somebody else "
+                "holds it"
+            )
+        return lock_id
+
+    def _beat(self, lock_id: int, done: threading.Event) -> None:
+        """Confirm the lock until it is done. A failure shows when the lock is given back."""
+        while not done.wait(self._heartbeat_seconds):
+            with contextlib.suppress(ForebayError):
+                self._metastore.call("heartbeat", self._metastore.new("HeartbeatRequest", lockid=lock_id))
+
+    def _stop(self, done: threading.Event, heart: threading.Thread) -> None:
+        done.set()
+        heart.join()
+
+    def _unlock(self, lock_id: int) -> None:
+        self._metastore.call("unlock", self._metastore.new("UnlockRequest", lockid=lock_id))

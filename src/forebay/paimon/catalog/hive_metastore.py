@@ -1,0 +1,287 @@
+"""Calls to a Hive Metastore over Thrift: connections that are kept, servers that stand in for each other, our errors.
+
+The protocol's structs are declared in `hive_metastore.thrift`, which the package thriftpy2 loads; `Metastore.new` makes
+them. A call that only reads is repeated when its connection breaks. One that changes something is not: it may have
+been carried out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import importlib
+import os
+import socket
+import threading
+import weakref
+import xml.etree.ElementTree
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import (
+    AlreadyExists,
+    ForebayError,
+    InvalidRequest,
+    NotFound,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
+from forebay.base.quantity import parse_bool, parse_duration_ms
+
+_IDL = Path(__file__).with_name("hive_metastore.thrift")
+_DEFAULT_PORT = 9083
+_CONNECT_MS = 20_000
+_DEFAULT_SOCKET_TIMEOUT = "600 s"
+_DEFAULT_POOL = "2"
+_CONNECT_ROUNDS = 3
+_ROUND_WAIT_SECONDS = 1.0
+
+_NOT_SERVED = {
+    "hive.metastore.sasl.enabled": "Kerberos (SASL)",
+    "hive.metastore.use.SSL": "TLS",
+}
+
+_READS = frozenset(
+    {"get_all_databases", "get_database", "get_all_tables", "get_table_req", "get_table_objects_by_name_req"}
+    | {"check_lock", "heartbeat"}
+)
+"""Calls that may be repeated: they change nothing, or the same once more."""
+
+_KINDS: dict[str, type[ForebayError]] = {
+    "NoSuchObjectException": NotFound,
+    "UnknownDBException": NotFound,
+    "NoSuchLockException": NotFound,
+    "AlreadyExistsException": AlreadyExists,
+    "InvalidObjectException": InvalidRequest,
+    "InvalidOperationException": InvalidRequest,
+}
+"""All others, MetaException above all, are a `StorageFailure`: something in the server went wrong."""
+
+
+class _Address(NamedTuple):
+    host: str
+    port: int
+
+
+@lru_cache(maxsize=1)
+def _thrift() -> Any:
+    """Thriftpy2 and what it made of our declarations."""
+    try:
+        thriftpy2 = importlib.import_module("thriftpy2")
+    except ImportError as e:
+        raise UnsupportedOperation(
+            "a Hive catalog needs the package thriftpy2: pip install 'forebay[paimon,hive]'"
+        ) from e
+    return thriftpy2.load(str(_IDL), module_name="forebay_hive_metastore_thrift")
+
+
+def hive_options(options: Mapping[str, str]) -> dict[str, str]:
+    """`options` with what `hive-site.xml` in the directory `hive-conf-dir` adds. Raises `InvalidRequest`."""
+    folder = options.get("hive-conf-dir")
+    if not folder:
+        return dict(options)
+    file = Path(folder.removeprefix("file://")) / "hive-site.xml"
+    try:
+        root = xml.etree.ElementTree.fromstring(file.read_bytes())
+    except (OSError, xml.etree.ElementTree.ParseError) as e:
+        raise InvalidRequest(f"option 'hive-conf-dir' is {folder!r}, but {file} cannot be read: {e}") from e
+    found = ((p.findtext("name"), p.findtext("value")) for p in root.iter("property"))
+    return {**{name.strip(): (value or "").strip() for name, value in found if name}, **options}
+
+
+def current_user() -> str:
+    """The user that the metastore is told, as Hadoop finds it."""
+    return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+
+
+class Metastore:
+    """A metastore that one or more servers serve. Thread-safe; it pickles, and survives a fork, without connections."""
+
+    def __init__(self, options: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
+        """`options`: `uri` (`thrift://host:port`, several with commas between), `client-pool-size`, and Hive's own.
+
+        Nothing is connected yet. Raises `InvalidRequest`, and `UnsupportedOperation` for secured servers.
+        """
+        self._options, self._clock = dict(options), clock
+        for option, what in _NOT_SERVED.items():
+            if parse_bool(options.get(option, "false")):
+                raise UnsupportedOperation(f"option '{option}' is true; {what} is not supported for a Hive Metastore")
+        given = options.get("uri") or options.get("hive.metastore.uris", "")
+        self._addresses = [_address(uri.strip()) for uri in given.split(",") if uri.strip()]
+        if not self._addresses:
+            raise InvalidRequest("a Hive catalog needs option 'uri', such as thrift://host:9083")
+        self._timeout_ms = _seconds_or_duration_ms(
+            options.get("hive.metastore.client.socket.timeout", _DEFAULT_SOCKET_TIMEOUT)
+        )
+        self._pool_size = int(options.get("client-pool-size", _DEFAULT_POOL))
+        if self._pool_size < 1:
+            raise InvalidRequest(f"option 'client-pool-size' is {self._pool_size}; it must be at least 1")
+        self._begin()
+        _thrift()
+
+    def _begin(self) -> None:
+        """Without connections: they belong to the process that made them, and so do the places in the pool."""
+        self._slots = threading.BoundedSemaphore(self._pool_size)
+        self._idle: list[Any] = []
+        self._process = os.getpid()
+        weakref.finalize(self, _close_all, self._idle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Metastore, (self._options,)
+
+    def __repr__(self) -> str:
+        return "thrift://" + ",".join(f"{a.host}:{a.port}" for a in self._addresses)
+
+    def new(self, struct: str, **members: Any) -> Any:
+        """A struct of the protocol."""
+        return getattr(_thrift(), struct)(**members)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What the server answers.
+
+        Raises `NotFound`, `AlreadyExists`, `InvalidRequest` and `StorageFailure` with what it says if it refuses,
+        `Unavailable` if no server can be reached, `StorageFailure` if the connection broke while it may have worked.
+        """
+        if self._process != os.getpid():
+            self._begin()
+        with self._slots:
+            for _ in range(1 + len(self._addresses)):
+                client = self._take()
+                try:
+                    answer = getattr(client, method)(*arguments)
+                except (OSError, EOFError, _transport_error()) as e:
+                    _close(client)
+                    failure = f"{self}: the connection broke during {method}: {e}"
+                    if method not in _READS:
+                        raise StorageFailure(f"{failure}; it is not known whether it was done") from e
+                    continue
+                except Exception as e:
+                    self._give_back(client)
+                    raise _translated(method, e) from e
+                except BaseException:  # an answer that nobody waits for any more must not be taken for the next one's
+                    _close(client)
+                    raise
+                self._give_back(client)
+                return answer
+            raise Unavailable(failure)
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _take(self) -> Any:
+        """A connection that was alive just now."""
+        while self._idle:
+            try:
+                client = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if _is_alive(client):
+                return client
+            _close(client)
+        return self._connect()
+
+    def _give_back(self, client: Any) -> None:
+        self._idle.append(client)
+
+    def _connect(self) -> Any:
+        failures: list[str] = []
+        for round_number in range(_CONNECT_ROUNDS):
+            if round_number:
+                self._clock.sleep(_ROUND_WAIT_SECONDS)
+            failures.clear()
+            for address in self._addresses:
+                try:
+                    return self._open(address)
+                except (OSError, EOFError, _transport_error()) as e:
+                    failures.append(f"{address.host}:{address.port}: {e}")
+        raise Unavailable(f"no Hive Metastore can be reached: {'; '.join(failures)}")
+
+    def _open(self, address: _Address) -> Any:
+        """A new connection. The server is told who we are, so that directories which it makes are ours."""
+        plain, transport, protocol = self._new_protocol(address)
+        transport.open()
+        client = importlib.import_module("thriftpy2.thrift").TClient(_thrift().ThriftHiveMetastore, protocol)
+        client.forebay_socket = plain
+        try:
+            plain.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.sock.settimeout(self._timeout_ms / 1000)
+            # A server that runs everything as itself may refuse to be told; it serves us all the same.
+            with contextlib.suppress(_thrift().MetaException):
+                client.set_ugi(current_user(), [])
+        except BaseException:
+            _close(client)
+            raise
+        return client
+
+    def _new_protocol(self, address: _Address) -> tuple[Any, Any, Any]:
+        """A socket that is not connected, and the two layers on it that the server's options ask for."""
+        framed, compact = (
+            parse_bool(self._options.get(f"hive.metastore.thrift.{what}.enabled", "false"))
+            for what in ("framed.transport", "compact.protocol")
+        )
+        transports = importlib.import_module("thriftpy2.transport")
+        protocols = importlib.import_module("thriftpy2.protocol")
+        transport_factory = transports.TCyFramedTransportFactory if framed else transports.TCyBufferedTransportFactory
+        protocol_factory = protocols.TCompactProtocolFactory if compact else protocols.TCyBinaryProtocolFactory
+        plain = transports.TSocket(address.host, address.port, connect_timeout=_CONNECT_MS)
+        transport = transport_factory().get_transport(plain)
+        return plain, transport, protocol_factory().get_protocol(transport)
+
+
+def _address(uri: str) -> _Address:
+    parts = urlsplit(uri)
+    if parts.scheme != "thrift" or not parts.hostname:
+        raise InvalidRequest(f"option 'uri' is {uri!r}; write thrift://host:9083")
+    return _Address(parts.hostname, parts.port or _DEFAULT_PORT)
+
+
+def _seconds_or_duration_ms(text: str) -> int:
+    """Hive's durations: a number without a unit is seconds."""
+    return int(text) * 1000 if text.strip().isdigit() else parse_duration_ms(text)
+
+
+def _transport_error() -> Any:
+    return importlib.import_module("thriftpy2.transport").TTransportException
+
+
+def _translated(method: str, error: Exception) -> Exception:
+    """A refusal of the server as one of our errors; anything else is a mistake of ours, and stays what it is."""
+    thriftpy2 = importlib.import_module("thriftpy2.thrift")
+    if isinstance(error, thriftpy2.TApplicationException):
+        if error.type == thriftpy2.TApplicationException.UNKNOWN_METHOD:
+            return UnsupportedOperation(f"the Hive Metastore has no {method}: it is older than Hive 2.3")
+        return StorageFailure(f"Hive Metastore, {method}: {error}")
+    if not isinstance(error, thriftpy2.TException):
+        return error
+    name = type(error).__name__
+    message = getattr(error, "message", None) or str(error)
+    return _KINDS.get(name, StorageFailure)(f"Hive Metastore, {method}: {name}: {message}")
+
+
+def _is_alive(client: Any) -> bool:
+    """Whether a connection that waits for nothing has nothing to say: not even that it was closed."""
+    connected = client.forebay_socket.sock
+    timeout = connected.gettimeout()
+    connected.setblocking(False)
+    try:
+        connected.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        connected.settimeout(timeout)
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _close(client: Any) -> None:
+    with contextlib.suppress(OSError):
+        client.close()
+
+
+def _close_all(clients: Sequence[Any]) -> None:
+    for client in clients:
+        _close(client)

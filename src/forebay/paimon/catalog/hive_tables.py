@@ -1,0 +1,195 @@
+"""Tables as a Hive Metastore describes them: what Java Paimon writes there, and reads there.
+
+The description is a copy for Hive and other engines. The truth is the schema file in the table's directory: of a
+description we read only that it is a Paimon table, where it is, and whether it is external.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.metadata.types import DataType, TypeRoot, child
+from forebay.paimon.catalog.hive_metastore import Metastore, current_user
+from forebay.paimon.format.schema import DataField, TableSchema
+
+_INPUT_FORMAT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
+_OUTPUT_FORMAT = "org.apache.paimon.hive.mapred.PaimonOutputFormat"
+_SERDE = "org.apache.paimon.hive.PaimonSerDe"
+_STORAGE_HANDLER = "org.apache.paimon.hive.PaimonStorageHandler"
+_EXTERNAL_TABLE, _MANAGED_TABLE = "EXTERNAL_TABLE", "MANAGED_TABLE"
+_HIVE_PREFIX = "hive."
+_LOCATION_PARAMETER = "paimon_location"
+_RETENTION_MAX = 2**31 - 1
+_COLUMN_COMMENT_MAX = 255
+"""Hive's column for comments of columns holds 256 characters, AWS Glue's 255."""
+
+_CHAR_MAX, _VARCHAR_MAX = 255, 65535
+
+_TYPE_NAMES: dict[TypeRoot, str] = {
+    TypeRoot.BOOLEAN: "boolean",
+    TypeRoot.TINYINT: "tinyint",
+    TypeRoot.SMALLINT: "smallint",
+    TypeRoot.INT: "int",
+    TypeRoot.BIGINT: "bigint",
+    TypeRoot.FLOAT: "float",
+    TypeRoot.DOUBLE: "double",
+    TypeRoot.BINARY: "binary",
+    TypeRoot.BYTES: "binary",
+    TypeRoot.DATE: "date",
+    TypeRoot.TIME: "string",
+    TypeRoot.TIMESTAMP: "timestamp",
+    TypeRoot.TIMESTAMP_LTZ: "timestamp",  # Hive 2 knows no other; Hive 3 does, but serves this one as well
+}
+
+_ALSO_WITHOUT_SYNC = ("partition.expiration-time", "data-file.path-directory")
+"""Options that stand in a table's parameters even if `sync-all-properties` is false."""
+
+
+def hive_type(t: DataType) -> str:
+    """The name of Hive's type for one of ours."""
+    match t.root:
+        case TypeRoot.CHAR:
+            return f"char({t.length})" if (t.length or 1) <= _CHAR_MAX else "string"
+        case TypeRoot.STRING:
+            return f"varchar({t.length})" if t.length is not None and t.length <= _VARCHAR_MAX else "string"
+        case TypeRoot.DECIMAL:
+            return f"decimal({t.precision},{t.scale})"
+        case TypeRoot.ARRAY:
+            return f"array<{hive_type(child(t.element))}>"
+        case TypeRoot.MAP:
+            return f"map<{hive_type(child(t.key))},{hive_type(child(t.value))}>"
+        case TypeRoot.ROW:
+            return f"struct<{','.join(f'{f.name}:{hive_type(f.data_type)}' for f in t.fields)}>"
+    return _TYPE_NAMES[t.root]
+
+
+def is_paimon(table: Any) -> bool:
+    """Whether a metastore's table is one of Paimon's; views and tables of Hive's own formats are not."""
+    return bool(table.sd) and (table.sd.inputFormat, table.sd.outputFormat) == (_INPUT_FORMAT, _OUTPUT_FORMAT)
+
+
+def is_external(table: Any) -> bool:
+    """Whether dropping the table leaves its files."""
+    return bool(table.tableType == _EXTERNAL_TABLE)
+
+
+def local_path(location: str) -> str:
+    """A location as our file systems take it: Java writes local ones as file:/lake, which is no URI of ours."""
+    return location.removeprefix("file:") if re.match(r"file:/(?!/)", location) else location
+
+
+def hive_location(path: str) -> str:
+    """A location as everybody takes it: local paths absolute, and in Java's form."""
+    plain = local_path(path).removeprefix("file://")
+    return path if "://" in plain else f"file:{os.path.abspath(plain)}"
+
+
+class TableDescriber:
+    """Makes and changes descriptions of tables. It pickles."""
+
+    def __init__(self, metastore: Metastore, *, sync_all: bool, location_in_properties: bool) -> None:
+        self._metastore, self._sync_all, self._in_properties = metastore, sync_all, location_in_properties
+
+    # -- locations ----------------------------------------------------------------------------------------------------
+
+    def database_location(self, database: Any) -> str | None:
+        return self._location(database.parameters, database.locationUri)
+
+    def table_location(self, table: Any) -> str | None:
+        return self._location(table.parameters, table.sd.location)
+
+    def _location(self, parameters: Mapping[str, str] | None, stored: str | None) -> str | None:
+        given = (parameters or {}).get(_LOCATION_PARAMETER) if self._in_properties else None
+        return given or stored
+
+    def new_database(self, name: str, path: str) -> Any:
+        """The description of a database whose tables lie in directory `path`."""
+        location = hive_location(path)
+        parameters = {_LOCATION_PARAMETER: location} if self._in_properties else {}
+        uri = None if self._in_properties else location
+        return self._metastore.new("Database", name=name, locationUri=uri, parameters=parameters)
+
+    def move(self, table: Any, path: str) -> None:
+        """Say in `table` that it is in directory `path`."""
+        if self._in_properties:
+            table.parameters[_LOCATION_PARAMETER] = hive_location(path)
+        else:
+            table.sd.location = hive_location(path)
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def new_table(
+        self, database: str, name: str, schema: TableSchema, path: str, *, external: bool, seconds: int
+    ) -> Any:
+        """The description of a new table in directory `path`, made at `seconds` since 1970."""
+        parameters = self._parameters(schema)
+        if not self._sync_all:
+            parameters.update({key: schema.options[key] for key in _ALSO_WITHOUT_SYNC if key in schema.options})
+        parameters.update({"table_type": "PAIMON", "storage_handler": _STORAGE_HANDLER})
+        if external:
+            parameters["EXTERNAL"] = "TRUE"
+        new = self._metastore.new
+        table = new(
+            "Table",
+            tableName=name,
+            dbName=database,
+            owner=current_user(),
+            createTime=seconds,
+            lastAccessTime=seconds,
+            retention=_RETENTION_MAX,
+            partitionKeys=[],
+            parameters=parameters,
+            tableType=_EXTERNAL_TABLE if external else _MANAGED_TABLE,
+            sd=new(
+                "StorageDescriptor",
+                inputFormat=_INPUT_FORMAT,
+                outputFormat=_OUTPUT_FORMAT,
+                compressed=False,
+                numBuckets=0,
+                serdeInfo=new("SerDeInfo", serializationLib=_SERDE, parameters={}),
+                bucketCols=[],
+                sortCols=[],
+                parameters={},
+            ),
+        )
+        self._set_columns(table, schema)
+        self.move(table, path)
+        return table
+
+    def update(self, table: Any, before: TableSchema, after: TableSchema) -> None:
+        """Let the description follow a change of the schema."""
+        table.parameters = dict(table.parameters or {})
+        for key in before.options.keys() - after.options.keys():
+            table.parameters.pop(key, None)
+        table.parameters.update(self._parameters(after))
+        self._set_columns(table, after)
+
+    def _parameters(self, schema: TableSchema) -> dict[str, str]:
+        if not self._sync_all:
+            return {
+                key.removeprefix(_HIVE_PREFIX): value
+                for key, value in schema.options.items()
+                if key.startswith(_HIVE_PREFIX)
+            }
+        keys = {
+            "primary-key": schema.primary_keys,
+            "partition": schema.partition_keys,
+            "bucket-key": schema.bucket_keys,
+        }
+        return {**schema.options, **{key: ",".join(names) for key, names in keys.items() if names}}
+
+    def _set_columns(self, table: Any, schema: TableSchema) -> None:
+        table.sd.cols = [self._column(f) for f in schema.fields]
+        if schema.comment is not None:
+            table.parameters["comment"] = schema.comment
+
+    def _column(self, f: DataField) -> Any:
+        comment = f.description
+        if comment is not None:
+            comment = comment.replace("\n", " ").replace("\r", " ")
+            if len(comment) > _COLUMN_COMMENT_MAX:
+                comment = comment[: _COLUMN_COMMENT_MAX - 3] + "..."
+        return self._metastore.new("FieldSchema", name=f.name, type=hive_type(f.type), comment=comment)

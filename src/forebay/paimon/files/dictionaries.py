@@ -1,0 +1,118 @@
+"""Which columns of a Parquet file get a dictionary: those that become smaller by it.
+
+Arrow's writer builds a dictionary for every column and gives up only when it is very large. Where most values differ,
+that costs several times the time of writing them plainly, and makes the file larger. Java's writer looks at the first
+page and goes on without a dictionary where it saves nothing. Here a sample of a file's first row group decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ROWS_MIN = 1024
+"""With fewer rows nothing is sampled: a dictionary costs little then."""
+
+SAMPLE_BLOCKS = 16
+SAMPLE_BLOCK_ROWS = 128
+"""The sample is of blocks that lie evenly in the row group, so that values are seen to repeat both near and far."""
+
+DICTIONARY_BYTES_MAX = 1 << 20
+"""Where Arrow's and Java's writers give a dictionary up."""
+
+GAIN_MIN = 2.0
+"""How many times smaller a dictionary must make a column: plain values are compressed well, and much faster."""
+
+
+def worth_a_dictionary(table: pa.Table, without: frozenset[str]) -> list[str]:
+    """Paths of the Parquet columns of a file that should have dictionaries, by the rows of its first row group.
+
+    `without` are columns (their names, or paths of what is inside them) that shall have none.
+    """
+    chosen: list[str] = []
+    for f, column in zip(table.schema, table.columns, strict=True):
+        if f.name in without:
+            continue
+        if table.num_rows < ROWS_MIN:
+            chosen += [path for path in _paths(f.name, f.type) if path not in without]
+        else:
+            leaves = _leaves(f.name, _sample(column))
+            scale = table.num_rows / (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS)
+            chosen += [path for path, values in leaves if path not in without and _pays(values, max(1.0, scale))]
+    return chosen
+
+
+def _sample(column: pa.ChunkedArray) -> pa.Array:
+    step = max(SAMPLE_BLOCK_ROWS, (len(column) - SAMPLE_BLOCK_ROWS) // (SAMPLE_BLOCKS - 1))
+    blocks = (column.slice(i * step, SAMPLE_BLOCK_ROWS) for i in range(SAMPLE_BLOCKS))
+    return pa.concat_arrays([chunk for block in blocks for chunk in block.chunks])
+
+
+def _pays(values: pa.Array, scale: float) -> bool:
+    """Whether a column of `scale` times as many values as the sample `values` gets much smaller by a dictionary."""
+    seen: int = len(values) - values.null_count
+    if seen == 0 or pa.types.is_boolean(values.type):
+        return True  # there is nothing to put in it
+    try:
+        found: int = pc.count_distinct(values, mode="only_valid").as_py()
+    except pa.ArrowNotImplementedError:
+        return True
+    width = _width(values, seen)
+    rows = seen * scale
+    distinct = min(_distinct(found, seen), rows)
+    dictionary = distinct * width
+    numbers = rows * max(1, math.ceil(math.log2(max(2.0, distinct)))) / 8
+    return dictionary <= DICTIONARY_BYTES_MAX and (dictionary + numbers) * GAIN_MIN < rows * width
+
+
+def _distinct(found: int, seen: int) -> float:
+    """How many values there are, if a sample of `seen` has `found` different ones and all are equally frequent."""
+    if found >= seen:
+        return math.inf
+    low, high = float(found), float(found) * 1e6
+    for _ in range(60):
+        middle = (low + high) / 2
+        if middle * -math.expm1(-seen / middle) < found:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _width(values: pa.Array, seen: int) -> float:
+    """Bytes of a value as Parquet writes it plainly."""
+    t = values.type
+    if pa.types.is_string(t) or pa.types.is_binary(t):
+        letters: int = pc.sum(pc.binary_length(values)).as_py() or 0
+        return 4 + letters / seen
+    if pa.types.is_decimal(t):
+        return 4.0 if t.precision <= 9 else 8.0 if t.precision <= 18 else 16.0
+    return float(max(32, t.bit_width)) / 8
+
+
+def _paths(path: str, t: pa.DataType) -> list[str]:
+    if pa.types.is_list(t):
+        return _paths(f"{path}.list.element", t.value_type)
+    if pa.types.is_map(t):
+        return [*_paths(f"{path}.key_value.key", t.key_type), *_paths(f"{path}.key_value.value", t.item_type)]
+    if pa.types.is_struct(t):
+        return [leaf for f in t for leaf in _paths(f"{path}.{f.name}", f.type)]
+    return [path]
+
+
+def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """The values of `array` by Parquet column."""
+    t = array.type
+    if pa.types.is_list(t):
+        yield from _leaves(f"{path}.list.element", array.flatten())
+    elif pa.types.is_map(t):
+        yield from _leaves(f"{path}.key_value.key", array.keys)
+        yield from _leaves(f"{path}.key_value.value", array.items)
+    elif pa.types.is_struct(t):
+        for f, values in zip(t, array.flatten(), strict=True):
+            yield from _leaves(f"{path}.{f.name}", values)
+    else:
+        yield path, array

@@ -1,0 +1,105 @@
+"""Making few sorted runs of many, on the local disk, so that memory and open files do not grow with their number.
+
+Runs are put together a handful at a time. Nothing is merged yet: all rows stay, in the order in which a merge would see
+them, so that this is the same for all merge engines. What comes out repeats keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from forebay.base.errors import StorageFailure
+from forebay.paimon.io.closing import close_sources, closed_after
+from forebay.paimon.merge.spec import MergeSpec
+from forebay.paimon.merge.windows import Window, concatenated, ordered, windows
+
+Run = Iterable[pa.RecordBatch]
+
+_ROWS_MIN = 1024
+"""Batches are not cut smaller than this."""
+
+
+@contextlib.contextmanager
+def few_runs(runs: Sequence[Run], spec: MergeSpec, unique_keys: bool = True) -> Iterator[tuple[Sequence[Run], bool]]:
+    """`runs`, or at most `spec.runs_max` with the same rows; and whether no run repeats a key.
+
+    `unique_keys`: the given runs repeat none. What was spilled is deleted when the block ends. Raises `StorageFailure`
+    if the local disk fails.
+    """
+    if len(runs) <= spec.runs_max:
+        yield runs, unique_keys
+        return
+    try:
+        with _folder() as folder:
+            number = itertools.count()
+            left = list(runs)
+            while len(left) > spec.runs_max:
+                parts = [left[i : i + spec.runs_max] for i in range(0, len(left), spec.runs_max)]
+                left = [_spilled(part, spec, f"{folder}/{next(number)}.arrow", unique_keys) for part in parts]
+                unique_keys = False
+            yield left, False
+    finally:
+        close_sources(runs)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    with _failures(tempfile.gettempdir()):
+        return tempfile.TemporaryDirectory(prefix="forebay-merge-")
+
+
+def _spilled(runs: Sequence[Run], spec: MergeSpec, path: str, unique_keys: bool) -> Run:
+    """The rows of several runs as one, in the file `path`."""
+    writer: pa.ipc.RecordBatchFileWriter | None = None
+    with contextlib.ExitStack() as opened:
+        for window in opened.enter_context(closed_after(windows(runs, spec.key_columns, unique_keys))):
+            batch = _in_order(window, spec)
+            with _failures(path):
+                if writer is None:
+                    sink = opened.enter_context(pa.OSFile(path, "wb"))
+                    options = pa.ipc.IpcWriteOptions(compression="lz4")
+                    writer = pa.ipc.new_file(sink, batch.schema, options=options)
+                    opened.callback(_close_quietly, writer)
+                rows = max(_ROWS_MIN, batch.num_rows * spec.part_bytes(spec.runs_max) // max(1, batch.nbytes))
+                for start in range(0, batch.num_rows, rows):
+                    writer.write_batch(batch.slice(start, rows))
+        if writer is None:
+            return []
+        with _failures(path):
+            writer.close()
+    return _read(path)
+
+
+def _close_quietly(writer: pa.ipc.RecordBatchFileWriter) -> None:
+    """Closes a writer whose file nobody will read, or that is closed already."""
+    with contextlib.suppress(OSError, pa.ArrowInvalid):
+        writer.close()
+
+
+def _in_order(window: Window, spec: MergeSpec) -> pa.RecordBatch:
+    batches, keys = window
+    whole = concatenated(batches)
+    if len(batches) == 1:
+        return whole
+    columns = dict(zip(whole.schema.names, whole.columns, strict=True))
+    order, _ = ordered(columns, keys, [b.num_rows for b in batches], spec)
+    return whole.take(pa.array(order))
+
+
+def _read(path: str) -> Generator[pa.RecordBatch]:
+    with _failures(path), pa.OSFile(path) as source:
+        reader = pa.ipc.open_file(source)
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i)
+
+
+@contextlib.contextmanager
+def _failures(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageFailure(f"cannot spill sorted rows to {path}: {e}; is the local disk full?") from e

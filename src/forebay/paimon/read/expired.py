@@ -1,0 +1,39 @@
+"""Files that vanish while they are read: their snapshot has expired meanwhile, and the reader is told so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from forebay.base.errors import NotFound
+from forebay.paimon.store.snapshots import SnapshotManager
+
+T = TypeVar("T")
+
+
+@contextmanager
+def telling_expiry(snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[None]:
+    """Raise `NotFound` about snapshot `snapshot_id` if a file of it is missing because it expired (or just does).
+
+    What is missing of the latest snapshot is missing for another reason. None: one of several snapshots.
+    """
+    try:
+        yield
+    except NotFound as e:
+        if snapshot_id is None and (e.__cause__ is None or isinstance(e.__cause__, NotFound)):
+            raise  # no file, but a tag or a snapshot that was asked for by name
+        earliest, latest = snapshots.earliest_id(), snapshots.latest_id()
+        if latest is None or (snapshot_id is not None and snapshot_id >= latest):
+            raise
+        which = "a snapshot" if snapshot_id is None else f"snapshot {snapshot_id}"
+        raise NotFound(
+            f"{which} of {snapshots.paths.root} has expired while it was read (there are {earliest} to {latest}; "
+            f"{e.message}); read a later one, or keep what is read by a tag, a consumer or 'snapshot.time-retained'"
+        ) from e
+
+
+def told_of_expiry(items: Iterator[T], snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[T]:
+    """`items`, each made under `telling_expiry`."""
+    with telling_expiry(snapshots, snapshot_id):
+        yield from items

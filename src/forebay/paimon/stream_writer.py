@@ -1,0 +1,293 @@
+"""Writing without end, each row once: commits that are numbered, and may be repeated after any failure.
+
+    with table.stream_writer(user="orders-job") as writer:
+        done = writer.last_committed                 # where to go on after a restart; None at the very beginning
+        for number, rows in batches_after(done):
+            writer.write(rows)
+            writer.commit(number)                    # a number that is committed already adds nothing
+
+Who must not read its source twice splits a commit in two, as Flink's checkpoints do: `prepare` ends the files of all
+rows so far and gives messages, small and picklable, to be kept beside the position in the source; `commit` makes them
+visible. After a crash `restore` takes all messages that were kept, and commits those that are not committed yet.
+
+Work whose commit failed stays, and `commit` with the same number tries again; only what is known not to be committed,
+and what nobody else was given, is ever deleted. The rest is found by `Table.remove_orphan_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, InvalidRequest, NotFound
+from forebay.paimon.commit.committer import Committable, FileStoreCommit
+from forebay.paimon.compact.precommit import precommit
+from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from forebay.paimon.write.table_write import TableWrite
+
+if TYPE_CHECKING:
+    from forebay.paimon.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Work that is being committed: this writer's `own`, of which others may have the messages (`is_handed_out`)."""
+
+    work: Committable
+    own: bool
+    is_handed_out: bool
+    is_unknown: bool = False
+
+    @property
+    def is_private(self) -> bool:
+        """Whether its files are needed by nobody if this writer does not commit them."""
+        return self.own and not self.is_handed_out and not self.is_unknown
+
+
+class StreamWriter:
+    """Writes a table as one user; made by `Table.stream_writer`. Not thread-safe.
+
+    After an error in `write`, `delete` or `prepare` some of the rows are lost: `abort`, and write again what came after
+    the last commit. The table's schema and bucket count are those of when the table was opened: a commit that raises
+    `Conflict` because the table was rescaled needs a writer of the reopened table.
+    """
+
+    def __init__(self, table: Table, user: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        """`user` names the stream, through all restarts; no two writers of a user may be at work at the same time."""
+        if not user:
+            raise InvalidRequest("a stream writer needs a user: the name by which it finds its commits after a restart")
+        self.user = user
+        self._table, self._clock = table, clock
+        self._committer: FileStoreCommit = table.new_commit(user)
+        self._write: TableWrite | None = None
+        self._unprepared = False
+        self._is_broken = self._is_stale = False
+        self._has_handed_over = False
+        self._known: int | None = None  # what was committed when this writer, which had not committed, prepared
+        self._pending: list[CommitMessage] | None = None  # prepared; None if `prepare` was not called
+        self._attempt: _Attempt | None = None
+        self._last: int | None = None
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def write(self, data: Any, kinds: Any = None) -> int:
+        """Write rows, as `Table.write` does, but not visible before the commit; how many."""
+        return self._written(lambda w: w.write(data, kinds))
+
+    def upsert(self, data: Any) -> int:
+        """Insert rows, or update those whose keys are there. For primary-key tables."""
+        if not self._table.schema.has_primary_key:
+            raise InvalidRequest(f"{self._table.name} has no primary key by which rows could be updated; use write")
+        return self.write(data)
+
+    def delete(self, keys: Any) -> int:
+        """Delete the rows with these keys; how many keys. For primary-key tables."""
+        return self._written(lambda w: w.delete(keys))
+
+    def _written(self, act: Callable[[TableWrite], int]) -> int:
+        self._check_whole()
+        if self._is_stale and not self._unprepared and self._is_settled:
+            self._drop_write()
+        if self._write is None:
+            self._write = self._table.new_write()
+        self._unprepared = self._is_broken = True
+        done = act(self._write)
+        self._is_broken = False
+        return done
+
+    def _check_whole(self) -> None:
+        if self._is_broken:
+            raise InvalidRequest(
+                "a write of this stream writer failed, so its rows are not complete: abort it, and write again what "
+                "came after the last commit"
+            )
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_committed(self) -> int | None:
+        """The last number that this user committed; None if it has no snapshot (any more: see `commit`)."""
+        found = self._committer.snapshots.latest_of_user(self.user)
+        return None if found is None else found.commit_identifier
+
+    def prepare(self, *, hand_over: bool = False) -> list[CommitMessage]:
+        """End the files of all rows so far; what to commit of them, one message for each bucket written to.
+
+        The next `commit` commits them. Writing may go on meanwhile: later rows are for the commit after it. With
+        `hand_over` another writer of this stream commits them, and this one has nothing more to do with them.
+        """
+        messages = self._prepared()
+        if hand_over:
+            self._has_handed_over = True
+        else:
+            if self._pending is None and self._last is None:
+                self._known = self.last_committed
+            self._pending = [*(self._pending or ()), *messages]
+        return messages
+
+    def commit(
+        self,
+        identifier: int,
+        messages: Iterable[CommitMessage] | None = None,
+        *,
+        watermark: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[Snapshot]:
+        """Commit as number `identifier`, once; the snapshots made: none if that number is committed already.
+
+        Without `messages` (of other writers of this stream) what `prepare` gave since the last commit is committed,
+        or all that was written if `prepare` was not called. Numbers must grow from commit to commit. The commit of a
+        number is known as long as one of this user's snapshots has not expired.
+
+        After `Conflict` nothing is committed, after other errors that is not known; in both cases the same number may
+        be committed again, and no other number until that is settled, or `abort` called.
+        """
+        self._check_whole()
+        if not 0 <= identifier < BATCH_COMMIT_IDENTIFIER:
+            raise InvalidRequest(f"commits are numbered from 0 to {BATCH_COMMIT_IDENTIFIER - 1}, got {identifier}")
+        if self._attempt is None:
+            work = None if messages is None else tuple(messages)
+            if self._last is not None and identifier <= self._last:
+                if work is None and (self._pending or self._unprepared):
+                    raise InvalidRequest(
+                        f"numbers of commits must grow: got {identifier}, {self._last} is committed already"
+                    )
+                return []
+            is_handed_out = work is not None or self._pending is not None
+            committable = Committable(identifier, self._work(work), watermark, properties)
+            self._attempt = _Attempt(committable, work is None, is_handed_out)
+        elif identifier != self._attempt.work.identifier:
+            raise InvalidRequest(
+                f"commit {self._attempt.work.identifier} failed, and must be repeated, or the writer aborted, before "
+                f"commit {identifier}"
+            )
+        made = self._run(self._attempt)
+        self._attempt, self._last = None, identifier
+        if made:
+            self._table.maintenance().after_commit()
+        return made
+
+    def restore(self, prepared: Mapping[int, Sequence[CommitMessage]]) -> list[Snapshot]:
+        """Commit what `prepare` gave before a restart, by number, as far as it is not committed; the snapshots made.
+
+        Call it before anything is written. Raises `NotFound` if files that must be committed are gone.
+        """
+        if self._write is not None or self._attempt is not None:
+            raise InvalidRequest("restore a stream writer before anything is written with it")
+        works = [Committable(number, tuple(prepared[number])) for number in sorted(prepared)]
+        made: list[Snapshot] = []
+        for work in self._committer.filter_committed(works):
+            self._check_files(work)
+            made += self.commit(work.identifier, work.messages)
+        return made
+
+    def _check_files(self, work: Committable) -> None:
+        paths, io = self._committer.paths, self._committer.io
+        for m in work.messages:
+            for file in (*m.data.new_files, *m.data.changelog_files):
+                path = paths.data_file(m.partition, m.bucket, file)
+                if not io.exists(path):
+                    raise NotFound(
+                        f"commit {work.identifier} of user {self.user} cannot be restored: {path} is gone (removed as "
+                        "an orphan?); write its rows again"
+                    )
+
+    def _work(self, given: tuple[CommitMessage, ...] | None) -> tuple[CommitMessage, ...]:
+        """What the next commit is about; it is no longer pending."""
+        if given is not None:
+            self._pending = [m for m in self._pending or () if m not in given] or None
+            return given
+        found = self._pending if self._pending is not None else self._prepared()
+        self._pending = None
+        return tuple(found)
+
+    def _run(self, attempt: _Attempt) -> list[Snapshot]:
+        """Commit the rows once, then what compaction did. A compaction that lost against another is given up."""
+        work = attempt.work
+        rows = tuple(replace(m, compact=CompactIncrement()) for m in work.messages)
+        compacted = [replace(m, data=DataIncrement()) for m in work.messages if not m.compact.is_empty]
+        try:
+            made = self._committer.filter_and_commit([replace(work, messages=rows)])
+            is_repeated = not made and any(not m.is_empty for m in rows)
+            if is_repeated and not attempt.is_unknown:  # committed before, by who we were
+                self._forget()
+                if attempt.is_private:
+                    self._committer.abort(work.messages)
+                return made
+            if compacted:
+                made += self._compact(attempt, compacted)
+        except BaseException as e:
+            if not isinstance(e, Conflict):
+                self._attempt = replace(attempt, is_unknown=True)
+                self._forget()
+            raise
+        return made
+
+    def _compact(self, attempt: _Attempt, compacted: list[CommitMessage]) -> list[Snapshot]:
+        try:
+            return self._committer.commit(compacted, attempt.work.identifier)
+        except Conflict:
+            self._forget()
+            if attempt.is_private:
+                self._committer.abort(compacted)
+            return []
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _prepared(self) -> list[CommitMessage]:
+        """Messages about all rows that have none yet."""
+        self._check_whole()
+        if self._write is None or not self._unprepared:
+            return []
+        self._is_broken = True
+        messages = self._write.prepare_commit()
+        if self._table.options.precommit_compact and not self._table.schema.has_primary_key:
+            messages = precommit(self._table.context, messages, self._clock)
+        self._unprepared = self._is_broken = False
+        return messages
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the table has all that was prepared, so that one may begin anew with what it has."""
+        return not self._pending and not self._has_handed_over
+
+    def _forget(self) -> None:
+        """Begin anew when all is committed: what is known of the buckets' files is not true any more."""
+        if self._write is not None:
+            self._write.stop_compacting()
+            self._is_stale = True
+
+    def _drop_write(self) -> None:
+        if self._write is not None:
+            self._write.close()
+        self._write, self._is_stale = None, False
+
+    def abort(self) -> None:
+        """Give up all that is not committed, and delete its files, but for a commit whose outcome is not known.
+
+        The writer may be used again, from the last commit on. What `prepare` gave cannot be restored any more.
+        """
+        if self._pending and self.last_committed == (self._last if self._last is not None else self._known):
+            self._committer.abort(self._pending)  # nobody else can have committed it
+        self._pending = None
+        if self._attempt is not None and self._attempt.own and not self._attempt.is_unknown:
+            self._committer.abort(self._attempt.work.messages)
+            self._attempt = None
+        self.close()
+
+    def close(self) -> None:
+        """Give up what was written, and delete its files. What `prepare` gave stays, for `restore`."""
+        self._drop_write()
+        if self._attempt is not None and self._attempt.is_private:
+            self._committer.abort(self._attempt.work.messages)
+        self._attempt = self._pending = self._last = None
+        self._unprepared = self._is_broken = False
+
+    def __enter__(self) -> StreamWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

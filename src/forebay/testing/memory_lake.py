@@ -1,0 +1,324 @@
+"""A lake in memory, for tests: it lives as long as the process, and is found by name, so that it can be pickled.
+
+    storage = MemoryLakeStorage({"name": "mine"})
+
+It is meant to be awkward where a real lake may be: snapshot ids do not ascend, keys are sorted in descending order, a
+bucket has several splits in no order, batches are tiny, and some filters are applied exactly, some in part, some not.
+Whatever works with it and with Paimon has not taken one format's habits for rules. Nothing here is fast.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.codec.arrow_types import user_schema
+from forebay.codec.log_batch import ChangeType
+from forebay.lake.records import ChangeRows
+from forebay.lake.source import LakeSource
+from forebay.lake.storage import LakeCatalog, LakeStorage
+from forebay.lake.tiering import (
+    EPOCH_PROPERTY,
+    TABLE_PROPERTY,
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitResult,
+    LakeCommitter,
+    LakeTieringFactory,
+    LakeWriter,
+    TieringStats,
+    WriterContext,
+    check_base,
+)
+from forebay.metadata.table import Column, TableDescriptor, TableInfo, TablePath
+
+Row = dict[str, Any]
+Place = tuple[tuple[str, ...], int]
+Changes = tuple[pa.RecordBatch, tuple[int, ...]]
+"""Rows, and the number of the change type of each."""
+
+OPTION_PREFIX = "memory."
+_FIRST_ID, _ID_STEP, _ID_MODULUS = 500, 7919, 10007
+_REMOVING = (ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """All rows of a table, by partition and bucket; `tiered` if a round made it."""
+
+    snapshot_id: int
+    parts: Mapping[Place, tuple[Row, ...]]
+    properties: Mapping[str, str]
+    tiered: bool
+
+
+@dataclass
+class MemoryTable:
+    """A table: its definition, its snapshots in the order of commits, and its files by name."""
+
+    columns: tuple[Column, ...]
+    descriptor: TableDescriptor
+    options: dict[str, str]
+    snapshots: list[MemorySnapshot] = field(default_factory=list)
+    files: dict[str, list[Changes]] = field(default_factory=dict)
+    committed: set[str] = field(default_factory=set)
+    made: int = 0
+
+    def snapshot(self, snapshot_id: int) -> MemorySnapshot:
+        """A snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+        for snapshot in self.snapshots:
+            if snapshot.snapshot_id == snapshot_id:
+                return snapshot
+        raise NotFound(f"lake snapshot {snapshot_id} does not exist", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
+
+    def newest_tiered(self) -> CommittedLakeSnapshot | None:
+        for snapshot in reversed(self.snapshots):
+            if snapshot.tiered:
+                return CommittedLakeSnapshot(snapshot.snapshot_id, snapshot.properties)
+        return None
+
+    def add(self, parts: Mapping[Place, tuple[Row, ...]], properties: Mapping[str, str], *, tiered: bool) -> int:
+        """A new snapshot; its id."""
+        self.made += 1
+        snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
+        self.snapshots.append(MemorySnapshot(snapshot_id, parts, properties, tiered))
+        return snapshot_id
+
+
+@dataclass
+class _Lake:
+    tables: dict[TablePath, MemoryTable] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    numbers: count[int] = field(default_factory=lambda: count(1))
+
+
+_lakes: dict[str, _Lake] = {}
+_lakes_lock = threading.Lock()
+
+
+class MemoryLakeStorage(LakeStorage):
+    """The lake of a name, in this process."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """`options` has `name`."""
+        if not options.get("name"):
+            raise InvalidRequest("a lake in memory needs option 'name'")
+        self.name = options["name"]
+
+    @property
+    def lake(self) -> _Lake:
+        with _lakes_lock:
+            return _lakes.setdefault(self.name, _Lake())
+
+    def table(self, path: TablePath) -> MemoryTable:
+        """A table. Raises `NotFound`."""
+        found = self.lake.tables.get(path)
+        if found is None:
+            raise NotFound(f"there is no table {path} in the lake in memory '{self.name}'")
+        return found
+
+    @property
+    def format(self) -> str:
+        return "memory"
+
+    def create_catalog(self) -> LakeCatalog:
+        return _Catalog(self)
+
+    def create_tiering_factory(self) -> LakeTieringFactory:
+        return _TieringFactory(self)
+
+    def create_source(self, path: TablePath) -> LakeSource:
+        from forebay.testing.memory_lake_source import MemorySource  # which imports this module
+
+        return MemorySource(self, path, self.table(path).columns)
+
+
+def forget_lake(name: str) -> None:
+    """Drop the lake in memory of this name, if there is one."""
+    with _lakes_lock:
+        _lakes.pop(name, None)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _options_of(descriptor: TableDescriptor) -> dict[str, str]:
+    given = {**descriptor.properties, **descriptor.custom_properties}
+    return {k.removeprefix(OPTION_PREFIX) if k.startswith(OPTION_PREFIX) else f"fluss.{k}": v for k, v in given.items()}
+
+
+def _difference(table: MemoryTable, wanted: TableDescriptor, *, wider: bool = False) -> str | None:
+    a, b = table.descriptor, wanted
+    for what, there, asked in (
+        ("primary key", a.schema.primary_key, b.schema.primary_key),
+        ("partition keys", a.partition_keys, b.partition_keys),
+        ("bucket keys", a.bucket_keys, b.bucket_keys),
+        ("bucket count", a.bucket_count, b.bucket_count),
+    ):
+        if there != asked:
+            return f"its {what}: {there} should be {asked}"
+    there_columns = [(c.name, str(c.data_type)) for c in table.columns]
+    asked_columns = [(c.name, str(c.data_type)) for c in b.schema.columns]
+    if there_columns[: len(asked_columns) if wider else None] != asked_columns:
+        return f"its columns: {there_columns} should be {asked_columns}"
+    return None
+
+
+class _Catalog(LakeCatalog):
+    def __init__(self, storage: MemoryLakeStorage) -> None:
+        self._storage, self._lake = storage, storage.lake
+
+    def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        with self._lake.lock:
+            there = self._lake.tables.get(path)
+            if there is None:
+                made = MemoryTable(descriptor.schema.columns, descriptor, _options_of(descriptor))
+                self._lake.tables[path] = made
+                return
+            problem = _difference(there, descriptor)
+            if problem is None and creating and there.snapshots:
+                problem = "it is not empty"
+        if problem is not None:
+            raise Conflict(f"table {path} exists already in the lake: {problem}", ErrorCode.LAKE_TABLE_ALREADY_EXIST)
+
+    def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        with self._lake.lock:
+            table = self._storage.table(path)
+            old, new = current.schema.columns, expected.schema.columns
+            shapes = [
+                (d.schema.primary_key, d.partition_keys, d.bucket_keys, d.bucket_count) for d in (current, expected)
+            ]
+            same = [(c.name, c.data_type) for c in new[: len(old)]] == [(c.name, c.data_type) for c in old]
+            if not same or shapes[0] != shapes[1] or not all(c.data_type.nullable for c in new[len(old) :]):
+                raise UnsupportedOperation("a lake table takes new options, and new nullable columns at the end")
+            if _difference(table, current) is not None and _difference(table, expected) is not None:
+                raise InvalidRequest(
+                    f"the lake table {path} is neither as it was nor as it should be",
+                    ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+                )
+            table.columns, table.descriptor, table.options = new, expected, _options_of(expected)
+
+
+# ---- tiering --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a writer hands to the committer: the name and the place of a file."""
+
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class _TieringFactory(LakeTieringFactory):
+    storage: MemoryLakeStorage
+
+    def validate(self, info: TableInfo) -> None:
+        problem = _difference(self.storage.table(info.path), info.descriptor, wider=True)
+        if problem is not None:
+            raise InvalidRequest(f"the lake table {info.path} does not fit the stream's: {problem}")
+
+    def create_writer(self, context: WriterContext) -> LakeWriter:
+        return _Writer(self.storage, context)
+
+    def create_committer(self, context: CommitterContext) -> LakeCommitter:
+        return _Committer(self.storage, context)
+
+
+class _Writer(LakeWriter):
+    def __init__(self, storage: MemoryLakeStorage, context: WriterContext) -> None:
+        self._table = storage.table(context.info.path)
+        self._context = context
+        self._place = tuple((context.partition or {}).values()), context.bucket
+        self._name = f"file-{next(storage.lake.numbers)}"
+        self._changes: list[Changes] = []
+        self._table.files[self._name] = self._changes
+        self._completed = False
+
+    def write(self, records: ChangeRows) -> None:
+        names = [c.name for c in self._table.columns]
+        if records.rows.schema.names != names[: records.rows.num_columns]:
+            raise InvalidRequest(f"records have the columns {records.rows.schema.names}, the lake table has {names}")
+        kinds = tuple([0] * len(records) if records.change_types is None else records.change_types.to_pylist())
+        if not self._context.info.has_primary_key and any(kinds):
+            raise InvalidRequest("a table without a primary key takes nothing but appended rows")
+        target = user_schema(self._table.columns[: records.rows.num_columns])
+        columns = [c.cast(f.type) for c, f in zip(records.rows.columns, target, strict=True)]
+        self._changes.append((pa.RecordBatch.from_arrays(columns, schema=target), kinds))
+
+    def complete(self) -> _Written:
+        self._completed = True
+        return _Written(self._name, self._place)
+
+    def abort(self) -> None:
+        if not self._completed:
+            self._table.files.pop(self._name, None)
+
+
+class _Committer(LakeCommitter):
+    def __init__(self, storage: MemoryLakeStorage, context: CommitterContext) -> None:
+        self._lock, self._context, self._base = storage.lake.lock, context, context.base
+        self._table = storage.table(context.info.path)
+
+    def commit(self, results: Sequence[_Written], properties: Mapping[str, str]) -> LakeCommitResult:
+        mine = {EPOCH_PROPERTY: str(self._context.epoch), TABLE_PROPERTY: str(self._context.info.table_id)}
+        with self._lock:
+            check_base(self._context, self._base, self._table.newest_tiered())
+            parts = dict(self._table.snapshots[-1].parts) if self._table.snapshots else {}
+            for written in results:
+                parts[written.place] = self._applied(parts.get(written.place, ()), written)
+            self._base = self._table.add(parts, {**properties, **mine}, tiered=True)
+            self._table.committed |= {r.name for r in results}
+        rows = sum(len(part) for part in parts.values())
+        return LakeCommitResult(self._base, self._base, stats=TieringStats(rows=rows))
+
+    def _applied(self, rows: tuple[Row, ...], written: _Written) -> tuple[Row, ...]:
+        keys = self._table.descriptor.schema.primary_key
+        changes = [
+            (kind, row)
+            for batch, kinds in self._table.files[written.name]
+            for kind, row in zip(kinds, batch.to_pylist(), strict=True)
+        ]
+        if not keys:
+            return (*rows, *(row for _, row in changes))
+        state = {tuple(row[k] for k in keys): row for row in rows}
+        for kind, row in changes:
+            key = tuple(row[k] for k in keys)
+            if kind == ChangeType.DELETE:
+                state.pop(key, None)
+            elif kind not in _REMOVING:
+                state[key] = row
+        return tuple(state.values())
+
+    def abort(self, results: Sequence[_Written]) -> None:
+        with self._lock:
+            for name in {r.name for r in results} - self._table.committed:
+                self._table.files.pop(name, None)
+
+    def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
+        newest = self._table.newest_tiered()
+        return None if newest is None or newest.snapshot_id == latest_known else newest
+
+
+# ---- what tests do to it --------------------------------------------------------------------------------------------
+
+
+def commit_as_somebody_else(storage: MemoryLakeStorage, path: TablePath) -> None:
+    """A snapshot with the same rows that no round has made."""
+    with storage.lake.lock:
+        table = storage.table(path)
+        table.add(table.snapshots[-1].parts if table.snapshots else {}, {}, tiered=False)
+
+
+def expire_all_but_the_newest(storage: MemoryLakeStorage, path: TablePath) -> None:
+    """Forget older snapshots."""
+    with storage.lake.lock:
+        table = storage.table(path)
+        table.snapshots = table.snapshots[-1:]

@@ -1,0 +1,217 @@
+"""Tiering into Paimon when processes die, storage fails, and several workers commit at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.errors import Conflict, ForebayError, InvalidRequest
+from forebay.lake.tiering import OFFSETS_PROPERTY, CommitterContext, WriterContext
+from forebay.lakes.paimon import PaimonLakeStorage
+from forebay.lakes.paimon_tables import open_catalog
+from forebay.lakes.paimon_tiering import PaimonLakeCommitter, PaimonLakeWriter
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.commit.committer import Committable
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
+from forebay.paimon.io.local import LocalFileIO
+from forebay.testing.lake_contract_base import ID_NAME, people
+from forebay.testing.lake_rounds import PATH, LakeTable, changes_of, in_order
+from tests.lake.test_paimon_lake_tables import LAKE, create, describe, engine_table
+
+COMPACTS = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
+SMALL = {"paimon.num-sorted-run.compaction-trigger": "2", "paimon.snapshot.num-retained.min": "1"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    """A table with a key and one bucket, whose writers compact often and whose snapshots expire."""
+    descriptor = describe(ID_NAME, primary_key=("id",), bucket_count=1, custom_properties=SMALL)
+    descriptor = type(descriptor)(**{**vars(descriptor), "properties": {**LAKE, **COMPACTS}})
+    return create(PaimonLakeStorage({"warehouse": str(tmp_path / "lake")}), descriptor)
+
+
+def round_on(io: FailingFileIO, table: LakeTable, number: int) -> int:
+    """A round as a worker and a driver of its own would do it, on `io`; the snapshot's id."""
+    assert isinstance(table.storage, PaimonLakeStorage)
+    catalog = FileSystemCatalog(io, table.storage.options["warehouse"])
+    lake = catalog.get_table(str(PATH), options={"write-only": "false"})
+    writer = PaimonLakeWriter(lake, WriterContext(table.info, 0))
+    writer.write(changes_of(table.info, [("+U", r) for r in people(number % 5, name=f"r{number} ")]))
+    result = writer.complete()
+    context = CommitterContext(table.info, table.epoch, table.base)
+    committer = PaimonLakeCommitter(catalog.get_table(str(PATH)), context)
+    committed = committer.commit([result], {OFFSETS_PROPERTY: str(number)})
+    committer.maintain()
+    return committed.snapshot_id
+
+
+def recover(table: LakeTable, number: int) -> None:
+    """What the next driver does: take the round that is there, or do it again."""
+    missing = table.committer().get_missing_lake_snapshot(table.base)
+    if missing is not None:
+        table.base = missing.snapshot_id
+    if missing is None or missing.properties[OFFSETS_PROPERTY] != str(number):
+        table.base = round_on(FailingFileIO(LocalFileIO()), table, number)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_round_that_ends_at_any_step_is_there_once_or_can_be_done_again(
+    table: LakeTable, crashes: bool, after: bool
+) -> None:
+    model: dict[int, str] = {}
+    for number in range(4):
+        table.base = round_on(FailingFileIO(LocalFileIO()), table, number)
+        model[number % 5] = f"r{number} {number % 5}"
+    number = 4
+    step = 2 * crashes + after  # each kind of failure at every fourth step, and together at all
+    while True:
+        io = FailingFileIO(
+            LocalFileIO(),
+            crash_at=step if crashes else None,
+            crash_after=after,
+            fail_number=None if crashes else step,
+            fail_after=after,
+        )
+        number += 1
+        try:
+            table.base = round_on(io, table, number)
+        except (SimulatedCrash, ForebayError):
+            recover(table, number)
+        model[number % 5] = f"r{number} {number % 5}"
+        assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
+        if io.count <= step:
+            break
+        step += 4
+    assert step > 30, "a round has more steps than that"
+    # Left-over files are found, and nothing else is.
+    lake = engine_table(table.storage)
+    removed = lake.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    assert removed.files or not crashes
+    assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
+
+
+def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: LakeTable) -> None:
+    table.upsert(*people(0))
+    base = table.base
+    results = [table.write(((), 0), [("+U", r) for r in people(0, name=f"w{i} ")]) for i in range(4)]
+    committers = [table.committer(base=base) for _ in results]
+    start, won, lost = threading.Barrier(4), [], []
+
+    def commit(i: int) -> None:
+        start.wait()
+        try:
+            won.append((i, committers[i].commit([results[i]], {OFFSETS_PROPERTY: str(i)}).snapshot_id))
+        except Conflict:
+            committers[i].abort([results[i]])
+            lost.append(i)
+
+    threads = [threading.Thread(target=commit, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert (len(won), len(lost)) == (1, 3)
+    (winner, snapshot_id), *_ = won
+    assert table.read(snapshot_id) == people(0, name=f"w{winner} ")
+
+
+def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def compact() -> None:
+        while not stop.is_set():
+            try:
+                engine_table(table.storage).compact(full=True)
+            except Conflict:
+                continue
+            except Exception as e:  # noqa: BLE001 - told to the test's own thread
+                failures.append(e)
+                return
+
+    thread = threading.Thread(target=compact)
+    thread.start()
+    try:
+        for i in range(25):
+            table.upsert(*people(i % 5, name=f"r{i} "))
+            assert {"id": i % 5, "name": f"r{i} {i % 5}"} in table.read()
+    finally:
+        stop.set()
+        thread.join()
+    assert failures == []
+    assert table.read() == [{"id": k, "name": f"r{20 + k} {k}"} for k in range(5)]
+
+
+def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tiering(table: LakeTable) -> None:
+    table.upsert(*people(1))
+    table.upsert(*people(1, 2, name="new"))
+    for _ in range(3):
+        lake = engine_table(table.storage)
+        if lake.compact(full=True) is None:
+            lake.new_commit(ignore_empty=False).commit([])
+    engine_table(table.storage).expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    assert table.base not in engine_table(table.storage).snapshots.ids()
+    table.upsert(*people(3))
+    assert table.read() == in_order([*people(1, 2, name="new"), *people(3)])
+
+
+def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: LakeTable) -> None:
+    table.upsert(*people(1))
+    table.upsert(*people(2))
+    assert isinstance(table.storage, PaimonLakeStorage)
+    late = table.write(((), 0), [("+U", r) for r in people(3)])
+    open_catalog(table.storage.options).drop_table(str(PATH))
+    create(table.storage, table.info.descriptor)
+    with pytest.raises(Conflict):
+        table.committer().commit([late], {})
+    assert engine_table(table.storage).snapshots.latest() is None
+
+
+def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing_when_it_may_not(
+    table: LakeTable,
+) -> None:
+    table.upsert(*people(1))
+    lake = engine_table(table.storage)
+    files = {s.path for s in LocalFileIO().walk(lake.paths.root)}
+    asked: list[int | None] = []
+
+    def once_only(latest: Snapshot | None) -> None:
+        """Let somebody be faster at the first try; refuse at the second."""
+        asked.append(None if latest is None else latest.id)
+        if len(asked) == 1:
+            engine_table(table.storage).new_commit("other", ignore_empty=False).commit([])
+        else:
+            raise Conflict("not any more")
+
+    before = lake.snapshots.latest_id()
+    with pytest.raises(Conflict, match="not any more"):
+        lake.new_commit("me", ignore_empty=False).commit_if(once_only, Committable(1, ()))
+    assert asked == [before, (before or 0) + 1]
+    made = {s.path for s in LocalFileIO().walk(lake.paths.root)} - files
+    assert {p.rpartition("/")[2].partition("-")[0] for p in made} == {"snapshot", "manifest"}
+    assert [s.commit_user for s in lake.snapshots.snapshots()][-1] == "other"
+    lake.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    assert made <= {s.path for s in LocalFileIO().walk(lake.paths.root)}
+
+
+def test_rows_for_a_bucket_that_is_not_there_are_refused(table: LakeTable) -> None:
+    with pytest.raises(InvalidRequest, match="bucket 1 is none"):
+        table.write(((), 1), [("+U", r) for r in people(1)])
+
+
+def test_a_lake_in_a_sql_catalog_is_tiered_into_and_read(tmp_path: Path) -> None:
+    options = {"warehouse": str(tmp_path / "lake"), "metastore": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/catalog.db"}
+    storage = PaimonLakeStorage(options)
+    lake = create(storage, describe(ID_NAME, primary_key=("id",)))
+    lake.upsert(*people(1, 2))
+    late, base = [lake.write(lake.place_of(r), [("+U", r)]) for r in people(2, name="late")], lake.base
+    lake.delete(*people(1))
+    with pytest.raises(Conflict):
+        lake.committer(base=base).commit(late, {})
+    assert lake.read() == people(2)
+    assert open_catalog(options).list_tables("db") == ["t"]

@@ -1,0 +1,251 @@
+"""What Paimon tables of streams look like: as a Fluss cluster makes them, so that Flink can go on with them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.lakes.paimon import PaimonLakeStorage
+from forebay.lakes.paimon_tables import LEGACY_COLUMNS, open_catalog
+from forebay.metadata import types
+from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
+from forebay.metadata.types import DataType
+from forebay.paimon.format.schema import DataField
+from forebay.paimon.store.schema_changes import SetOption
+from forebay.paimon.table import Table
+from forebay.testing.lake_contract_base import ID_NAME, people
+from forebay.testing.lake_contract_catalog import widened, with_options
+from forebay.testing.lake_rounds import PATH, LakeTable, Row
+
+LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PaimonLakeStorage:
+    return PaimonLakeStorage({"warehouse": str(tmp_path / "lake")})
+
+
+def describe(columns: dict[str, DataType], **more: Any) -> TableDescriptor:
+    keys = more.pop("primary_key", ())
+    schema = Schema.of([Column(n, t, f"about {n}") for n, t in columns.items()], keys)
+    return TableDescriptor(schema, properties=LAKE, **{"bucket_count": 4, "bucket_keys": keys, **more})
+
+
+def create(storage: PaimonLakeStorage, descriptor: TableDescriptor, creating: bool = True) -> LakeTable:
+    with storage.create_catalog() as catalog:
+        catalog.create_table(PATH, descriptor, creating=creating)
+    return LakeTable(storage, TableInfo(PATH, 7, 1, descriptor))
+
+
+def engine_table(storage: PaimonLakeStorage) -> Table:
+    return open_catalog(storage.options).get_table(str(PATH))
+
+
+def test_a_table_with_a_key_takes_its_changelog_from_the_stream(storage: PaimonLakeStorage) -> None:
+    columns = {"id": types.int_(), "day": types.date(), "at": types.time(3), "text": types.string()}
+    custom = {"paimon.file.format": "parquet", "owner": "me", "table.datalake.paimon.x": "y"}
+    create(
+        storage,
+        describe(
+            columns,
+            primary_key=("id", "day"),
+            bucket_keys=("id",),
+            partition_keys=("day",),
+            custom_properties=custom,
+            comment="all of it",
+        ),
+    )
+    schema = engine_table(storage).schema
+    assert [(f.name, str(f.type), f.description) for f in schema.fields] == [
+        ("id", "INT NOT NULL", "about id"),
+        ("day", "DATE NOT NULL", "about day"),
+        ("at", str(types.time(0)), "about at"),
+        ("text", "STRING", "about text"),
+    ]
+    assert (schema.primary_keys, schema.partition_keys, schema.comment) == (("id", "day"), ("day",), "all of it")
+    assert schema.options == {
+        "bucket": "4",
+        "bucket-key": "id",
+        "changelog-producer": "input",
+        "partition.legacy-name": "false",
+        "file.format": "parquet",
+        "fluss.owner": "me",
+        "fluss.table.datalake.enabled": "true",
+        "fluss.table.datalake.format": "paimon",
+    }
+
+
+def test_options_of_the_stream_may_be_called_like_those_of_paimon(storage: PaimonLakeStorage) -> None:
+    create(storage, describe(ID_NAME, custom_properties={"snapshot.num-retained.max": "5", "merge-engine": "mine"}))
+    options = engine_table(storage).schema.options
+    assert (options["fluss.snapshot.num-retained.max"], options["fluss.merge-engine"]) == ("5", "mine")
+
+
+def test_a_log_without_a_bucket_key_has_no_buckets_in_the_lake(storage: PaimonLakeStorage) -> None:
+    create(storage, describe(ID_NAME))
+    options = engine_table(storage).schema.options
+    assert options["bucket"] == "-1"
+    assert "bucket-key" not in options
+    assert "changelog-producer" not in options
+
+
+def test_a_user_may_choose_another_changelog_producer(storage: PaimonLakeStorage) -> None:
+    chosen = {"paimon.changelog-producer": "lookup"}
+    create(storage, describe(ID_NAME, primary_key=("id",), custom_properties=chosen))
+    assert engine_table(storage).schema.options["changelog-producer"] == "lookup"
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"paimon.deletion-vectors.enabled": "true"}, UnsupportedOperation),
+        ({"paimon.path": "/elsewhere"}, UnsupportedOperation),
+        ({"paimon.bucket": "3"}, InvalidRequest),
+    ],
+)
+def test_options_that_tiering_cannot_live_with_are_refused(
+    storage: PaimonLakeStorage, options: dict[str, str], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=next(iter(options))):
+        create(storage, describe(ID_NAME, primary_key=("id",), custom_properties=options))
+
+
+def test_a_lake_table_that_got_deletion_vectors_is_no_longer_taken(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",)))
+    engine_table(storage).alter([SetOption("deletion-vectors.enabled", "true")])
+    with pytest.raises(Conflict, match="deletion vectors"):
+        create(storage, table.info.descriptor, creating=False)
+    with pytest.raises(InvalidRequest, match="deletion vectors"):
+        storage.create_tiering_factory().validate(table.info)
+
+
+@pytest.mark.parametrize("name", list(LEGACY_COLUMNS))
+def test_names_of_system_columns_are_refused(storage: PaimonLakeStorage, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        create(storage, describe({**ID_NAME, name: types.int_()}))
+
+
+def test_options_that_data_depends_on_cannot_be_changed(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",)))
+    for option in ("paimon.merge-engine", "paimon.sequence.snapshot-ordering"):
+        with pytest.raises(InvalidRequest, match=option) as refused:
+            table.altered(with_options(table.info.descriptor, **{option: "x"}))
+        assert refused.value.code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    altered = table.altered(with_options(table.info.descriptor, **{"paimon.snapshot.num-retained.max": "7"}))
+    assert engine_table(storage).schema.options["snapshot.num-retained.max"] == "7"
+    assert altered.info.descriptor.custom_properties == {"paimon.snapshot.num-retained.max": "7"}
+
+
+def test_the_bucket_of_the_stream_is_the_bucket_that_paimon_would_choose(storage: PaimonLakeStorage) -> None:
+    columns = {"id": types.bigint(), "code": types.string(), "day": types.date(), "v": types.int_()}
+    table = create(storage, describe(columns, primary_key=("id", "code", "day"), bucket_keys=("id", "code", "day")))
+    rows: list[Row] = [
+        {"id": i * 7919, "code": f"c{i}", "day": dt.date(2024, 1, 1) + dt.timedelta(i), "v": i} for i in range(60)
+    ]
+    table.upsert(*rows)
+    lake = engine_table(storage)
+    lake.upsert([{**r, "v": -1} for r in rows])
+    # Had Paimon put a row into another bucket, its old version would still be there.
+    assert sorted(r["v"] for r in lake.read().read_all().to_pylist()) == [-1] * 60
+    assert {split.bucket for split in lake.scan().splits} == {0, 1, 2, 3}
+
+
+def test_followers_of_the_paimon_table_see_both_images_of_an_update(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    old, new = people(1, name="old")[0], people(1, name="new")[0]
+    table.round({((), 0): [("+I", old), ("-U", old), ("+U", new)]}, chunk=2)
+    table.round({((), 0): [("-D", new)]})
+    audit = engine_table(storage).with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": "1"})
+    seen = [(r["_row_kind"], r["name"]) for batch in audit.stream(follow=False) for r in batch.to_pylist()]
+    assert seen == [("+I", "old1"), ("-U", "old1"), ("+U", "new1"), ("-D", "new1")]
+
+
+def test_partitions_are_directories_as_paimon_names_them(storage: PaimonLakeStorage, tmp_path: Path) -> None:
+    table = create(storage, describe({"id": types.int_(), "day": types.date()}, partition_keys=("day",)))
+    table.round({(("2024-02-29",), 0): [("+A", {"id": 1, "day": dt.date(2024, 2, 29)})]})
+    assert list((tmp_path / "lake").rglob("day=2024-02-29/bucket-0/*.parquet"))
+
+
+def test_a_row_of_another_partition_is_refused(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe({"id": types.int_(), "day": types.date()}, partition_keys=("day",)))
+    with pytest.raises(InvalidRequest, match="2024-02-28"):
+        table.write((("2024-02-28",), 0), [("+A", {"id": 1, "day": dt.date(2024, 2, 29)})])
+
+
+# ---- legacy tables --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[3, 6])
+def legacy(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> LakeTable:
+    """A table as clusters made it before, with timestamps of three or six digits."""
+    catalog = open_catalog(storage.options)
+    catalog.create_database(PATH.database)
+    system = {**LEGACY_COLUMNS, "__timestamp": types.timestamp_ltz(request.param)}
+    fields = [DataField(-1, n, t) for n, t in {**ID_NAME, **system}.items()]
+    options = {"bucket": "-1", "partition.legacy-name": "false"}
+    catalog.create_table(str(PATH), fields, options=options)
+    return create(storage, describe(ID_NAME))
+
+
+def test_a_legacy_table_is_taken_and_its_system_columns_are_filled(legacy: LakeTable) -> None:
+    legacy.round({((), 1): [("+A", r) for r in people(1, 2)]})
+    assert legacy.read() == people(1, 2)
+    rows = engine_table(legacy.storage).read(columns=list(LEGACY_COLUMNS)).read_all().to_pylist()
+    when = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    assert [(r["__bucket"], r["__offset"], r["__timestamp"].astimezone(dt.UTC)) for r in rows] == [
+        (1, 0, when),
+        (1, 1, when),
+    ]
+
+
+def test_new_columns_of_a_legacy_table_go_before_its_system_columns(legacy: LakeTable) -> None:
+    legacy.append(*people(1))
+    table = legacy.altered(widened(legacy.info.descriptor, Column("extra", types.int_())))
+    assert engine_table(legacy.storage).schema.names == ("id", "name", "extra", *LEGACY_COLUMNS)
+    table.append({"id": 2, "name": "v2", "extra": 20})
+    assert table.read() == [{"id": 1, "name": "v1", "extra": None}, {"id": 2, "name": "v2", "extra": 20}]
+
+
+# ---- compaction -----------------------------------------------------------------------------------------------------
+
+
+def test_writers_compact_only_where_the_table_asks_for_it(storage: PaimonLakeStorage) -> None:
+    compacting = describe(ID_NAME, primary_key=("id",), bucket_count=1)
+    compacting = replace(compacting, properties={**LAKE, "table.datalake.auto-compaction": "true"})
+    table = create(storage, compacting)
+    for i in range(8):
+        table.upsert(*people(i % 3, name=f"r{i} "))
+    kinds = [s.commit_kind.value for s in engine_table(storage).snapshots.snapshots()]
+    assert "COMPACT" in kinds
+    assert table.read() == [*people(0, name="r6 "), *people(1, name="r7 "), *people(2, name="r5 ")]
+    quiet = replace(table, info=replace(table.info, descriptor=replace(compacting, properties=LAKE)))
+    before = kinds.count("COMPACT")
+    for i in range(8):
+        quiet.upsert(*people(i % 3, name=f"s{i} "))
+    kinds = [s.commit_kind.value for s in engine_table(storage).snapshots.snapshots()]
+    assert kinds.count("COMPACT") == before
+
+
+def test_old_snapshots_expire_only_where_the_table_asks_for_it(storage: PaimonLakeStorage) -> None:
+    few = {"paimon.snapshot.num-retained.min": "1", "paimon.snapshot.num-retained.max": "2"}
+    table = create(storage, describe(ID_NAME, custom_properties=few))
+    for i in range(4):
+        table.append(*people(i))
+        table.committer().maintain()
+    assert engine_table(storage).snapshots.ids() == [1, 2, 3, 4]
+    asked = replace(table.info.descriptor, properties={**LAKE, "table.datalake.auto-expire-snapshot": "true"})
+    expiring = replace(table, info=replace(table.info, descriptor=asked))
+    expiring.committer().maintain()
+    assert engine_table(storage).snapshots.ids() == [3, 4]
+    assert expiring.read() == people(0, 1, 2, 3)
+
+
+def test_rows_of_another_bucket_than_there_are_cannot_be_written(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",)))
+    with pytest.raises(InvalidRequest, match="bucket 9"):
+        table.write(((), 9), [("+I", people(1)[0])])

@@ -1,0 +1,196 @@
+"""The Hive catalog in a real metastore: its locks, and connections that break."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import (
+    InvalidRequest,
+    NotFound,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.hive_commits import HiveLock
+from forebay.paimon.catalog.hive_metastore import Metastore
+from tests.paimon.catalog.metastore_server import Cutter, MetastoreServer
+from tests.paimon.lake import rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
+PAIMON_INPUT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
+
+
+# ---- locks ----------------------------------------------------------------------------------------------------------
+
+
+def _lock(options: dict[str, str], **given: Any) -> HiveLock:
+    settings = {"wait_ms": 300, "max_sleep_ms": 50, "clock": ManualClock(), **given}
+    return HiveLock(Metastore(options), "db", "t", **settings)
+
+
+def test_a_lock_keeps_others_out_until_it_is_free(hive_options: dict[str, str]) -> None:
+    lock, other = _lock(hive_options), pickle.loads(pickle.dumps(_lock(hive_options)))
+    with lock.hold(), pytest.raises(Unavailable, match="was not free"), other.hold():
+        pass
+    with other.hold():
+        pass
+    with pytest.raises(ValueError, match="inside"), lock.hold():
+        raise ValueError("inside")
+    with lock.hold():
+        pass
+
+
+def test_the_holder_of_a_lock_that_was_dropped_is_told(hive_options: dict[str, str]) -> None:
+    lock = _lock(hive_options)
+
+    def work() -> None:
+        with lock.hold():
+            client = Metastore(hive_options)
+            for lock_id in range(1, 500):
+                try:
+                    client.call("unlock", client.new("UnlockRequest", lockid=lock_id))
+                except NotFound:
+                    continue
+
+    with pytest.raises(StorageFailure, match=r"dropped the lock on 'db\.t'"):
+        work()
+
+
+def test_a_held_lock_shows_signs_of_life(hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = threading.Semaphore(0)
+    call = Metastore.call
+
+    def counted(self: Metastore, method: str, *arguments: Any) -> Any:
+        answer = call(self, method, *arguments)
+        if method == "heartbeat":
+            beats.release()
+        return answer
+
+    monkeypatch.setattr(Metastore, "call", counted)
+    with _lock(hive_options, heartbeat_seconds=0.01).hold():
+        assert [beats.acquire(timeout=30) for _ in range(2)] == [True, True]
+
+
+def test_writers_under_the_lock_lose_nothing(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
+    locked = {**hive_options, "lock.enabled": "true", "lock-check-max-sleep": "20 ms"}
+    hive_catalog.create_table("db.t", COLUMNS, options={"commit.max-retries": "100", "commit.max-retry-wait": "20 ms"})
+    failures: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        try:
+            table = Catalog.open(locked).get_table("db.t")
+            for i in range(3):
+                table.write([{"id": writer * 10 + i, "v": "x"}])
+        except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
+            failures.append(e)
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert [row[0] for row in rows_of(hive_catalog.get_table("db.t"), ["id"])] == [0, 1, 10, 11, 12, 2]
+
+
+# ---- connections ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cutter(metastore: MetastoreServer) -> Iterator[Cutter]:
+    made = Cutter(metastore.port)
+    yield made
+    made.close()
+
+
+def test_connections_are_kept_and_those_that_were_closed_are_replaced(
+    hive_catalog: Catalog, hive_options: dict[str, str], cutter: Cutter
+) -> None:
+    behind = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}"})
+    for _ in range(3):
+        assert "db" in behind.list_databases()
+    assert cutter.connections == 1
+    cutter.cut_all()
+    behind.create_database("made")
+    assert (cutter.connections, behind.list_databases()) == (2, ["db", "default", "made"])
+
+
+def test_a_call_that_only_reads_is_repeated_when_its_connection_breaks_and_one_that_changes_is_not(
+    hive_catalog: Catalog, hive_options: dict[str, str], cutter: Cutter
+) -> None:
+    behind = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}"})
+    behind.list_databases()
+    cutter.cut_requests = 1
+    assert "db" in behind.list_databases()
+    cutter.cut_requests = 1
+    with pytest.raises(StorageFailure, match="not known whether"):
+        behind.create_database("made")
+    assert "made" in hive_catalog.list_databases()
+
+
+def test_another_server_is_asked_when_the_first_is_gone(
+    metastore: MetastoreServer, hive_options: dict[str, str]
+) -> None:
+    both = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:1, {metastore.uri}"})
+    assert "default" in both.list_databases()
+    none = Metastore({**hive_options, "uri": "thrift://127.0.0.1:1"}, ManualClock())
+    with pytest.raises(Unavailable, match=r"no Hive Metastore can be reached: 127\.0\.0\.1:1"):
+        none.call("get_all_databases")
+
+
+def test_a_forked_process_makes_connections_of_its_own(
+    hive_options: dict[str, str], cutter: Cutter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}", "client-pool-size": "1"})
+    behind.list_databases()
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert "default" in behind.list_databases()
+    assert cutter.connections == 2
+
+
+def test_threads_share_a_few_connections(hive_options: dict[str, str], cutter: Cutter) -> None:
+    behind = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}", "client-pool-size": "2"})
+    threads = [threading.Thread(target=behind.list_databases) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cutter.connections in (1, 2)
+
+
+def test_options_may_stand_in_hive_site_xml(metastore: MetastoreServer, tmp_path: Path) -> None:
+    given = {"hive.metastore.uris": metastore.uri, "hive.metastore.warehouse.dir": str(tmp_path / "lake")}
+    properties = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in given.items())
+    (tmp_path / "hive-site.xml").write_text(f"<configuration>{properties}</configuration>")
+    assert Catalog.open({"metastore": "hive", "hive-conf-dir": str(tmp_path)}).list_databases() == ["default"]
+    (tmp_path / "hive-site.xml").write_text("<configuration>")
+    with pytest.raises(InvalidRequest, match="hive-conf-dir"):
+        Catalog.open({"metastore": "hive", "hive-conf-dir": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"uri": ""}, InvalidRequest, "needs option 'uri'"),
+        ({"uri": "http://host:1"}, InvalidRequest, "thrift://host:9083"),
+        ({"warehouse": ""}, InvalidRequest, "needs option 'warehouse'"),
+        ({"client-pool-size": "0"}, InvalidRequest, "at least 1"),
+        ({"hive.metastore.sasl.enabled": "true"}, UnsupportedOperation, "Kerberos"),
+        ({"hive.metastore.use.SSL": "true"}, UnsupportedOperation, "TLS"),
+        ({"lock.type": "zookeeper"}, UnsupportedOperation, "'zookeeper'"),
+    ],
+)
+def test_a_catalog_that_cannot_be_opened_says_why(given: dict[str, str], error: type, says: str) -> None:
+    with pytest.raises(error, match=says):
+        Catalog.open({"metastore": "hive", "uri": "thrift://127.0.0.1:1", "warehouse": "/lake", **given})

@@ -1,0 +1,56 @@
+"""Every operation of everything that changes a table fails once, before or after its effect: no row is lost.
+
+By default a few operations of each act are tried; `PAIMON_KILLS=20` tries twenty, `PAIMON_KILLS=all` all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ForebayError
+from forebay.paimon.io.failing import FailingFileIO
+from tests.paimon.aftermath import check
+from tests.paimon.kill_acts import ACTS
+from tests.paimon.maintain.lakes import FAST, NOW, open_table, rows
+
+TRIED = os.environ.get("PAIMON_KILLS", "3")
+
+
+def chosen(operations: int) -> list[int]:
+    if TRIED == "all":
+        return list(range(operations))
+    return sorted(np.random.default_rng(operations).permutation(operations)[: int(TRIED)].tolist())
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
+def test_one_operation_that_fails_loses_nothing_and_leaves_only_orphans(tmp_path: Path, act: str, after: bool) -> None:
+    root = tmp_path / "t"
+    ACTS[act].build(root)
+    before = {i: rows(open_table(root), snapshot=i) for i in open_table(root).snapshots.ids()}
+    done = tmp_path / "done"
+    shutil.copytree(root, done)
+    counting = FailingFileIO(FAST)
+    ACTS[act].run(open_table(done, counting, ManualClock(NOW)))
+    kept = set(before) & set(open_table(done).snapshots.ids())
+    failed = 0
+    for number in chosen(counting.count):
+        copy = tmp_path / f"f{number}"
+        shutil.copytree(root, copy)
+        io = FailingFileIO(FAST, fail_number=number, fail_after=after)
+        try:
+            ACTS[act].run(open_table(copy, io, ManualClock(NOW)))
+        except ForebayError:
+            failed += 1
+        else:
+            assert rows(open_table(copy)) == rows(open_table(done)), f"{act}, {number}: it said that it was done"
+        check(copy, act, f"operation {number}", {i: before[i] for i in kept})
+        shutil.rmtree(copy)
+    assert failed > 0 or TRIED != "all"

@@ -1,0 +1,210 @@
+"""What users meet first: mistakes that are told in words, looks in a notebook, news from long work."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.metadata.predicate import col
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.table import Table
+from tests.paimon.lake import live_files, new_catalog, rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("size", pa.struct([("wide", pa.int32())]))])
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> FileSystemCatalog:
+    return new_catalog(tmp_path)
+
+
+@pytest.fixture
+def table(catalog: FileSystemCatalog) -> Table:
+    """A keyed table of three commits, not compacted."""
+    made = catalog.create_table(
+        "db.t", COLUMNS, primary_keys=["id"], options={"bucket": 2, "write-only": True}, comment="<b>"
+    )
+    for i in range(3):
+        made.write([{"id": n, "name": f"n{i}"} for n in range(10 * i, 10 * i + 20)])
+    return made
+
+
+def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
+    assert table.schema.options == {"bucket": "2", "write-only": "true"}
+    assert table.with_options({"read.batch-size": 7}).options.read_batch_size == 7  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda t: t.read("id"), r"columns is a list of names, got the text 'id': write \['id'\]"),
+        (lambda t: t.read(["nmae"]), "no column 'nmae'; columns are id, name, size; did you mean 'name'"),
+        (lambda t: t.read(["size.wid"]), "'size' has no field 'wid'; its fields are wide; did you mean 'wide'"),
+        (lambda t: t.read(filter="id > 5"), "a filter is made with forebay.col, .* got a str: id > 5"),
+        (lambda t: t.read(filter=pc.field("id") > 5), "a filter is made with forebay.col, .* got a Expression"),
+        (lambda t: t.read(filter=col("id") > 5 and col("id") < 9), "filters are joined by & and |"),
+        (lambda t: t.read(filter=~(col("id") > 5)), "cannot be turned around by ~"),
+        (lambda t: t.read(limit=-1), "limit is a number of rows, 0 or more; got -1"),
+        (lambda t: t.read(limit="3"), "limit is a number of rows, 0 or more; got '3'"),
+        (lambda t: t.with_options({"scan.mode": "latest"}).read(limit=1.5), "limit is a number of rows"),
+        (lambda t: t.read(snapshot="1"), "snapshot is a whole number, got '1'"),
+        (lambda t: t.read(timestamp_ms=1.5), "timestamp_ms is a whole number, got 1.5"),
+        (lambda t: t.read(tag=1), "tag is a name, got 1"),
+        (lambda t: t.rescale("4"), "buckets is a whole number, got '4'"),
+        (lambda t: t.stream(buckets="0"), "buckets are whole numbers, 0 or more; got '0'"),
+        (lambda t: t.stream(buckets=[-1]), "buckets are whole numbers, 0 or more; got -1"),
+        (lambda t: t.system("files").read(["file_pth"]), "no column 'file_pth'; .*; did you mean 'file_path'"),
+        (lambda t: t.read(snapshot=9), "snapshot 9 of .* does not exist; there are 1 to 3$"),
+        (lambda t: t.with_options({"scan.snapshotid": "1"}), "no option 'scan.snapshotid'; .* 'scan.snapshot-id'"),
+        (lambda t: t.with_options({"write_only": "true"}), "did you mean 'write-only'"),
+        (lambda t: t.with_options({"bucket": None}), "option 'bucket' is None: give a text, a number, True or False"),
+        (lambda t: t.write([{"id": 1, "nane": "x"}]), "column 'nane', which is none of id, name, size; did you mean"),
+        (lambda t: t.lookup().get([{"name": "x"}]), "column 'name', which is none of id"),
+        (lambda t: t.stream(state={"x": 1}), "this is no state of a stream"),
+        (lambda t: t.stream(state="x"), "this is no state of a stream"),
+        (lambda t: t.analyze("id"), "columns is a list of names"),
+        (lambda t: t.compact(order_by="id"), "order_by is a list of names"),
+        (lambda t: t.expire_snapshots(retain_max=0), "retain_max must be at least 1"),
+        (lambda t: t.on_branch("b"), "or it has no branch 'b'"),
+        (lambda t: t.create_tag("x", snapshot=9), "snapshot 9 of"),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_write(table: Table, act: Callable[[Table], Any], says: str) -> None:
+    with pytest.raises((InvalidRequest, NotFound), match=says):
+        act(table)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"primary_keys": "id"}, r"primary_keys is a list of names, got the text 'id'"),
+        ({"partition_keys": "name"}, "partition_keys is a list of names"),
+        ({"options": {"bukket": 2}}, "there is no option 'bukket'; did you mean 'bucket'"),
+        ({"options": {"merge-engin": "aggregation"}}, "did you mean 'merge-engine'"),
+    ],
+)
+def test_definitions_are_checked_for_slips(catalog: FileSystemCatalog, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        catalog.create_table("db.x", COLUMNS, **given)
+    assert catalog.list_tables("db") == []
+
+
+def test_options_of_others_are_kept(catalog: FileSystemCatalog) -> None:
+    given = {"owner": "me", "fields.name.stats-mode": "none", "parquet.page.size": "4096", "scan.parallelism": "4"}
+    assert catalog.create_table("db.x", COLUMNS, options=given).schema.options == given
+
+
+def test_a_system_table_asked_of_the_catalog_is_shown_the_way(catalog: FileSystemCatalog) -> None:
+    with pytest.raises(InvalidRequest, match=r"get_table\('db.t'\)\.system\('files'\)"):
+        catalog.get_table("db.t$files")
+
+
+def test_messages_about_tables_of_files_carry_no_codes_of_a_protocol(table: Table) -> None:
+    for act in (lambda: table.read(["x"]), lambda: table.read(tag="x"), lambda: table.read(snapshot=9)):
+        with pytest.raises(NotFound) as told:
+            act()
+        assert "[" not in str(told.value)
+        assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+
+
+def test_a_table_shows_itself_in_a_notebook_without_reading(table: Table) -> None:
+    shown = table._repr_html_()
+    for part in ("db.t", "primary-key table", "BIGINT NOT NULL", "write-only", "&lt;b&gt;", table.paths.root):
+        assert part in shown
+    assert "<b>&lt;" not in shown.replace("<b>db.t", "")
+
+
+def test_a_catalog_says_what_it_is_and_where(catalog: FileSystemCatalog) -> None:
+    assert repr(catalog) == f"FileSystemCatalog({catalog.warehouse!r})"
+    assert catalog.warehouse in catalog._repr_html_()
+
+
+def test_a_table_pickles_for_workers(table: Table) -> None:
+    sent = pickle.dumps(table.with_options({"read.batch-size": "5"}))
+    received = pickle.loads(sent)
+    assert len(sent) < 1000
+    assert (received.options.read_batch_size, rows_of(received)) == (5, rows_of(table))
+    (task, *_) = received.plan_compaction(full=True)
+    table.new_commit().commit([pickle.loads(pickle.dumps(received.run_compaction(task)))])
+
+
+def test_a_tag_keeps_a_snapshot_under_a_name(table: Table) -> None:
+    table.create_tag("second", 2)
+    table.create_tag("now")
+    assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("second", 2), ("now", 3)]
+    table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    assert len(rows_of(table, tag="second")) == 30
+    table.delete_tag("second")
+    with pytest.raises(NotFound, match="no tag 'second'; tags are now"):
+        table.read(tag="second")
+
+
+def test_a_table_without_snapshots_has_nothing_to_tag(catalog: FileSystemCatalog) -> None:
+    with pytest.raises(NotFound, match="nothing was written yet"):
+        catalog.create_table("db.x", COLUMNS).create_tag("x")
+
+
+def test_a_plan_says_which_parts_of_a_filter_are_settled(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.x", COLUMNS, partition_keys=["name"])
+    where = (col("name") == "a") & (col("id") > 1)
+    for rows in ([], [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]):
+        table.write(rows)
+        plan = table.scan(where)
+        assert (plan.accepted, plan.remaining) == ((col("name") == "a",), (col("id") > 1,))
+
+
+# ---- progress -------------------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """Remembers what work told, and checks that it only went forward."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        assert total == 0 or 0 <= done <= total
+        self.told.append((done, total))
+
+    @property
+    def last(self) -> tuple[int, int]:
+        known = [pair for pair in self.told if pair[1]]
+        assert known == sorted(known)
+        return known[-1]
+
+
+def test_long_work_tells_how_far_it_is(table: Table) -> None:
+    compacting, rescaling, analyzing, expiring, removing = (Heard() for _ in range(5))
+    table.compact(full=True, progress=compacting)
+    assert compacting.last == (60, 60), "rows before merging"
+    rescaled = table.rescale(3, progress=rescaling)
+    assert rescaling.last == (40, 40), "rows"
+    rescaled.analyze(["id"], progress=analyzing)
+    assert analyzing.last == (40, 40), "rows"
+    rescaled.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0, progress=expiring)
+    assert expiring.last == (5, 5), "snapshots"
+    rescaled.remove_orphan_files(dry_run=True, progress=removing)
+    assert removing.told, "snapshots and files"
+
+
+def test_a_callback_that_fails_stops_the_work_and_leaves_no_files(table: Table) -> None:
+    def failing(done: int, _total: int) -> None:
+        if done:
+            raise RuntimeError("enough")
+
+    before = sorted(f.file_name for f in live_files(table))
+    with pytest.raises(RuntimeError, match="enough"):
+        table.compact(full=True, progress=failing)
+    on_disk = sorted(p.name for p in Path(table.paths.root).glob("bucket-*/*"))
+    assert on_disk == sorted(f.file_name for f in live_files(table)) == before
+    with pytest.raises(RuntimeError, match="enough"):
+        table.rescale(3, progress=failing)
+    assert len(rows_of(table)) == 40
+    assert sorted(p.name for p in Path(table.paths.root).glob("bucket-*/*")) == before
