@@ -217,7 +217,9 @@ def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> No
     assert table.maintenance().expire_changelogs().count == 6
     assert table.snapshots.changelogs.ids() == [7, 8, 9, 10]
     table = open_table(root)
-    assert drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)) == late
+    assert drain(table.with_options({"scan.snapshot-id": "0"}).stream(follow=False)) == late
+    with pytest.raises(NotFound, match="snapshot 1 of .* has expired; the earliest is 7"):
+        table.with_options({"scan.snapshot-id": "1"}).stream(follow=False).poll()
     assert rows(table) == rows(table, snapshot=12)
 
 

@@ -166,4 +166,7 @@ class FileSystemCatalog(Catalog):
         return self.io.exists(self._database_path(name)) or bool(self.io.list(self._database_path(name)))
 
     def _no_database(self, name: str) -> NotFound:
-        return NotFound(f"there is no database '{name}' in {self.warehouse}; there are {self.list_databases()}")
+        others = ", ".join(self.list_databases()) or "no databases yet"
+        return NotFound(
+            f"there is no database '{name}' in {self.warehouse}, only {others}; make it by create_database('{name}')"
+        )
