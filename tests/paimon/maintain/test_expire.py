@@ -218,7 +218,7 @@ def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> No
     assert table.snapshots.changelogs.ids() == [7, 8, 9, 10]
     table = open_table(root)
     assert drain(table.with_options({"scan.snapshot-id": "0"}).stream(follow=False)) == late
-    with pytest.raises(NotFound, match="snapshot 1 of .* has expired; the earliest is 7"):
+    with pytest.raises(NotFound, match=r"snapshot 1 of .* has expired; the earliest is 7"):
         table.with_options({"scan.snapshot-id": "1"}).stream(follow=False).poll()
     assert rows(table) == rows(table, snapshot=12)
 
