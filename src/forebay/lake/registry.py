@@ -11,7 +11,7 @@ Options are a cluster's settings below `datalake.<format>.` without that prefix,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.lake.storage import LakeStorage
@@ -28,11 +28,21 @@ def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
     """The lake of format `name`. Raises `UnsupportedOperation` naming the formats there are, or the package to add."""
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name.lower():
-            factory: Callable[[Mapping[str, str]], LakeStorage] = entry.load()
-            return factory(options)
+            return _loaded(entry)(options)
     raise UnsupportedOperation(
         f"there is no lake format {name!r}; installed are: {', '.join(lake_formats()) or 'none'}"
     )
+
+
+def _loaded(entry: EntryPoint) -> Callable[[Mapping[str, str]], LakeStorage]:
+    try:
+        factory: Callable[[Mapping[str, str]], LakeStorage] = entry.load()
+    except ModuleNotFoundError as e:
+        raise UnsupportedOperation(
+            f"lake format {entry.name!r} needs the package {e.name!r}, which is not installed; formats of Forebay come "
+            f"with pip install 'forebay[{entry.name}]'"
+        ) from e
+    return factory
 
 
 def datalake_options(settings: Mapping[str, str], name: str) -> dict[str, str]:

@@ -35,6 +35,10 @@ class LakeSplit(ABC):
     def partition(self) -> tuple[str, ...]:
         """The partition's values in the order of the partition keys, as the strings of its name; () without keys."""
 
+    def rows(self) -> int | None:
+        """About how many rows its files have, for planning; None where the format does not tell."""
+        return None
+
 
 S = TypeVar("S", bound=LakeSplit)
 

@@ -61,6 +61,9 @@ class PaimonLakeSplit(LakeSplit):
     def partition(self) -> tuple[str, ...]:
         return self.values
 
+    def rows(self) -> int:
+        return sum(file.row_count for file in self.data.files)
+
 
 class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
     """Version 1: bucket, partition values, and the split in the form that Java Paimon gives it."""

@@ -1,0 +1,66 @@
+"""Apache Iceberg as a lake, on pyiceberg (the extra `iceberg`).
+
+Tables are those that a Fluss cluster makes for `table.datalake.format=iceberg`. Options are the properties of
+pyiceberg's catalogs (`datalake.iceberg.*` of a cluster, without the prefix); the default is an SQL catalog, in a SQLite
+file in the warehouse.
+
+    iceberg.py             IcebergLakeStorage, the door
+    iceberg_tables.py      what a stream table looks like in Iceberg; the catalog
+    iceberg_types.py       types and values between the stream, Iceberg and Arrow
+    iceberg_tiering.py     the committer; rounds on rows that somebody has moved
+    iceberg_writer.py      writers of one bucket
+    iceberg_upkeep.py      compaction, expiry
+    iceberg_source.py      reading: splits, planners, readers
+    iceberg_layout.py      the files of a snapshot and their deletes
+    iceberg_rows.py        the rows that deletes leave
+    iceberg_keys.py        keys in hash tables: where old rows lie, what equality deletes remove
+    iceberg_conditions.py  filters as expressions that skip files
+    iceberg_files.py       Parquet by field ids, position deletes
+    iceberg_commit.py      manifests and snapshots
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from forebay.lake.source import LakeSource
+from forebay.lake.storage import LakeCatalog, LakeStorage
+from forebay.lake.tiering import LakeTieringFactory
+from forebay.lakes.iceberg_source import IcebergLakeSource
+from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened
+from forebay.lakes.iceberg_tiering import IcebergTieringFactory
+from forebay.lakes.iceberg_upkeep import Upkeep
+from forebay.metadata.table import TablePath
+
+
+class IcebergLakeStorage(LakeStorage):
+    """An Iceberg catalog as a lake. Picklable."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises `InvalidRequest` or `UnsupportedOperation` where no catalog can be opened with `options`."""
+        self.options = dict(options)
+        catalog_properties(self.options)
+
+    def __repr__(self) -> str:
+        return f"IcebergLakeStorage({self.options.get('warehouse')!r})"
+
+    @property
+    def format(self) -> str:
+        return "iceberg"
+
+    def create_catalog(self) -> LakeCatalog:
+        return IcebergLakeCatalog(self.options)
+
+    def create_tiering_factory(self) -> LakeTieringFactory:
+        return IcebergTieringFactory(self.options)
+
+    @contextmanager
+    def upkeep(self, path: TablePath) -> Iterator[Upkeep]:
+        """Compaction, expiry and clean-up of one table, at any time and beside its tiering."""
+        with opened(self.options) as catalog:
+            yield Upkeep(partial(load_table, catalog, path))
+
+    def create_source(self, path: TablePath) -> LakeSource:
+        return IcebergLakeSource.of(self.options, path)

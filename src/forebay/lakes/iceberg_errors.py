@@ -1,0 +1,44 @@
+"""What pyiceberg, catalogs and file systems raise, as Forebay's kinds of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    ForbiddenError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+    WaitingForLockException,
+)
+from requests.exceptions import RequestException
+
+from forebay.base.errors import AccessDenied, Conflict, CorruptData, StorageFailure, Unavailable
+
+try:
+    from sqlalchemy.exc import SQLAlchemyError
+except ModuleNotFoundError:  # only SQL catalogs need it
+
+    class SQLAlchemyError(Exception):  # type: ignore[no-redef]
+        """Stands for what nobody raises."""
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Raise errors of others as ours, saying in `what` they happened."""
+    try:
+        yield
+    except (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError) as e:
+        raise AccessDenied(f"{what}: access was refused: {e}") from e
+    except (CommitFailedException, WaitingForLockException) as e:
+        raise Conflict(f"{what}: somebody else has changed it meanwhile: {e}") from e
+    except (RESTError, RequestException, SQLAlchemyError) as e:
+        raise Unavailable(f"{what}: the catalog did not answer: {e}") from e
+    except pa.ArrowInvalid as e:
+        raise CorruptData(f"{what}: a file is damaged: {e}") from e
+    except OSError as e:
+        raise StorageFailure(f"{what}: {e}") from e

@@ -1,0 +1,324 @@
+"""Files of an Iceberg table: Parquet by field ids, positions of rows, and what deletes leave of them.
+
+A row's *position* is its number in its file. Columns are found by their ids, so that a file that was written before a
+column was added, renamed or widened is read under the schema that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
+from pyiceberg.table.puffin import PuffinFile
+from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType, LongType, NestedField, StringType, StructType
+
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.lakes.iceberg_types import FIELD_ID, arrow_field, arrow_schema, arrow_type
+
+BATCH_ROWS = 64 * 1024
+PATH_FIELD = NestedField(2147483546, "file_path", StringType(), required=True)
+POSITION_FIELD = NestedField(2147483545, "pos", LongType(), required=True)
+"""The columns of files of position deletes; their ids are reserved by the format."""
+
+POSITION_DELETE_SCHEMA = Schema(PATH_FIELD, POSITION_FIELD)
+Positions = npt.NDArray[np.int64]
+NO_POSITIONS: Positions = np.empty(0, np.int64)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def open_file(io: FileIO, path: str) -> Any:
+    """A seekable stream of a file. Raises `NotFound`."""
+    try:
+        return io.new_input(path).open()
+    except FileNotFoundError as e:
+        raise NotFound(f"file {path} does not exist: the snapshots that have it have expired") from e
+
+
+def read_rows(
+    io: FileIO,
+    path: str,
+    fields: Sequence[NestedField],
+    *,
+    form: str = "PARQUET",
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The columns `fields` of all rows of a data file: batches with the position of their first row.
+
+    Columns that the file does not have are null. Memory is bounded by a row group. Raises `NotFound`,
+    `UnsupportedOperation` for other formats than Parquet.
+    """
+    if form != "PARQUET":
+        raise UnsupportedOperation(f"file {path} is {form}; files of Iceberg tables are read as Parquet only")
+    with open_file(io, path) as stream, pq.ParquetFile(stream) as parquet:
+        chosen = _Chosen(parquet.schema_arrow, fields)
+        if not chosen.paths:  # nothing to read, but rows to count
+            for first in range(0, parquet.metadata.num_rows, batch_rows):
+                yield first, chosen.nulls(min(batch_rows, parquet.metadata.num_rows - first))
+            return
+        start = 0
+        for batch in parquet.iter_batches(batch_rows, columns=chosen.paths, use_threads=False):
+            yield start, chosen.convert(batch)
+            start += batch.num_rows
+
+
+class _Chosen:
+    """Which columns of a file are read, and how they become those that are asked for."""
+
+    def __init__(self, there: pa.Schema, fields: Sequence[NestedField]) -> None:
+        self._fields = fields
+        self._schema = arrow_schema(fields)
+        by_id = {_id_of(there.field(i)): i for i in range(len(there))}
+        found = [by_id.get(f.field_id) for f in fields]
+        self._files = [None if i is None else there.field(i) for i in found]
+        self.paths = [p for f, want in zip(self._files, fields, strict=True) if f is not None for p in _paths(f, want)]
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What was read of a file as the columns asked for."""
+        columns = []
+        for f, wanted in zip(self._files, self._fields, strict=True):
+            if f is None:
+                columns.append(pa.nulls(batch.num_rows, arrow_type(wanted.field_type)))
+            else:
+                columns.append(_convert(batch.column(batch.schema.get_field_index(f.name)), batch, f.name, wanted))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def nulls(self, rows: int) -> pa.RecordBatch:
+        """`rows` rows of columns that the file does not have."""
+        columns = [pa.nulls(rows, f.type) for f in self._schema]
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _id_of(f: pa.Field) -> int | None:
+    text = (f.metadata or {}).get(FIELD_ID)
+    return None if text is None else int(text)
+
+
+def _paths(there: pa.Field, wanted: NestedField) -> list[str]:
+    """The paths of the leaves to read. Fields of structs are chosen; lists and maps are read whole."""
+    if not (pa.types.is_struct(there.type) and isinstance(wanted.field_type, StructType)):
+        return [there.name]
+    by_id = {_id_of(there.type.field(i)): there.type.field(i) for i in range(there.type.num_fields)}
+    inner = [by_id[f.field_id] for f in wanted.field_type.fields if f.field_id in by_id]
+    wants = {f.field_id: f for f in wanted.field_type.fields}
+    if not inner:
+        return [there.name]  # which rows have the struct is known by any of its fields
+    return [f"{there.name}.{path}" for f in inner for path in _paths(f, wants[_id_of(f) or 0])]
+
+
+def _convert(array: pa.Array, batch: pa.RecordBatch, name: str, wanted: NestedField) -> pa.Array:
+    return _as_type(array, batch.schema.field(name), wanted.field_type)
+
+
+def _as_type(array: pa.Array, there: pa.Field, wanted: IcebergType) -> pa.Array:
+    target = arrow_type(wanted)
+    if isinstance(wanted, StructType) and pa.types.is_struct(there.type):
+        places = {_id_of(there.type.field(i)): i for i in range(there.type.num_fields)}
+        children = []
+        for f in wanted.fields:
+            place = places.get(f.field_id)
+            if place is None:
+                children.append(pa.nulls(len(array), arrow_type(f.field_type)))
+            else:
+                children.append(_as_type(array.field(place), there.type.field(place), f.field_type))
+        return pa.StructArray.from_arrays(
+            children, fields=[arrow_field(f) for f in wanted.fields], mask=array.is_null()
+        )
+    if array.type.equals(target):
+        return array
+    if array.type.num_fields:
+        return _rebuilt(array, there, wanted, target)
+    return array.cast(target)
+
+
+def _rebuilt(array: pa.Array, there: pa.Field, wanted: IcebergType, target: pa.DataType) -> pa.Array:
+    """A list or map whose elements have other fields than are asked for."""
+    if pa.types.is_dictionary(array.type):
+        return array.cast(target)
+    whole = array.take(pa.array(np.arange(len(array))))  # its offsets start at the front
+    if pa.types.is_map(target):
+        keys = _as_type(whole.keys, there.type.key_field, wanted.key_type)  # type: ignore[attr-defined]
+        items = _as_type(whole.items, there.type.item_field, wanted.value_type)  # type: ignore[attr-defined]
+        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=whole.is_null())
+    values = _as_type(whole.values, there.type.value_field, wanted.element_type)  # type: ignore[attr-defined]
+    return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=whole.is_null())
+
+
+# ---- position deletes -----------------------------------------------------------------------------------------------
+
+
+def read_positions(io: FileIO, path: str, form: str, files: frozenset[str]) -> dict[str, Positions]:
+    """The positions that a file of position deletes, or of deletion vectors, has for data files among `files`."""
+    if form == "PUFFIN":
+        with open_file(io, path) as stream:
+            vectors = deletion_vectors_from_puffin_file(PuffinFile(stream.read()))
+        return {
+            v.referenced_data_file: np.asarray(v.to_vector().combine_chunks(), np.int64)
+            for v in vectors
+            if v.referenced_data_file in files
+        }
+    found: dict[str, list[Positions]] = {}
+    wanted = pa.array(sorted(files), pa.string())
+    for _, batch in read_rows(io, path, [PATH_FIELD, POSITION_FIELD], form=form):
+        kept = batch.filter(pc.is_in(batch.column(0), wanted))
+        paths = kept.column(0).dictionary_encode()
+        codes, positions = np.asarray(paths.indices), np.asarray(kept.column(1))
+        for code, name in enumerate(paths.dictionary.to_pylist()):
+            found.setdefault(name, []).append(positions[codes == code])
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def live_rows(start: int, rows: int, deleted: Positions) -> pa.BooleanArray | None:
+    """Which of `rows` rows from position `start` on are not among `deleted` (ascending); None: all of them."""
+    first, last = np.searchsorted(deleted, [start, start + rows])
+    if first == last:
+        return None
+    kept = np.ones(rows, np.bool_)
+    kept[deleted[first:last] - start] = False
+    return pa.array(kept)
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that was written and not committed yet. Picklable and small."""
+
+    path: str
+    partition: tuple[Any, ...]
+    size: int
+    statistics: Mapping[str, Any]
+    is_delete: bool = False
+    sort_order: int | None = None
+
+    @property
+    def records(self) -> int:
+        """How many rows it has."""
+        return int(self.statistics["record_count"])
+
+    def data_file(self, spec_id: int) -> DataFile:
+        """The file as manifests tell it."""
+        made = DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES if self.is_delete else DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*self.partition),
+            file_size_in_bytes=self.size,
+            sort_order_id=self.sort_order,
+            equality_ids=None,
+            key_metadata=None,
+            **self.statistics,
+        )
+        made.spec_id = spec_id
+        return made
+
+
+class FileWriter:
+    """Writes one Parquet file of an Iceberg schema."""
+
+    def __init__(self, io: FileIO, path: str, schema: Schema, properties: Mapping[str, str]) -> None:
+        self.path, self.rows = path, 0
+        self._io, self._schema, self._properties = io, schema, dict(properties)
+        self._arrow = arrow_schema(schema.fields, with_ids=True)
+        self._stream = io.new_output(path).create(overwrite=False)
+        self._parquet = pq.ParquetWriter(
+            self._stream,
+            self._arrow,
+            compression=_compression(properties),
+            store_decimal_as_integer=True,
+            store_schema=False,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return int(self._stream.tell())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write one row group; `batch` has the schema's columns."""
+        self._parquet.write_batch(batch.cast(self._arrow), row_group_size=max(1, batch.num_rows))
+        self.rows += batch.num_rows
+
+    def close(
+        self, partition: tuple[Any, ...], *, is_delete: bool = False, sort_order: int | None = None
+    ) -> WrittenFile:
+        """Finish the file."""
+        self._parquet.close()
+        size = self.size
+        self._stream.close()
+        statistics = data_file_statistics_from_parquet_metadata(
+            self._parquet.writer.metadata,
+            compute_statistics_plan(self._schema, self._properties),
+            parquet_path_to_id_mapping(self._schema),
+        ).to_serialized_dict()
+        return WrittenFile(self.path, partition, size, statistics, is_delete, sort_order)
+
+    def abort(self) -> None:
+        """Remove the file."""
+        try:
+            self._parquet.close()
+            self._stream.close()
+        finally:
+            remove_files(self._io, [self.path])
+
+
+def _compression(properties: Mapping[str, str]) -> str:
+    asked = properties.get("write.parquet.compression-codec", "zstd").lower()
+    if asked not in ("zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed"):
+        raise InvalidRequest(
+            f"property 'write.parquet.compression-codec' is {asked!r}, which is not a codec of Parquet"
+        )
+    return "none" if asked == "uncompressed" else asked
+
+
+def write_positions(
+    io: FileIO, path: str, partition: tuple[Any, ...], positions: Mapping[str, Positions], properties: Mapping[str, str]
+) -> WrittenFile:
+    """A file of position deletes: for each data file the positions of the rows that are gone."""
+    paths = sorted(name for name, gone in positions.items() if len(gone))
+    plain = {k: v for k, v in properties.items() if k == "write.parquet.compression-codec"}
+    # Readers find the deletes of a data file by the bounds of its path, which must not be cut.
+    plain["write.metadata.metrics.default"] = "full"
+    writer = FileWriter(io, path, POSITION_DELETE_SCHEMA, plain)
+    try:
+        for name in paths:
+            ascending = np.unique(positions[name])
+            names = pa.repeat(pa.scalar(name, pa.string()), len(ascending))
+            writer.write(
+                pa.RecordBatch.from_arrays(
+                    [names, pa.array(ascending)], schema=arrow_schema([PATH_FIELD, POSITION_FIELD])
+                )
+            )
+        return writer.close(partition, is_delete=True)
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def remove_files(io: FileIO, paths: Sequence[str]) -> None:
+    """Remove files; those that are not there are no error."""
+    for path in paths:
+        try:
+            io.delete(path)
+        except FileNotFoundError:
+            pass

@@ -1,0 +1,205 @@
+"""Where the rows of keys lie in a lake table, and which rows equality deletes remove: keys as bytes, in a hash table.
+
+The bytes are the stream's compacted keys (`forebay.codec.keys`). They are made anew whenever files are read, and are
+stored nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import And, BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.codec.arrow_types import storage_schema
+from forebay.codec.key_index import KeyIndex
+from forebay.codec.keys import KeyEncoder
+from forebay.lakes.iceberg_conditions import between
+from forebay.lakes.iceberg_files import Positions, live_rows, read_positions, read_rows
+from forebay.lakes.iceberg_layout import DeleteFile, LiveFile
+from forebay.lakes.iceberg_types import stream_type
+from forebay.metadata import types
+from forebay.metadata.table import Column
+
+_BOUNDED = ("int", "long", "string", "date", "time", "timestamp", "timestamptz")
+"""Types of key columns whose range in a file is compared with that of the keys looked for."""
+
+
+class KeyColumns:
+    """Encodes columns of a lake table as keys. Nulls are equal to nulls, as in equality deletes."""
+
+    def __init__(self, fields: Sequence[NestedField]) -> None:
+        self.fields = tuple(fields)
+        columns = [Column(f"k{i}", stream_type(f.field_type)) for i, f in enumerate(self.fields)]
+        self._nullable = [i for i, f in enumerate(self.fields) if not f.required]
+        flags = [Column(f"n{i}", types.boolean()) for i in self._nullable]
+        self._schema = storage_schema([*columns, *flags])
+        self._encoder = KeyEncoder((*columns, *flags), "compacted")
+
+    def encode(self, rows: pa.RecordBatch) -> pa.BinaryArray:
+        """The key of each row; `rows` has the columns, in any types that cast to the lake's, and in their order."""
+        columns = [rows.column(i) for i in range(len(self.fields))]
+        flags = [pc.is_null(columns[i]) for i in self._nullable]
+        for i in self._nullable:
+            columns[i] = _filled(columns[i].cast(self._schema.field(i).type))
+        cast = [c.cast(f.type) for c, f in zip([*columns, *flags], self._schema, strict=True)]
+        return self._encoder.encode(pa.RecordBatch.from_arrays(cast, names=self._schema.names))
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    """The column with a value, the same one in every batch, in the place of nulls."""
+    if not column.null_count:
+        return column
+    t = column.type
+    value: Any = 0
+    if pa.types.is_string(t):
+        value = ""
+    elif pa.types.is_fixed_size_binary(t) and not pa.types.is_decimal(t):
+        value = bytes(t.byte_width)
+    elif pa.types.is_binary(t):
+        value = b""
+    elif pa.types.is_boolean(t):
+        value = False
+    elif pa.types.is_decimal(t):
+        value = Decimal(0)
+    return column.fill_null(pa.scalar(value, t))
+
+
+# ---- looking keys up ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class KeyRange:
+    """The smallest and the largest value of each key column among rows: files that lie beside are not read."""
+
+    fields: tuple[NestedField, ...]
+    _ranges: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Rows of the key columns, in order."""
+        for i, f in enumerate(self.fields):
+            if str(f.field_type) not in _BOUNDED or not rows.num_rows:
+                continue
+            found = pc.min_max(rows.column(i)).as_py()
+            low, high = self._ranges.get(f.name, (found["min"], found["max"]))
+            self._ranges[f.name] = min(low, found["min"]), max(high, found["max"])
+
+    def condition(self) -> BooleanExpression | None:
+        """What holds for every row that was added; None where nothing is known."""
+        found: BooleanExpression | None = None
+        for name, (low, high) in self._ranges.items():
+            within = between(name, low, high)
+            found = within if found is None else And(found, within)
+        return found
+
+
+def locate(
+    io: FileIO, files: Iterable[LiveFile], keys: KeyColumns, wanted: KeyIndex, schema: Schema
+) -> dict[str, Positions]:
+    """The positions of the live rows of `files` whose key is `wanted`, by data file. Reads the key columns only."""
+    listed = list(files)
+    deletes = Deletes(io, {f.file.file_path: f.deletes for f in listed}, schema)
+    found: dict[str, Positions] = {}
+    for live in listed:
+        path = live.file.file_path
+        gone, parts = deletes.positions(path), []
+        erased = deletes.erased(path)
+        read = [*keys.fields, *erased.fields]
+        for start, batch in read_rows(io, path, read, form=live.file.file_format.value):
+            hit = wanted.contains(keys.encode(batch))
+            if not hit.true_count:
+                continue
+            kept = live_rows(start, batch.num_rows, gone)
+            hit = hit if kept is None else pc.and_(hit, kept)
+            hit = erased.spare(hit, batch, len(keys.fields))
+            parts.append(np.flatnonzero(np.asarray(hit)) + start)
+        if parts and sum(map(len, parts)):
+            found[path] = np.concatenate(parts)
+    return found
+
+
+# ---- deletes of data files ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Erased:
+    """The keys that equality deletes remove from one data file. `fields` are the columns that it must be read with."""
+
+    fields: tuple[NestedField, ...]
+    indexes: tuple[tuple[KeyColumns, tuple[int, ...], KeyIndex], ...]
+
+    def spare(self, kept: pa.BooleanArray, batch: pa.RecordBatch, first: int) -> pa.BooleanArray:
+        """`kept`, less the rows of `batch` that are gone; the columns `fields` begin at column `first`."""
+        for columns, places, index in self.indexes:
+            chosen = batch.select([first + i for i in places])
+            kept = pc.and_(kept, pc.invert(index.contains(columns.encode(chosen))))
+        return kept
+
+
+class Deletes:
+    """The deletes of some data files, each delete file read once. Memory goes with the deletes of these files."""
+
+    def __init__(self, io: FileIO, files: Mapping[str, tuple[DeleteFile, ...]], schema: Schema) -> None:
+        self._io, self._files, self._schema = io, files, schema
+        self._positions: dict[str, list[Positions]] | None = None
+        self._indexes: dict[tuple[DeleteFile, ...], KeyIndex] = {}
+
+    def positions(self, path: str) -> Positions:
+        """The positions of the rows that position deletes remove from a data file, ascending."""
+        if self._positions is None:
+            self._positions = self._read_positions()
+        parts = self._positions.get(path, [])
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    def _read_positions(self) -> dict[str, list[Positions]]:
+        wanted: dict[DeleteFile, set[str]] = {}
+        for path, deletes in self._files.items():
+            for delete in deletes:
+                if not delete.equality_ids:
+                    wanted.setdefault(delete, set()).add(path)
+        found: dict[str, list[Positions]] = {}
+        for delete, paths in wanted.items():
+            for path, gone in read_positions(self._io, delete.path, delete.form, frozenset(paths)).items():
+                found.setdefault(path, []).append(gone)
+        return found
+
+    def erased(self, path: str) -> Erased:
+        """What equality deletes remove from a data file."""
+        groups: dict[tuple[int, ...], list[DeleteFile]] = {}
+        for delete in self._files.get(path, ()):
+            if delete.equality_ids:
+                groups.setdefault(delete.equality_ids, []).append(delete)
+        ids = sorted({i for group in groups for i in group})
+        fields = tuple(self._field(i) for i in ids)
+        made = []
+        for group, deletes in groups.items():
+            columns = KeyColumns([self._field(i) for i in group])
+            made.append((columns, tuple(ids.index(i) for i in group), self._index(columns, tuple(deletes))))
+        return Erased(fields, tuple(made))
+
+    def _field(self, field_id: int) -> NestedField:
+        try:
+            return self._schema.find_field(field_id)
+        except ValueError as e:
+            raise UnsupportedOperation(
+                f"equality deletes name column {field_id}, which the table has no longer; compact it by the engine "
+                "that dropped the column"
+            ) from e
+
+    def _index(self, columns: KeyColumns, deletes: tuple[DeleteFile, ...]) -> KeyIndex:
+        if deletes not in self._indexes:
+            index = KeyIndex()
+            for delete in deletes:
+                for _, batch in read_rows(self._io, delete.path, columns.fields, form=delete.form):
+                    index.add(columns.encode(batch))
+            self._indexes[deletes] = index
+        return self._indexes[deletes]

@@ -1,0 +1,205 @@
+"""What one snapshot of an Iceberg table is made of: data files, the deletes that apply to each, and their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.typedef import Record
+
+from forebay.base.errors import NotFound
+from forebay.lake.source import UNAWARE_BUCKET
+from forebay.lakes.iceberg_conditions import partition_condition
+from forebay.lakes.iceberg_files import PATH_FIELD
+from forebay.lakes.iceberg_tables import BUCKET_COLUMN
+from forebay.lakes.iceberg_types import python_value, stream_type
+from forebay.metadata.partitions import partition_text
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""The name of a partition of null, which no partition of a stream is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A file of deletes. `equality_ids`: the columns whose values name the rows that are gone; () for positions."""
+
+    path: str
+    form: str
+    sequence: int
+    equality_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a snapshot and the deletes that apply to it."""
+
+    file: DataFile
+    sequence: int
+    deletes: tuple[DeleteFile, ...] = ()
+
+
+@dataclass
+class _Deletes:
+    """The delete files of one partition; those of tables without partitions apply to all."""
+
+    entries: list[tuple[DeleteFile, DataFile]] = field(default_factory=list)
+
+    def applying_to(self, data: ManifestEntry) -> Iterator[DeleteFile]:
+        sequence, path = data.sequence_number or 0, data.data_file.file_path.encode()
+        for delete, file in self.entries:
+            if delete.equality_ids:
+                if delete.sequence > sequence:
+                    yield delete
+            elif delete.sequence >= sequence and _may_have(file, path):
+                yield delete
+
+
+def _may_have(file: DataFile, path: bytes) -> bool:
+    """Whether a file of position deletes may have some for the data file `path`."""
+    low = (file.lower_bounds or {}).get(PATH_FIELD.field_id)
+    high = (file.upper_bounds or {}).get(PATH_FIELD.field_id)
+    return (low is None or low <= path) and (high is None or path[: len(high)] <= high)
+
+
+def live_files(
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    io: FileIO,
+    *,
+    partition: Record | None = None,
+    schema: Schema | None = None,
+    condition: BooleanExpression | None = None,
+) -> list[LiveFile]:
+    """The data files of `snapshot` with their deletes, oldest first.
+
+    Only those of `partition`, if it is given, and that may have rows for which `condition` (of columns of `schema`)
+    holds. Raises `NotFound` where files of the snapshot are gone.
+    """
+    if snapshot is None:
+        return []
+    chosen = _Choice(metadata, schema or metadata.schema(), condition or AlwaysTrue(), partition)
+    deletes: dict[tuple[int, Record], _Deletes] = {}
+    everywhere = _Deletes()
+    data: list[ManifestEntry] = []
+    for entry in _entries(snapshot, io, chosen):
+        file = entry.data_file
+        if file.content is DataFileContent.DATA:
+            if chosen.may_match(file):
+                data.append(entry)
+            continue
+        ids = tuple(file.equality_ids or ()) if file.content is DataFileContent.EQUALITY_DELETES else ()
+        made = DeleteFile(file.file_path, file.file_format.value, entry.sequence_number or 0, ids)
+        is_global = bool(ids) and not metadata.specs()[file.spec_id].fields
+        held = everywhere if is_global else deletes.setdefault((file.spec_id, file.partition), _Deletes())
+        held.entries.append((made, file))
+    found = []
+    for entry in data:
+        own = deletes.get((entry.data_file.spec_id, entry.data_file.partition), _Deletes())
+        applying = (*own.applying_to(entry), *everywhere.applying_to(entry))
+        found.append(LiveFile(entry.data_file, entry.sequence_number or 0, applying))
+    return sorted(found, key=lambda f: (f.sequence, f.file.file_path))
+
+
+def _entries(snapshot: Snapshot, io: FileIO, chosen: _Choice) -> Iterator[ManifestEntry]:
+    try:
+        for manifest in snapshot.manifests(io):
+            # Deletes are chosen by their partition alone: their statistics are not those of rows.
+            if chosen.has_partitions(manifest):
+                for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+                    if manifest.content is ManifestContent.DELETES or chosen.has_partition(entry.data_file):
+                        yield entry
+    except FileNotFoundError as e:
+        raise NotFound(f"a manifest of snapshot {snapshot.snapshot_id} is gone: {e}") from e
+
+
+class _Choice:
+    """Which manifests and files a scan needs."""
+
+    def __init__(
+        self, metadata: TableMetadata, schema: Schema, condition: BooleanExpression, partition: Record | None
+    ) -> None:
+        self._schema, self._condition, self._partition = schema, condition, partition
+        self._specs = metadata.specs()
+        self._own_schema = metadata.schema()
+        self._spec_id = metadata.default_spec_id
+        self._everything = isinstance(condition, AlwaysTrue)
+        self._projected: dict[int, BooleanExpression] = {}
+        self._metrics = None if self._everything else _InclusiveMetricsEvaluator(schema, condition)
+
+    def _projection(self, spec: PartitionSpec) -> BooleanExpression:
+        if spec.spec_id not in self._projected:
+            self._projected[spec.spec_id] = inclusive_projection(self._schema, spec)(self._condition)
+        return self._projected[spec.spec_id]
+
+    def has_partitions(self, manifest: ManifestFile) -> bool:
+        """Whether a manifest may have files that are chosen, or deletes of such."""
+        if self._partition is not None and not self._has_the_partition(manifest, self._partition):
+            return False
+        if self._everything:
+            return True
+        spec = self._specs[manifest.partition_spec_id]
+        return bool(manifest_evaluator(spec, self._own_schema, self._projection(spec), True)(manifest))
+
+    def _has_the_partition(self, manifest: ManifestFile, partition: Record) -> bool:
+        spec = self._specs[manifest.partition_spec_id]
+        if spec.spec_id != self._spec_id:
+            return manifest.content is ManifestContent.DELETES and not spec.fields
+        return bool(manifest_evaluator(spec, self._own_schema, partition_condition(spec, partition), True)(manifest))
+
+    def has_partition(self, file: DataFile) -> bool:
+        if self._partition is not None and (file.spec_id, file.partition) != (self._spec_id, self._partition):
+            return False
+        if self._everything:
+            return True
+        spec = self._specs[file.spec_id]
+        kind = spec.partition_type(self._own_schema)
+        return bool(expression_evaluator(Schema(*kind.fields), self._projection(spec), True)(file.partition))
+
+    def may_match(self, file: DataFile) -> bool:
+        return self._metrics is None or bool(self._metrics.eval(file))
+
+
+# ---- where files belong ---------------------------------------------------------------------------------------------
+
+
+class Places:
+    """The bucket and the partition of files in the stream's terms."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._specs, self._schema = metadata.specs(), metadata.schema()
+        self._known: dict[tuple[int, Record], tuple[int, tuple[str, ...]]] = {}
+
+    def of(self, file: DataFile) -> tuple[int, tuple[str, ...]]:
+        """The bucket, or `UNAWARE_BUCKET`, and the partition's values as strings."""
+        key = file.spec_id, file.partition
+        if key not in self._known:
+            self._known[key] = self._place(self._specs[file.spec_id], file.partition)
+        return self._known[key]
+
+    def _place(self, spec: PartitionSpec, partition: Record) -> tuple[int, tuple[str, ...]]:
+        bucket, values = UNAWARE_BUCKET, []
+        for i, f in enumerate(spec.fields):
+            name = self._schema.find_column_name(f.source_id)
+            is_bucket = name == BUCKET_COLUMN or isinstance(f.transform, BucketTransform)
+            if is_bucket:
+                bucket = UNAWARE_BUCKET if partition[i] is None else int(partition[i])
+            elif isinstance(f.transform, IdentityTransform):
+                t = self._schema.find_type(f.source_id)
+                value = partition[i]
+                known = value is not None
+                values.append(partition_text(stream_type(t), python_value(t, value)) if known else NULL_PARTITION)
+        return bucket, tuple(values)

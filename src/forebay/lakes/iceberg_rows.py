@@ -1,0 +1,29 @@
+"""The live rows of data files: what position and equality deletes leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.types import NestedField
+
+from forebay.lakes.iceberg_files import live_rows, read_rows
+from forebay.lakes.iceberg_keys import Deletes
+
+
+def live_batches(
+    io: FileIO, path: str, fields: Sequence[NestedField], deletes: Deletes, form: str = "PARQUET"
+) -> Iterator[pa.RecordBatch]:
+    """The columns `fields` of the rows of a data file that no delete removes. No batch is empty."""
+    gone, erased = deletes.positions(path), deletes.erased(path)
+    for start, batch in read_rows(io, path, [*fields, *erased.fields], form=form):
+        kept = live_rows(start, batch.num_rows, gone)
+        if erased.fields:
+            every = kept if kept is not None else pa.repeat(pa.scalar(True), batch.num_rows)
+            kept = erased.spare(every, batch, len(fields))
+            batch = batch.select(range(len(fields)))
+        if kept is not None:
+            batch = batch.filter(kept)
+        if batch.num_rows:
+            yield batch

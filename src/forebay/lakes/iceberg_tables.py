@@ -1,0 +1,375 @@
+"""What a stream table looks like in Iceberg: columns, keys, partitions and options, and whether an existing one fits.
+
+Three system columns follow the stream's: `__bucket`, `__offset` and `__timestamp` (Fluss's `IcebergSchemaUtils`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    NamespaceAlreadyExistsError,
+    NoSuchIcebergTableError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, TimestamptzType
+
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.lake.storage import LakeCatalog
+from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_types import iceberg_type, numbered, shape
+from forebay.metadata.table import Column, TableDescriptor, TablePath
+
+BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN = "__bucket", "__offset", "__timestamp"
+SYSTEM_COLUMNS: dict[str, IcebergType] = {
+    BUCKET_COLUMN: IntegerType(),
+    OFFSET_COLUMN: LongType(),
+    TIMESTAMP_COLUMN: TimestamptzType(),
+}
+"""The last columns of every lake table."""
+
+RESERVED_OPTIONS = ("write.delete.mode", "write.update.mode", "write.merge.mode")
+"""Options of the Iceberg table that follow from the stream table, so nobody sets them."""
+
+_MERGE_ON_READ = "merge-on-read"
+_FORMAT_VERSION, _VERSION = "format-version", "2"
+_ICEBERG_PREFIX, _FLUSS_PREFIX = "iceberg.", "fluss."
+_CATALOG_NAME = "fluss-iceberg-catalog"
+_CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memory")
+
+
+# ---- the catalog of pyiceberg ---------------------------------------------------------------------------------------
+
+
+def catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """pyiceberg's properties for a lake's options: by default an SQL catalog in a SQLite file in the warehouse.
+
+    Raises `InvalidRequest` where the warehouse is missing, `UnsupportedOperation` for a catalog that pyiceberg lacks.
+    """
+    found = {"type": "sql", **options}
+    found["type"] = found["type"].lower()
+    if found["type"] == "jdbc":  # Java's name for the same tables
+        found["type"] = "sql"
+        found["uri"] = found.get("uri", "").replace("jdbc:sqlite:", "sqlite:///").removeprefix("jdbc:")
+    if found["type"] not in _CATALOG_TYPES or "catalog-impl" in found:
+        asked = found.get("catalog-impl", found["type"])
+        raise UnsupportedOperation(f"Iceberg catalog {asked!r} is not supported; use one of {list(_CATALOG_TYPES)}")
+    warehouse = found.get("warehouse")
+    if warehouse is None and found["type"] == "sql":
+        raise InvalidRequest("option 'warehouse' is missing: the folder of the lake's tables")
+    if warehouse is not None and found["type"] == "sql":
+        folder = _local_folder(warehouse)
+        if folder is not None:
+            found["warehouse"] = folder.as_uri()
+        if "uri" not in found:
+            if folder is None:
+                raise InvalidRequest(
+                    f"option 'uri' is missing: the database of the SQL catalog of {warehouse}, such as "
+                    "'postgresql+psycopg2://host/name'"
+                )
+            found["uri"] = f"sqlite:///{folder / 'catalog.db'}"
+    return found
+
+
+def _local_folder(warehouse: str) -> Path | None:
+    """The folder that `warehouse` names; None where it is elsewhere."""
+    if warehouse.startswith("file:"):
+        return Path("/" + warehouse.removeprefix("file:").lstrip("/"))
+    return None if "://" in warehouse else Path(warehouse).absolute()
+
+
+@contextmanager
+def opened(options: Mapping[str, str]) -> Iterator[Catalog]:
+    """The catalog of a lake's options, closed afterwards."""
+    properties = catalog_properties(options)
+    with telling(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
+        if properties.get("uri", "").startswith("sqlite:///"):
+            Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        catalog = load_catalog(properties.get("name", _CATALOG_NAME), **properties)
+        try:
+            yield catalog
+        finally:
+            catalog.close()
+
+
+def load_table(catalog: Catalog, path: TablePath) -> Table:
+    """The lake table of `path`. Raises `NotFound`."""
+    try:
+        return catalog.load_table((path.database, path.table))
+    except (NoSuchTableError, NoSuchIcebergTableError, NoSuchNamespaceError) as e:
+        raise NotFound(f"the lake table {path} does not exist", ErrorCode.TABLE_NOT_EXIST) from e
+
+
+# ---- the definition -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LakeDefinition:
+    """An Iceberg table as a stream table asks for it."""
+
+    schema: Schema
+    spec: PartitionSpec
+    order: SortOrder
+    properties: Mapping[str, str]
+
+
+def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
+    """The Iceberg table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` for one that has none."""
+    columns = descriptor.schema.columns
+    for column in columns:
+        if column.name in SYSTEM_COLUMNS:
+            raise InvalidRequest(
+                f"column name '{column.name}' is one of the lake's system columns; choose another",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+    top, nested = numbered(1), numbered(len(columns) + len(SYSTEM_COLUMNS) + 1)
+    fields = [
+        NestedField(top(), c.name, iceberg_type(c.data_type, nested), not c.data_type.nullable, c.comment)
+        for c in columns
+    ]
+    fields += [NestedField(top(), name, t, required=True) for name, t in SYSTEM_COLUMNS.items()]
+    ids = {f.name: f.field_id for f in fields}
+    schema = Schema(*fields, identifier_field_ids=[ids[name] for name in descriptor.schema.primary_key])
+    order = SortOrder(
+        SortField(ids[OFFSET_COLUMN], IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST), order_id=1
+    )
+    return LakeDefinition(schema, _spec(descriptor, schema, ids), order, _properties(descriptor))
+
+
+def _spec(descriptor: TableDescriptor, schema: Schema, ids: Mapping[str, int]) -> PartitionSpec:
+    number = numbered(PARTITION_FIELD_ID_START)
+    fields = [PartitionField(ids[key], number(), IdentityTransform(), key) for key in descriptor.partition_keys]
+    bucket_keys = descriptor.bucket_keys or descriptor.physical_primary_key
+    if len(bucket_keys) > 1:
+        raise InvalidRequest(
+            f"Iceberg tables have at most one bucket key, and this one has {list(bucket_keys)}; name one "
+            "of them as the bucket key",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    if not bucket_keys:
+        fields.append(PartitionField(ids[BUCKET_COLUMN], number(), IdentityTransform(), BUCKET_COLUMN))
+        return PartitionSpec(*fields)
+    if descriptor.bucket_count is None:
+        raise InvalidRequest("a table with a bucket key needs a bucket count", ErrorCode.INVALID_TABLE_EXCEPTION)
+    key = bucket_keys[0]
+    transform: BucketTransform[Any] = BucketTransform(descriptor.bucket_count)
+    if not transform.can_transform(schema.find_type(key)):
+        raise InvalidRequest(
+            f"column '{key}' of type {descriptor.schema.column(key).data_type} cannot be an Iceberg bucket key",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    fields.append(PartitionField(ids[key], number(), transform, f"{key}_bucket"))
+    return PartitionSpec(*fields)
+
+
+def _properties(descriptor: TableDescriptor) -> dict[str, str]:
+    made = dict.fromkeys(RESERVED_OPTIONS, _MERGE_ON_READ) if descriptor.has_primary_key else {}
+    made |= {_option_key(name): value for name, value in _all_options(descriptor).items()}
+    if made.get(_FORMAT_VERSION, _VERSION) != _VERSION:
+        raise UnsupportedOperation(
+            f"option 'iceberg.{_FORMAT_VERSION}' is {made[_FORMAT_VERSION]}; tables of version {_VERSION} are tiered"
+        )
+    return made
+
+
+def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
+    """The table's options by their names in the stream. Raises `InvalidRequest` for one that is reserved."""
+    found = {**descriptor.properties, **descriptor.custom_properties}
+    for name in found:
+        if name.removeprefix(_ICEBERG_PREFIX) in RESERVED_OPTIONS:
+            raise InvalidRequest(
+                f"option '{name}' follows from the table's primary key, and cannot be set",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+    return found
+
+
+def _option_key(name: str) -> str:
+    """An option's name in Iceberg."""
+    return name.removeprefix(_ICEBERG_PREFIX) if name.startswith(_ICEBERG_PREFIX) else _FLUSS_PREFIX + name
+
+
+# ---- comparing ------------------------------------------------------------------------------------------------------
+
+
+def difference(existing: TableMetadata, wanted: LakeDefinition, *, wider: bool = False) -> str | None:
+    """In words, what keeps `existing` from being the table `wanted`; None where it fits.
+
+    Field ids, comments and options are not looked at. With `wider`, `existing` may have more columns than asked for,
+    as it has between the two halves of ADD COLUMN.
+    """
+    there, asked = existing.schema(), wanted.schema
+    keys, wanted_keys = _names_of(there, there.identifier_field_ids), _names_of(asked, asked.identifier_field_ids)
+    if keys != wanted_keys:
+        return f"its primary key is {sorted(keys)}, and should be {sorted(wanted_keys)}"
+    problem = _column_difference(there, asked, wider)
+    if problem is not None:
+        return problem
+    spec, wanted_spec = _spec_shape(existing.spec(), there), _spec_shape(wanted.spec, asked)
+    if spec != wanted_spec:
+        return f"its partitions and buckets are {_spec_text(spec)}, and should be {_spec_text(wanted_spec)}"
+    order, wanted_order = _order_shape(existing.sort_order(), there), _order_shape(wanted.order, asked)
+    if order != wanted_order:
+        return f"its sort order is {order}, and should be {wanted_order}"
+    if existing.format_version != int(_VERSION):
+        return f"its format version is {existing.format_version}, and should be {_VERSION}"
+    return None
+
+
+def _names_of(schema: Schema, ids: Any) -> set[str]:
+    return {schema.find_column_name(i) or "" for i in ids}
+
+
+def _column_difference(there: Schema, asked: Schema, wider: bool) -> str | None:
+    system = len(SYSTEM_COLUMNS)
+    tail, wanted_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (there, asked))
+    if tail != wanted_tail:
+        return f"its last columns are not the system columns {list(SYSTEM_COLUMNS)}"
+    mine, wanted = there.fields[:-system], asked.fields[:-system]
+    if len(mine) < len(wanted) or (len(mine) > len(wanted) and not wider):
+        return f"its columns are {', '.join(f.name for f in mine)}, and should be {', '.join(f.name for f in wanted)}"
+    for a, b in zip(mine, wanted, strict=False):
+        if _field_shape(a) != _field_shape(b):
+            return f"it has the column '{_field_text(a)}' where '{_field_text(b)}' should be"
+    return None
+
+
+def _field_shape(f: NestedField) -> Any:
+    return f.name, f.required, shape(f.field_type)
+
+
+def _field_text(f: NestedField) -> str:
+    return f"{f.name} {f.field_type}{' required' if f.required else ''}"
+
+
+def _spec_shape(spec: PartitionSpec, schema: Schema) -> list[tuple[str, str, str]]:
+    return [(f.name, schema.find_column_name(f.source_id) or "", str(f.transform)) for f in spec.fields]
+
+
+def _spec_text(fields: list[tuple[str, str, str]]) -> str:
+    return ", ".join(f"{transform}({source})" for _, source, transform in fields) or "none"
+
+
+def _order_shape(order: SortOrder, schema: Schema) -> list[tuple[str, str, str, str]]:
+    return [
+        (schema.find_column_name(f.source_id) or "", str(f.transform), f.direction.value, f.null_order.value)
+        for f in order.fields
+    ]
+
+
+def check_fits(table: Table, descriptor: TableDescriptor, path: TablePath) -> None:
+    """Raise `InvalidRequest` unless rows of the stream table can be written to the lake table."""
+    problem = difference(table.metadata, definition_of(descriptor), wider=True)
+    if problem is not None:
+        raise InvalidRequest(
+            f"the lake table {path} does not fit the stream's: {problem}", ErrorCode.INVALID_TABLE_EXCEPTION
+        )
+
+
+# ---- creating and altering ------------------------------------------------------------------------------------------
+
+
+class IcebergLakeCatalog(LakeCatalog):
+    """Creates and alters tables of an Iceberg catalog."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
+        wanted = definition_of(descriptor)
+        with opened(self._options) as catalog:
+            try:
+                catalog.create_namespace_if_not_exists((path.database,))
+            except NamespaceAlreadyExistsError:
+                pass  # somebody else was faster
+            try:
+                catalog.create_table(
+                    (path.database, path.table),
+                    wanted.schema,
+                    partition_spec=wanted.spec,
+                    sort_order=wanted.order,
+                    properties={**wanted.properties, _FORMAT_VERSION: _VERSION},
+                )
+            except TableAlreadyExistsError:
+                _check_existing(load_table(catalog, path), path, wanted, creating)
+
+    def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
+        before, after = definition_of(current), definition_of(expected)
+        added = _added_columns(current, expected)
+        with opened(self._options) as catalog:
+            table = load_table(catalog, path)
+            if (problem := difference(table.metadata, before)) is None:
+                columns = added
+            elif difference(table.metadata, after) is None:
+                columns = ()
+            else:
+                raise InvalidRequest(
+                    f"the lake table {path} cannot be altered: {problem}; it must be as the stream table was, or as "
+                    "it is going to be",
+                    ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+                )
+            _alter(table, columns, before.properties, after.properties)
+
+
+def _check_existing(table: Table, path: TablePath, wanted: LakeDefinition, creating: bool) -> None:
+    problem = difference(table.metadata, wanted)
+    if problem is None:
+        other = sorted(k for k, v in wanted.properties.items() if table.properties.get(k) != v)
+        if other and not (other == [_FORMAT_VERSION] and table.metadata.format_version == int(_VERSION)):
+            problem = f"its property '{other[0]}' is {table.properties.get(other[0])!r}, and should be "
+            problem += repr(wanted.properties[other[0]])
+    if problem is None and creating and table.current_snapshot() is not None:
+        problem = "it is not empty"
+    if problem is not None:
+        raise Conflict(
+            f"table {path} exists already in the lake, and {problem}; drop it there first, or choose another name",
+            ErrorCode.LAKE_TABLE_ALREADY_EXIST,
+        )
+
+
+def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple[Column, ...]:
+    """The columns that `expected` has more. Raises `UnsupportedOperation` if it differs in anything but options."""
+    old, new = current.schema.columns, expected.schema.columns
+    shapes = [[(c.name, c.data_type.nullable, shape(iceberg_type(c.data_type, numbered(0)))) for c in s]
+              for s in (old, new[: len(old)])]  # fmt: skip
+    fixed = [(d.schema.primary_key, d.partition_keys, d.bucket_keys, d.bucket_count) for d in (current, expected)]
+    if shapes[0] != shapes[1] or fixed[0] != fixed[1]:
+        raise UnsupportedOperation(
+            "a lake table takes new options, and new columns at the end; keys, buckets and existing columns stay"
+        )
+    for column in new[len(old) :]:
+        if not column.data_type.nullable:
+            raise UnsupportedOperation(f"the new column '{column.name}' must be nullable: old rows have no value")
+    return new[len(old) :]
+
+
+def _alter(table: Table, columns: tuple[Column, ...], before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Both halves in one commit of the table."""
+    changed = {k: v for k, v in after.items() if before.get(k) != v and table.properties.get(k) != v}
+    removed = [k for k in before if k not in after and k in table.properties]
+    if not (columns or changed or removed):
+        return
+    with table.transaction() as transaction:
+        if columns:
+            with transaction.update_schema() as update:
+                for column in columns:
+                    made = iceberg_type(column.data_type, numbered(1))
+                    update.add_column(column.name, made, column.comment)
+                    update.move_before(column.name, BUCKET_COLUMN)
+        if changed:
+            transaction.set_properties(changed)
+        if removed:
+            transaction.remove_properties(*removed)

@@ -1,0 +1,263 @@
+"""Tiering into Iceberg: the committer that makes one snapshot of what writers wrote.
+
+The newest tiering snapshot has the tag `TIERED_TAG`, which moves in the very step in which the snapshot becomes
+visible. So it is never expired, and fencing does not depend on how long snapshots are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.typedef import Record
+
+from forebay.base.errors import Conflict, ErrorCode, NotFound
+from forebay.codec.key_index import KeyIndex
+from forebay.lake.tiering import (
+    EPOCH_PROPERTY,
+    TABLE_PROPERTY,
+    TIERING_USER,
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitResult,
+    LakeCommitter,
+    LakeTieringFactory,
+    LakeWriter,
+    TieringStats,
+    WriterContext,
+    check_base,
+)
+from forebay.lakes.iceberg_commit import Change, commit
+from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_files import (
+    NO_POSITIONS,
+    Positions,
+    WrittenFile,
+    read_positions,
+    read_rows,
+    remove_files,
+    write_positions,
+)
+from forebay.lakes.iceberg_keys import KeyColumns, locate
+from forebay.lakes.iceberg_layout import live_files
+from forebay.lakes.iceberg_tables import check_fits, load_table, opened
+from forebay.lakes.iceberg_upkeep import Upkeep
+from forebay.lakes.iceberg_writer import FilePlace, IcebergLakeWriter, IcebergWriteResult
+from forebay.metadata.table import TableInfo, TablePath
+from forebay.metadata.table_options import option_value
+
+USER_PROPERTY = "commit-user"
+"""The snapshot property that says who committed it."""
+
+TIERED_TAG = "forebay-tiered"
+_AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
+
+
+def current_table(options: Mapping[str, str], path: TablePath) -> Table:
+    """The lake table as it is now. Raises `NotFound`."""
+    with opened(options) as catalog:
+        return load_table(catalog, path)
+
+
+class IcebergTieringFactory(LakeTieringFactory):
+    """Makes writers and committers for the tables of one catalog."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def validate(self, info: TableInfo) -> None:
+        check_fits(current_table(self._options, info.path), info.descriptor, info.path)
+
+    def create_writer(self, context: WriterContext) -> LakeWriter:
+        return IcebergLakeWriter(partial(current_table, self._options, context.info.path), context)
+
+    def create_committer(self, context: CommitterContext) -> LakeCommitter:
+        current_table(self._options, context.info.path)
+        return IcebergLakeCommitter(self._options, context)
+
+
+def newest_tiered(metadata: TableMetadata) -> CommittedLakeSnapshot | None:
+    """The newest snapshot that a tiering service, ours or Fluss's, has committed."""
+    ours = [s for s in metadata.snapshots if s.summary is not None and s.summary[USER_PROPERTY] == TIERING_USER]
+    if not ours:
+        return None
+    newest = max(ours, key=_sequence)
+    return CommittedLakeSnapshot(newest.snapshot_id, _summary(newest))
+
+
+def _summary(snapshot: Snapshot) -> dict[str, str]:
+    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
+
+
+def _sequence(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+class IcebergLakeCommitter(LakeCommitter):
+    """Commits rounds as `TIERING_USER`. Snapshots of others (compaction jobs) may lie in between."""
+
+    def __init__(self, options: Mapping[str, str], context: CommitterContext) -> None:
+        self._options, self._context = options, context
+        self._base = context.base
+        self._touched: set[Record] = set()
+
+    def commit(self, results: Sequence[IcebergWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
+        held = {
+            **properties,
+            USER_PROPERTY: TIERING_USER,
+            EPOCH_PROPERTY: str(self._context.epoch),
+            TABLE_PROPERTY: str(self._context.info.table_id),
+        }
+        moves = _Moves(results)
+
+        def prepare(table: Table) -> Change:
+            check_base(self._context, self._base, newest_tiered(table.metadata))
+            self._check_table(table, results)
+            deletes = moves.current_deletes(table)
+            added = [file.data_file(r.spec_id) for r in results for file in r.files]
+            added += [file.data_file(spec_id) for spec_id, file in deletes]
+            kind = Operation.OVERWRITE if deletes else Operation.APPEND
+            return Change(kind, added, properties=held, tag=TIERED_TAG)
+
+        with opened(self._options) as catalog:
+            table, made = commit(partial(load_table, catalog, self._context.info.path), prepare)
+        moves.remove_unused(table)
+        self._base = made.snapshot_id
+        self._touched |= {Record(*r.partition) for r in results if r.files or r.deletes is not None}
+        return LakeCommitResult(made.snapshot_id, made.snapshot_id, stats=_stats(made))
+
+    def _check_table(self, table: Table, results: Sequence[IcebergWriteResult]) -> None:
+        if any(r.table_uuid != str(table.metadata.table_uuid) for r in results):
+            raise Conflict(
+                f"the lake table {self._context.info.path} was made anew while the round was written; "
+                "nothing was committed",
+                ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
+            )
+
+    @telling("a file of the lake")
+    def abort(self, results: Sequence[IcebergWriteResult]) -> None:
+        """Remove the files of results that were not committed; what a snapshot has stays, whoever asks."""
+        table = current_table(self._options, self._context.info.path)
+        committed = _committed_paths(table, self._context.base)
+        remove_files(table.io, [path for r in results for path in r.paths if path not in committed])
+
+    def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
+        metadata = current_table(self._options, self._context.info.path).metadata
+        newest = newest_tiered(metadata)
+        if newest is None or newest.snapshot_id == latest_known:
+            return None
+        known = None if latest_known is None else metadata.snapshot_by_id(latest_known)
+        found = metadata.snapshot_by_id(newest.snapshot_id)
+        is_newer = known is None or found is None or _sequence(found) > _sequence(known)
+        return newest if is_newer else None
+
+    def maintain(self) -> None:
+        """Compact buckets with many small files or many deletes, and expire snapshots, as the table's options ask.
+
+        Buckets are those of the rounds that this committer has committed; the others have not changed.
+        """
+        descriptor = self._context.info.descriptor
+        with opened(self._options) as catalog:
+            upkeep = Upkeep(partial(load_table, catalog, self._context.info.path))
+            if option_value(descriptor, _AUTO_COMPACTION):
+                upkeep.compact(partitions=self._touched)
+            if option_value(descriptor, _AUTO_EXPIRE):
+                upkeep.expire()
+
+
+def _stats(snapshot: Snapshot) -> TieringStats:
+    """Exact where no equality deletes are in the table: nobody knows how many rows those remove."""
+    summary = _summary(snapshot)
+    numbers = [
+        summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes", "files-size")
+    ]
+    rows, positions, equalities, size = (None if n is None else int(n) for n in numbers)
+    is_exact = rows is not None and positions is not None and equalities == 0
+    return TieringStats(file_bytes=size, rows=(rows or 0) - (positions or 0) if is_exact else None)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def _committed_paths(table: Table, base: int | None) -> set[str]:
+    """The files of all snapshots since `base`, and of the newest one."""
+    known = None if base is None else table.metadata.snapshot_by_id(base)
+    oldest = -1 if known is None else _sequence(known)
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.metadata.snapshots
+        if _sequence(snapshot) > oldest or snapshot.snapshot_id == table.metadata.current_snapshot_id
+        for manifest in snapshot.manifests(table.io)
+    }
+    return {
+        entry.data_file.file_path
+        for manifest in manifests.values()
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    }
+
+
+class _Moves:
+    """The position deletes of a round, brought to where the rows lie when it is committed.
+
+    Writers found the rows in the files of some snapshot. If somebody has compacted those since, the rows have other
+    places: their keys are read from the old files, and looked up in the new ones.
+    """
+
+    def __init__(self, results: Sequence[IcebergWriteResult]) -> None:
+        self._results = [r for r in results if r.deletes is not None]
+        self._given = {r.deletes.path for r in self._results if r.deletes is not None}
+        self._made: set[str] = set()
+        self._used: set[str] = set()
+
+    def current_deletes(self, table: Table) -> list[tuple[int, WrittenFile]]:
+        """The delete files for the table's head, each with the id of its partition spec."""
+        found = [(r.spec_id, self._current(table, r)) for r in self._results]
+        self._used = {file.path for _, file in found}
+        return found
+
+    def _current(self, table: Table, result: IcebergWriteResult) -> WrittenFile:
+        assert result.deletes is not None
+        head = table.current_snapshot()
+        if not result.referenced or head is None or head.snapshot_id == result.snapshot:
+            return result.deletes
+        record = Record(*result.partition)
+        files = live_files(table.metadata, head, table.io, partition=record)
+        there = {f.file.file_path for f in files}
+        moved = frozenset(result.referenced) - there
+        if not moved:
+            return result.deletes
+        every = moved | there | {f.path for f in result.files}
+        positions = read_positions(table.io, result.deletes.path, "PARQUET", every)
+        keys, index = _keys_of(table, {path: positions.pop(path) for path in moved})
+        for path, found in locate(table.io, files, keys, index, table.metadata.schema()).items():
+            positions[path] = np.concatenate([positions.get(path, NO_POSITIONS), found])
+        made = FilePlace(table, result.partition).new_path("deletes")
+        self._made.add(made)
+        return write_positions(table.io, made, result.partition, positions, table.properties)
+
+    def remove_unused(self, table: Table) -> None:
+        """Remove the delete files that the committed snapshot does not have."""
+        remove_files(table.io, sorted((self._made | self._given) - self._used))
+
+
+def _keys_of(table: Table, rows: Mapping[str, Positions]) -> tuple[KeyColumns, KeyIndex]:
+    """The keys of rows of data files that no snapshot may have any more. Raises `Conflict` if a file is gone."""
+    schema = table.metadata.schema()
+    partitions = {f.source_id for f in table.metadata.spec().fields if str(f.transform) == "identity"}
+    keys = KeyColumns([schema.find_field(i) for i in schema.identifier_field_ids if i not in partitions])
+    index = KeyIndex()
+    for path, positions in rows.items():
+        try:
+            for start, batch in read_rows(table.io, path, keys.fields):
+                first, last = np.searchsorted(positions, [start, start + batch.num_rows])
+                index.add(keys.encode(batch.take(pa.array(positions[first:last] - start))))
+        except NotFound as e:
+            raise Conflict(
+                f"data file {path} was compacted and removed while the round was written; make the round again"
+            ) from e
+    return keys, index

@@ -1,0 +1,246 @@
+"""Upkeep of an Iceberg table: compaction of small files and of deletes, and expiry of snapshots with their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+from pyarrow.fs import FileSelector
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
+from pyiceberg.typedef import Record
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.lakes.iceberg_commit import Change, commit
+from forebay.lakes.iceberg_files import WrittenFile, remove_files
+from forebay.lakes.iceberg_keys import Deletes
+from forebay.lakes.iceberg_layout import LiveFile, live_files
+from forebay.lakes.iceberg_rows import live_batches
+from forebay.lakes.iceberg_writer import BUFFER_BYTES, FilePlace, RowFiles
+
+COMPACTION_USER = "forebay-compaction"
+FILES_MIN = 5
+"""A bucket is compacted when it has this many small files, or as many files of deletes."""
+
+_SMALL_SHARE = 0.75
+_TARGET_BYTES, _TARGET_BYTES_DEFAULT = "write.target-file-size-bytes", 512 << 20
+_AGE, _AGE_DEFAULT = "history.expire.max-snapshot-age-ms", 5 * 24 * 3600 * 1000
+_KEEP, _KEEP_DEFAULT = "history.expire.min-snapshots-to-keep", 1
+
+
+@dataclass(frozen=True)
+class _Rewrite:
+    """Files of one bucket that become `files`, and the delete files that nobody needs then."""
+
+    partition: Record
+    inputs: tuple[LiveFile, ...]
+    deletes: frozenset[str]
+    files: tuple[WrittenFile, ...]
+
+
+class Upkeep:
+    """Looks after one table. `load` loads it as it is now."""
+
+    def __init__(self, load: Callable[[], Table], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._load, self._clock = load, clock
+
+    # -- compaction ---------------------------------------------------------------------------------------------------
+
+    def compact(self, files_min: int = FILES_MIN, partitions: Iterable[Record] | None = None) -> int | None:
+        """Rewrite buckets with many small files or deletes, without the rows that are gone; the new snapshot's id.
+
+        Only those in `partitions` (values of the partition spec), if given. None if there was nothing to do, or if
+        somebody else changed the same files meanwhile.
+        """
+        table = self._load()
+        head = table.current_snapshot()
+        groups: dict[Record, list[LiveFile]] = {}
+        if partitions is None:
+            for f in live_files(table.metadata, head, table.io):
+                if f.file.spec_id == table.metadata.default_spec_id:
+                    groups.setdefault(f.file.partition, []).append(f)
+        else:
+            groups = {p: live_files(table.metadata, head, table.io, partition=p) for p in partitions}
+        rewrites: list[_Rewrite] = []
+        try:
+            for partition, files in groups.items():
+                chosen = _chosen(table, files, files_min)
+                if chosen:
+                    rewrites.append(_rewrite(table, partition, chosen, files))
+            return self._commit(rewrites) if rewrites else None
+        except Conflict:
+            remove_files(table.io, [f.path for r in rewrites for f in r.files])
+            return None
+
+    def _commit(self, rewrites: Sequence[_Rewrite]) -> int:
+        def prepare(table: Table) -> Change:
+            for r in rewrites:
+                now = live_files(table.metadata, table.current_snapshot(), table.io, partition=r.partition)
+                same = {(f.file.file_path, f.sequence, f.deletes) for f in now}
+                if not same.issuperset((f.file.file_path, f.sequence, f.deletes) for f in r.inputs):
+                    raise Conflict("files that were compacted have changed meanwhile")
+            spec_id = table.metadata.default_spec_id
+            added = [file.data_file(spec_id) for r in rewrites for file in r.files]
+            removed = frozenset(f.file.file_path for r in rewrites for f in r.inputs)
+            removed = removed.union(*(r.deletes for r in rewrites))
+            return Change(Operation.REPLACE, added, removed, {"commit-user": COMPACTION_USER})
+
+        return commit(self._load, prepare, self._clock)[1].snapshot_id
+
+    # -- expiry -------------------------------------------------------------------------------------------------------
+
+    def expire(self, older_than_ms: int | None = None, keep: int | None = None) -> list[int]:
+        """Expire old snapshots and remove the files that no other has; the ids of those that are gone.
+
+        By default as the table's properties say: those older than `history.expire.max-snapshot-age-ms`, but for the
+        newest `history.expire.min-snapshots-to-keep`. Snapshots with a name (a branch or a tag) stay.
+        """
+        table = self._load()
+        properties = table.properties
+        age = int(properties.get(_AGE, _AGE_DEFAULT))
+        limit = self._clock.now_ms() - age if older_than_ms is None else older_than_ms
+        kept = int(properties.get(_KEEP, _KEEP_DEFAULT)) if keep is None else keep
+        named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        ordered = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
+        old = [s for s in ordered[: max(0, len(ordered) - kept)] if s.timestamp_ms < limit]
+        gone = [s for s in old if s.snapshot_id not in named]
+        head = table.current_snapshot()
+        if not gone or head is None:
+            return []
+        ids = [s.snapshot_id for s in gone]
+        requirements = (
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head.snapshot_id}),
+        )
+        unused = _unused_files(table.io, gone, [s for s in ordered if s.snapshot_id not in set(ids)])
+        try:
+            update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
+            table.catalog.commit_table(table, requirements, (update,))
+        except CommitFailedException:
+            return []  # somebody has committed; the next round's upkeep tries again
+        remove_files(table.io, unused)
+        return ids
+
+    # -- left-over files ----------------------------------------------------------------------------------------------
+
+    def remove_orphan_files(self, older_than_ms: int) -> list[str]:
+        """Remove files that no snapshot has and that nobody has touched since `older_than_ms`; their paths.
+
+        Choose a time before any round began that may still be under way. Metadata files (JSON) stay. Raises
+        `UnsupportedOperation` where pyiceberg does not reach the files by Arrow.
+        """
+        table = self._load()
+        if not isinstance(table.io, PyArrowFileIO):
+            raise UnsupportedOperation(f"files behind {type(table.io).__name__} cannot be listed")
+        scheme, host, root = PyArrowFileIO.parse_location(table.location(), table.io.properties)
+        system = table.io.fs_by_scheme(scheme, host)
+        there = [
+            f
+            for f in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+            if f.is_file and f.extension in ("parquet", "avro") and (f.mtime_ns or 0) < older_than_ms * 1_000_000
+        ]
+        # What is in use is looked up after the listing: a round that was committed in between has its files.
+        table = self._load()
+        manifests = _manifests_of(table.io, table.metadata.snapshots)
+        used = {*manifests, *_paths_in(table.io, manifests.values())}
+        used |= {s.manifest_list for s in table.metadata.snapshots if s.manifest_list}
+        kept = {PyArrowFileIO.parse_location(path, table.io.properties)[2] for path in used}
+        orphans = [f.path for f in there if f.path not in kept]
+        for path in orphans:
+            system.delete_file(path)
+        return orphans
+
+
+def _chosen(table: Table, files: Sequence[LiveFile], files_min: int) -> list[LiveFile]:
+    """Those of a bucket's files that are worth being rewritten together."""
+    target = int(table.properties.get(_TARGET_BYTES, _TARGET_BYTES_DEFAULT))
+    small = [f for f in files if f.file.file_size_in_bytes < target * _SMALL_SHARE]
+    deletes = {d for f in files for d in f.deletes}
+    if len(small) < files_min and len(deletes) < files_min:
+        return []
+    return [f for f in files if f.deletes or f in small]
+
+
+def _rewrite(table: Table, partition: Record, chosen: Sequence[LiveFile], live: Iterable[LiveFile]) -> _Rewrite:
+    """Write the live rows of `chosen` into new files."""
+    schema = table.metadata.schema()
+    paths = {f.file.file_path for f in chosen}
+    deletes = Deletes(table.io, {f.file.file_path: f.deletes for f in chosen}, schema)
+    width = len(table.metadata.spec().fields)
+    output = RowFiles(table.io, table, FilePlace(table, tuple(partition[i] for i in range(width))))
+    try:
+        rows = (b for f in chosen for b in live_batches(table.io, f.file.file_path, schema.fields, deletes))
+        for batch in _larger(rows):
+            output.write(batch)
+        written = tuple(output.close())
+    except BaseException:
+        output.abort()
+        raise
+    needed = {d.path for f in live if f.file.file_path not in paths for d in f.deletes}
+    unneeded = frozenset(d.path for f in chosen for d in f.deletes) - needed
+    return _Rewrite(partition, tuple(chosen), unneeded, written)
+
+
+def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that make good row groups."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= BUFFER_BYTES:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def _unused_files(io: FileIO, gone: Sequence[Snapshot], kept: Sequence[Snapshot]) -> list[str]:
+    """The files that snapshots in `gone` have and none of those in `kept`: rows, deletes, manifests and lists."""
+    theirs = _manifests_of(io, gone)
+    chain = [*gone, *kept[:1]]
+    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise(chain)) and _is_before(gone, kept):
+        # What the oldest one that stays does not have, no later one has.
+        ours = _manifests_of(io, kept[:1])
+        files = set(_removed_paths(io, chain))
+    else:
+        ours = _manifests_of(io, kept)
+        files = set(_paths_in(io, (m for path, m in theirs.items() if path not in ours)))
+        files -= set(_paths_in(io, ours.values()))
+    lists = {s.manifest_list for s in gone if s.manifest_list} - {s.manifest_list for s in kept}
+    return [*sorted(files), *sorted(theirs.keys() - ours.keys()), *sorted(lists)]
+
+
+def _is_before(gone: Sequence[Snapshot], kept: Sequence[Snapshot]) -> bool:
+    """Whether all that go are older than all that stay."""
+    return (gone[-1].sequence_number or 0) < (kept[0].sequence_number or 0)
+
+
+def _removed_paths(io: FileIO, snapshots: Sequence[Snapshot]) -> Iterator[str]:
+    """The files that these snapshots, each the parent of the next, have removed from the table."""
+    for snapshot in snapshots:
+        for manifest in snapshot.manifests(io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id or not manifest.deleted_files_count:
+                continue
+            for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
+                if entry.status is ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot.snapshot_id:
+                    yield entry.data_file.file_path
+
+
+def _manifests_of(io: FileIO, snapshots: Sequence[Snapshot]) -> dict[str, ManifestFile]:
+    return {m.manifest_path: m for s in snapshots for m in s.manifests(io)}
+
+
+def _paths_in(io: FileIO, manifests: Iterable[ManifestFile]) -> Iterator[str]:
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+            yield entry.data_file.file_path

@@ -1,0 +1,334 @@
+"""Writing one bucket of a round into files of an Iceberg table.
+
+Rows of a table with a key replace older ones. The older ones are named by position deletes, which every reader of
+Iceberg understands: the writer looks the round's keys up in the key columns of the bucket's files, and, for a key that
+changed twice in the round, in its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import Record
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.codec.key_index import KeyIndex
+from forebay.codec.log_batch import ChangeType
+from forebay.lake.records import ChangeRows
+from forebay.lake.tiering import LakeWriter, WriterContext
+from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_files import FileWriter, Positions, WrittenFile, remove_files, write_positions
+from forebay.lakes.iceberg_keys import KeyColumns, KeyRange, locate
+from forebay.lakes.iceberg_layout import live_files
+from forebay.lakes.iceberg_tables import BUCKET_COLUMN, SYSTEM_COLUMNS
+from forebay.lakes.iceberg_types import arrow_schema, internal_value
+from forebay.metadata.partitions import partition_text
+from forebay.metadata.table import TableInfo
+from forebay.metadata.types import TypeRoot
+
+BUFFER_BYTES = 32 << 20
+BUFFER_ROWS = 1 << 20
+_TARGET_BYTES, _TARGET_BYTES_DEFAULT = "write.target-file-size-bytes", 512 << 20
+_PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.DATE, TypeRoot.BOOLEAN})
+"""Types of partition keys of which every value has one text, whoever writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergWriteResult:
+    """The files of one writer.
+
+    `deletes` has positions in files that were in `snapshot` (None: there was none); `referenced` are those files.
+    """
+
+    table_uuid: str
+    spec_id: int
+    partition: tuple[object, ...]
+    files: tuple[WrittenFile, ...] = ()
+    deletes: WrittenFile | None = None
+    snapshot: int | None = None
+    referenced: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """All files that were written."""
+        return [f.path for f in (*self.files, self.deletes) if f is not None]
+
+
+class FilePlace:
+    """Where the files of one partition and bucket lie."""
+
+    def __init__(self, table: Table, partition: tuple[object, ...], ids: IdSource = SYSTEM_IDS) -> None:
+        spec = table.metadata.spec()
+        values = [PartitionFieldValue(f, value) for f, value in zip(spec.fields, partition, strict=True)]
+        self._key = PartitionKey(values, spec, table.metadata.schema())
+        self._provider = load_location_provider(table.location(), table.properties)
+        self._ids = ids
+        self.partition = partition
+        self.record = Record(*partition)
+
+    def new_path(self, kind: str = "data") -> str:
+        """The path of a new file."""
+        return self._provider.new_data_location(f"{self._ids.token_hex()}-{kind}.parquet", self._key)
+
+
+class RowFiles:
+    """Writes rows into files of about the table's target size; knows which row is at which position."""
+
+    def __init__(self, io: FileIO, table: Table, place: FilePlace) -> None:
+        self._io, self._place, self._schema = io, place, table.metadata.schema()
+        self._properties = table.properties
+        self._order = table.sort_order().order_id
+        self._target = int(table.properties.get(_TARGET_BYTES, _TARGET_BYTES_DEFAULT))
+        self._open: FileWriter | None = None
+        self._numbers: dict[str, list[Positions]] = {}
+        self.files: list[WrittenFile] = []
+
+    def write(self, rows: pa.RecordBatch, numbers: Positions | None = None) -> None:
+        """Write rows of the table's schema; `numbers` are the caller's numbers of them, ascending."""
+        if rows.num_rows == 0:
+            return
+        if self._open is None:
+            self._open = FileWriter(self._io, self._place.new_path(), self._schema, self._properties)
+        self._open.write(rows)
+        if numbers is not None:
+            self._numbers.setdefault(self._open.path, []).append(numbers)
+        if self._open.size >= self._target:
+            self._roll()
+
+    def _roll(self) -> None:
+        if self._open is not None:
+            closing, self._open = self._open, None
+            self.files.append(closing.close(self._place.partition, sort_order=self._order))
+
+    def close(self) -> list[WrittenFile]:
+        """Finish the last file; all of them."""
+        self._roll()
+        return self.files
+
+    def outdated(self, newest: Positions) -> dict[str, Positions]:
+        """The positions of the rows whose numbers are not among `newest` (ascending), by file."""
+        found = {}
+        for path, parts in self._numbers.items():
+            gone = np.flatnonzero(~np.isin(np.concatenate(parts), newest, assume_unique=True))
+            if len(gone):
+                found[path] = gone
+        return found
+
+    def abort(self) -> None:
+        """Remove all files."""
+        if self._open is not None:
+            self._open.abort()
+            self._open = None
+        remove_files(self._io, [f.path for f in self.files])
+        self.files = []
+
+
+class IcebergLakeWriter(LakeWriter):
+    """Writes one bucket."""
+
+    def __init__(self, load: Callable[[], Table], context: WriterContext) -> None:
+        """`load` loads the lake table as it is now."""
+        table = load()
+        count = context.info.descriptor.bucket_count
+        if count is not None and not 0 <= context.bucket < count:
+            raise InvalidRequest(f"bucket {context.bucket} is none of the {count} that {context.info.path} has")
+        self._load, self._table, self._context = load, table, context
+        self._rows = _LakeRows(table, context)
+        self._keyed = context.info.descriptor.has_primary_key
+        self._held: list[ChangeRows] = []
+        self._held_bytes = self._held_rows = self._numbered = 0
+        self._completed = False
+        self._place: FilePlace | None = None
+        self._files: RowFiles | None = None
+        self._index = KeyIndex()
+        if self._keyed:
+            schema, partitions = table.metadata.schema(), context.info.descriptor.partition_keys
+            names = [n for n in context.info.schema.primary_key if n not in partitions]
+            self._keys = KeyColumns([schema.find_field(name) for name in names])
+            self._range = KeyRange(self._keys.fields)
+
+    @telling("a file of the lake")
+    def write(self, records: ChangeRows) -> None:
+        if self._completed:
+            raise InvalidRequest("the writer is complete; make another one")
+        if not self._keyed and np.any(_types_of(records) != ChangeType.APPEND_ONLY):
+            raise InvalidRequest(
+                f"table {self._context.info.path} has no primary key, so its log has nothing but appended rows"
+            )
+        kept = records.without_update_before() if self._keyed else records
+        if len(kept) == 0:
+            return
+        self._held.append(kept)
+        self._held_rows += len(kept)
+        self._held_bytes += kept.rows.nbytes
+        if self._held_bytes >= BUFFER_BYTES or self._held_rows >= BUFFER_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is held: of a key only its newest row."""
+        if not self._held:
+            return
+        batch = _joined([self._rows.lake_batch(held) for held in self._held])
+        types = np.concatenate([_types_of(held) for held in self._held])
+        self._held, self._held_rows, self._held_bytes = [], 0, 0
+        if self._files is None:
+            self._place = FilePlace(self._table, self._rows.partition_of(batch))
+            self._files = RowFiles(self._table.io, self._table, self._place)
+        self._rows.check_partition(batch)
+        if not self._keyed:
+            self._files.write(batch)
+            return
+        named = batch.select([f.name for f in self._keys.fields])
+        keys = self._keys.encode(named)
+        self._index.add(keys)
+        self._range.add(named)
+        here = KeyIndex()
+        here.add(keys)
+        newest = here.newest_rows()
+        newest = newest[types[newest] != ChangeType.DELETE]
+        self._files.write(batch.take(pa.array(newest)), newest + self._numbered)
+        self._numbered += batch.num_rows
+
+    @telling("a file of the lake")
+    def complete(self) -> IcebergWriteResult:
+        self._flush()
+        self._completed = True
+        uuid, spec_id = str(self._table.metadata.table_uuid), self._table.metadata.default_spec_id
+        if self._files is None or self._place is None:
+            return IcebergWriteResult(uuid, spec_id, ())
+        partition = self._place.partition
+        try:
+            files = tuple(self._files.close())
+            if not self._keyed:
+                return IcebergWriteResult(uuid, spec_id, partition, files)
+            table = self._load()
+            head = table.current_snapshot()
+            old = self._older_rows(table)
+            gone = {**old, **self._files.outdated(self._index.newest_rows())}
+            deletes = None
+            if gone:
+                path = self._place.new_path("deletes")
+                deletes = write_positions(table.io, path, partition, gone, table.properties)
+            snapshot = head.snapshot_id if head is not None else None
+            return IcebergWriteResult(uuid, spec_id, partition, files, deletes, snapshot, tuple(old))
+        except BaseException:
+            self._files.abort()
+            raise
+
+    def _older_rows(self, table: Table) -> dict[str, Positions]:
+        """The positions of the rows in the lake that the round replaces or deletes."""
+        assert self._place is not None
+        condition = self._range.condition()
+        files = live_files(
+            table.metadata, table.current_snapshot(), table.io, partition=self._place.record, condition=condition
+        )
+        return locate(table.io, files, self._keys, self._index, table.metadata.schema())
+
+    @telling("a file of the lake")
+    def abort(self) -> None:
+        if not self._completed:
+            self._completed = True
+            self._held = []
+            if self._files is not None:
+                self._files.abort()
+
+
+def _types_of(records: ChangeRows) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    if records.change_types is None:
+        return np.zeros(len(records), np.uint8)
+    return np.asarray(records.change_types)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+class _LakeRows:
+    """Makes rows of the stream's schema into rows of the lake's."""
+
+    def __init__(self, table: Table, context: WriterContext) -> None:
+        self._info: TableInfo = context.info
+        self._context = context
+        self._table_schema: Schema = table.metadata.schema()
+        self._spec = table.metadata.spec()
+        self._schema = arrow_schema(self._table_schema.fields)
+        self._partition: Mapping[str, pa.Scalar] = {}
+
+    def lake_batch(self, records: ChangeRows) -> pa.RecordBatch:
+        """The records as a batch of all of the lake table's columns; those that the stream lacks yet are null.
+
+        Raises `InvalidRequest` where the records have other columns than the lake's first ones.
+        """
+        rows, names = records.rows, self._schema.names[: -len(SYSTEM_COLUMNS)]
+        if rows.schema.names != names[: rows.num_columns]:
+            raise InvalidRequest(
+                f"records of {self._info.path} have the columns {rows.schema.names}, but its lake table has {names}: "
+                "alter the lake table first",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        columns = []
+        for i, name in enumerate(names):
+            f = self._schema.field(i)
+            columns.append(_cast(rows.column(i), f) if i < rows.num_columns else pa.nulls(len(records), f.type))
+            if columns[-1].null_count and not f.nullable:
+                raise InvalidRequest(
+                    f"column '{name}' of {self._info.path} is NOT NULL in the lake, and a row has a null"
+                )
+        moment = self._schema.field(len(names) + 2).type
+        columns += [
+            pa.repeat(pa.scalar(self._context.bucket, pa.int32()), len(records)),
+            records.offsets,
+            records.timestamps.cast(pa.timestamp("ms", "UTC")).cast(moment),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def partition_of(self, batch: pa.RecordBatch) -> tuple[object, ...]:
+        """The values of the lake's partition: those of the first row, and the bucket.
+
+        Raises `InvalidRequest` if they are not what this writer is for.
+        """
+        first = {key: batch.column(key)[0] for key in self._info.descriptor.partition_keys}
+        for key, text in (self._context.partition or {}).items():
+            t = self._info.schema.column(key).data_type
+            if t.root in _PLAIN_ROOTS and partition_text(t, first[key].as_py()) != text:
+                raise InvalidRequest(
+                    f"a row with {key} = {first[key]} came to the writer of partition '{text}' of {self._info.path}"
+                )
+        self._partition = first
+        values = []
+        for f in self._spec.fields:
+            name = self._table_schema.find_column_name(f.source_id)
+            is_key = name in first and name != BUCKET_COLUMN and str(f.transform) == "identity"
+            values.append(internal_value(first[name].as_py()) if is_key and name else self._context.bucket)
+        return tuple(values)
+
+    def check_partition(self, batch: pa.RecordBatch) -> None:
+        """Raise `InvalidRequest` if a row belongs to another partition than the first one did."""
+        for key, value in self._partition.items():
+            if not pc.all(pc.equal(batch.column(key), value)).as_py():
+                raise InvalidRequest(f"rows of several partitions came to one writer of {self._info.path}: see '{key}'")
+
+
+def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
+    if column.type == target.type:
+        return column
+    try:
+        return column.cast(target.type)
+    except pa.ArrowException as e:
+        raise InvalidRequest(
+            f"column '{target.name}' is {column.type}, which does not fit the lake's {target.type}: {e}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        ) from e

@@ -1,0 +1,66 @@
+"""Iceberg passes the lake contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from pyiceberg.table import Table
+
+from forebay.lake.registry import create_lake_storage
+from forebay.lake.storage import LakeStorage
+from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.iceberg_tables import load_table, opened
+from forebay.testing.lake_contract import LakeContract
+from forebay.testing.lake_rounds import PATH
+
+
+def lake_table(storage: LakeStorage) -> Table:
+    """The Iceberg table of the contract, opened by pyiceberg."""
+    assert isinstance(storage, IcebergLakeStorage)
+    with opened(storage.options) as catalog:
+        return load_table(catalog, PATH)
+
+
+def compact(storage: LakeStorage) -> int | None:
+    """Compact all that can be compacted."""
+    assert isinstance(storage, IcebergLakeStorage)
+    with storage.upkeep(PATH) as upkeep:
+        return upkeep.compact(files_min=1)
+
+
+def expire(storage: LakeStorage, **limits: int) -> list[int]:
+    """Expire all snapshots that have no name, unless told otherwise."""
+    assert isinstance(storage, IcebergLakeStorage)
+    with storage.upkeep(PATH) as upkeep:
+        return upkeep.expire(**(limits or {"older_than_ms": 1 << 60, "keep": 1}))
+
+
+class TestIcebergLake(LakeContract):
+    """The contract, on an SQL catalog in a warehouse on the local disk."""
+
+    bucket_format = "iceberg"
+    sorts = False
+    bucket_keys_max = 1
+    has_nanoseconds = False
+    option_prefix = "iceberg."
+    reserved_options = ("iceberg.write.delete.mode", "iceberg.write.update.mode", "iceberg.write.merge.mode")
+    many_splits = MappingProxyType({"iceberg.read.split.target-size": "1", "iceberg.read.split.open-file-cost": "1"})
+
+    def open_storage(self, directory: Path) -> LakeStorage:
+        return create_lake_storage("iceberg", {"warehouse": str(directory / "lake")})
+
+    def stored_options(self, storage: LakeStorage) -> Mapping[str, str]:
+        return lake_table(storage).properties
+
+    def data_files(self, storage: LakeStorage) -> set[str]:
+        assert isinstance(storage, IcebergLakeStorage)
+        data = Path(storage.options["warehouse"]) / PATH.database / PATH.table / "data"
+        return {str(p) for p in data.rglob("*.parquet")}
+
+    def disturb(self, storage: LakeStorage) -> bool:
+        return compact(storage) is not None
+
+    def expire_old_snapshots(self, storage: LakeStorage) -> bool:
+        return bool(expire(storage))

@@ -1,0 +1,156 @@
+"""What deletes of all kinds leave of data files: positions, deletion vectors, equality with nulls and of every type."""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+import zlib
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+from pyroaring import BitMap
+
+from forebay.base.errors import NotFound, UnsupportedOperation
+from forebay.codec.key_index import KeyIndex
+from forebay.lakes.iceberg_files import FileWriter, live_rows, read_positions, read_rows, write_positions
+from forebay.lakes.iceberg_keys import Deletes, KeyColumns
+from forebay.lakes.iceberg_layout import DeleteFile
+from forebay.lakes.iceberg_rows import live_batches
+from forebay.lakes.iceberg_types import arrow_schema
+
+IO = PyArrowFileIO({})
+VALUES: list[tuple[IcebergType, Any, Any]] = [
+    (BooleanType(), False, True),
+    (IntegerType(), 0, -5),
+    (LongType(), 0, 1 << 40),
+    (DoubleType(), 0.0, 1.5),
+    (StringType(), "", "a"),
+    (BinaryType(), b"", b"\x00"),
+    (FixedType(3), b"\x00\x00\x00", b"abc"),
+    (DecimalType(38, 10), Decimal(0), Decimal("1.5")),
+    (DateType(), dt.date(1970, 1, 1), dt.date(1969, 12, 31)),
+    (TimeType(), dt.time(0), dt.time(1, 2, 3, 4)),
+    (TimestampType(), dt.datetime(1970, 1, 1), dt.datetime(1900, 1, 1, 0, 0, 0, 1)),
+    (TimestamptzType(), dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
+]
+
+
+def put(path: Path, schema: Schema, rows: list[dict[str, Any]]) -> str:
+    """A Parquet file of an Iceberg schema, one row group for each row."""
+    writer = FileWriter(IO, str(path), schema, {})
+    for row in rows:
+        writer.write(pa.RecordBatch.from_pylist([row], schema=arrow_schema(schema.fields)))
+    return writer.close(()).path
+
+
+@pytest.mark.parametrize(("t", "zero", "other"), VALUES, ids=[str(t) for t, _, _ in VALUES])
+def test_equality_deletes_tell_null_from_every_value(tmp_path: Path, t: IcebergType, zero: Any, other: Any) -> None:
+    schema = Schema(NestedField(1, "n", IntegerType(), True), NestedField(2, "k", t), NestedField(3, "l", StringType()))
+    rows = [
+        {"n": i, "k": k, "l": x} for i, (k, x) in enumerate([(zero, "x"), (None, "x"), (other, None), (other, "x")])
+    ]
+    data = put(tmp_path / "data.parquet", schema, rows)
+    keys = schema.select("k", "l")
+    for gone, left in (
+        ([{"k": None, "l": "x"}], [0, 2, 3]),
+        ([{"k": zero, "l": "x"}], [1, 2, 3]),
+        ([{"k": other, "l": None}, {"k": None, "l": None}], [0, 1, 3]),
+    ):
+        path = put(tmp_path / f"delete{left}.parquet", keys, gone)
+        deletes = Deletes(IO, {data: (DeleteFile(path, "PARQUET", 2, (2, 3)),)}, schema)
+        batches = list(live_batches(IO, data, [schema.find_field("n")], deletes))
+        assert [r["n"] for b in batches for r in b.to_pylist()] == left
+        assert all(b.schema.names == ["n"] for b in batches)
+
+
+def test_equality_deletes_by_a_column_that_was_dropped_are_refused(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "n", IntegerType(), True))
+    data = put(tmp_path / "data.parquet", schema, [{"n": 1}])
+    deletes = Deletes(IO, {data: (DeleteFile("nowhere", "PARQUET", 2, (7,)),)}, schema)
+    with pytest.raises(UnsupportedOperation, match="column 7"):
+        list(live_batches(IO, data, schema.fields, deletes))
+
+
+def test_keys_of_nulls_are_the_same_in_every_batch() -> None:
+    keys = KeyColumns([NestedField(1, "k", IntegerType())])
+    index = KeyIndex()
+    index.add(keys.encode(pa.RecordBatch.from_pydict({"k": pa.array([7, None], pa.int32())})))
+    for batch in ([None], [5, None], [None, 9]):
+        found = index.contains(keys.encode(pa.RecordBatch.from_pydict({"k": pa.array(batch, pa.int32())})))
+        assert found.to_pylist() == [value is None for value in batch]
+
+
+def test_positions_are_kept_for_each_data_file_and_read_for_those_asked_for(tmp_path: Path) -> None:
+    gone = {"file:///b": np.array([5, 1, 5]), "file:///a": np.array([0]), "file:///c": np.empty(0, np.int64)}
+    written = write_positions(IO, str(tmp_path / "d.parquet"), ("x", 1), gone, {})
+    assert (written.records, written.is_delete, written.partition) == (3, True, ("x", 1))
+    found = read_positions(IO, written.path, "PARQUET", frozenset({"file:///b", "file:///z"}))
+    assert {k: v.tolist() for k, v in found.items()} == {"file:///b": [1, 5]}
+    made = written.data_file(0)
+    assert (made.lower_bounds[2147483546], made.upper_bounds[2147483546]) == (b"file:///a", b"file:///b")
+
+
+def test_deletion_vectors_of_others_are_read(tmp_path: Path) -> None:
+    bits = BitMap([0, 3, 70_000]).serialize()
+    blob = struct.pack("<QI", 1, 0) + bits
+    body = struct.pack("<I", 1681511377) + blob
+    framed = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+    footer = (
+        b'{"blobs":[{"type":"deletion-vector-v1","fields":[],"snapshot-id":-1,"sequence-number":-1,"offset":4,'
+        b'"length":%d,"properties":{"referenced-data-file":"file:///a","cardinality":"3"}}]}' % len(framed)
+    )
+    puffin = b"PFA1" + framed + b"PFA1" + footer + struct.pack("<I", len(footer)) + b"\0\0\0\0PFA1"
+    (tmp_path / "dv.puffin").write_bytes(puffin)
+    path = str(tmp_path / "dv.puffin")
+    found = read_positions(IO, path, "PUFFIN", frozenset({"file:///a"}))
+    assert found["file:///a"].tolist() == [0, 3, 70_000]
+    assert read_positions(IO, path, "PUFFIN", frozenset({"file:///b"})) == {}
+
+
+def test_rows_are_left_out_by_position_across_batches(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "n", IntegerType(), True))
+    path = put(tmp_path / "data.parquet", schema, [{"n": i} for i in range(10)])
+    deleted = np.array([0, 3, 4, 9])
+    left = []
+    for start, batch in read_rows(IO, path, schema.fields, batch_rows=2):
+        kept = live_rows(start, batch.num_rows, deleted)
+        left += (batch if kept is None else batch.filter(kept)).column(0).to_pylist()
+    assert left == [1, 2, 5, 6, 7, 8]
+
+
+def test_a_file_that_lacks_all_columns_asked_for_has_rows_of_nulls(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "n", IntegerType(), True))
+    path = put(tmp_path / "data.parquet", schema, [{"n": i} for i in range(5)])
+    batches = list(read_rows(IO, path, [NestedField(9, "later", StringType())], batch_rows=2))
+    assert [start for start, _ in batches] == [0, 2, 4]
+    assert [v for _, b in batches for v in b.column(0).to_pylist()] == [None] * 5
+    assert [b.num_rows for _, b in read_rows(IO, path, [], batch_rows=4)] == [4, 1]
+
+
+def test_files_that_cannot_be_read_are_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"gone\.parquet"):
+        list(read_rows(IO, str(tmp_path / "gone.parquet"), []))
+    with pytest.raises(UnsupportedOperation, match="ORC"):
+        list(read_rows(IO, str(tmp_path / "x.orc"), [], form="ORC"))

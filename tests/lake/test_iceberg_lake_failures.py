@@ -1,0 +1,297 @@
+"""Tiering into Iceberg when storage fails, catalogs do not answer, and several parties commit at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+
+from forebay.base.errors import Conflict, ForebayError, InvalidRequest, StorageFailure, Unavailable
+from forebay.lake.tiering import OFFSETS_PROPERTY
+from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.iceberg_tables import opened
+from forebay.testing.lake_contract_base import people
+from forebay.testing.lake_rounds import PATH, LakeTable, in_order
+from tests.lake import failing_iceberg_io
+from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
+from tests.lake.test_iceberg_lake import compact, expire, lake_table
+
+UPKEEP = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
+EAGER = {"iceberg.history.expire.max-snapshot-age-ms": "0", "iceberg.commit.manifest.min-count-to-merge": "3"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LakeTable:
+    """A table with a key and one bucket, that is compacted, and whose snapshots expire at once."""
+    options = {"warehouse": str(tmp_path / "lake"), "py-io-impl": failing_iceberg_io.NAME}
+    storage = IcebergLakeStorage(options)
+    return Contract().keyed_table(storage, buckets=1, properties=UPKEEP, custom=EAGER)
+
+
+@pytest.fixture(autouse=True)
+def no_failures() -> Iterator[None]:
+    yield
+    failing_iceberg_io.plan()
+
+
+def round_on(table: LakeTable, number: int) -> int:
+    """A round with upkeep; the snapshot's id."""
+    result = table.write(((), 0), [("+U", r) for r in people(number % 5, name=f"r{number} ")])
+    committer = table.committer()
+    committed = committer.commit([result], {OFFSETS_PROPERTY: str(number)})
+    committer.maintain()
+    return committed.snapshot_id
+
+
+def recover(table: LakeTable, number: int) -> None:
+    """What the next driver does: take the round that is there, or do it again."""
+    missing = table.committer().get_missing_lake_snapshot(table.base)
+    if missing is not None:
+        table.base = missing.snapshot_id
+    if missing is None or missing.properties[OFFSETS_PROPERTY] != str(number):
+        table.base = round_on(table, number)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_round_that_fails_at_any_step_is_there_once_or_can_be_done_again(table: LakeTable, after: bool) -> None:
+    model: dict[int, str] = {}
+    for number in range(4):
+        table.base = round_on(table, number)
+        model[number % 5] = f"r{number} {number % 5}"
+    number, step = 4, 1 + after
+    while True:
+        number += 1
+        plan = failing_iceberg_io.plan(step, after)
+        try:
+            table.base = round_on(table, number)
+        except ForebayError:
+            failing_iceberg_io.plan()
+            recover(table, number)
+            table.committer().maintain()
+        failing_iceberg_io.plan()
+        model[number % 5] = f"r{number} {number % 5}"
+        assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
+        if plan.steps < step:
+            break
+        step += 4
+    assert step > 20, "a round has more steps than that"
+    assert len(lake_table(table.storage).metadata.snapshots) <= 6
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_catalog_that_does_not_answer_leaves_it_open_whether_a_round_is_there(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    table.upsert(*people(1))
+    real = SqlCatalog.commit_table
+
+    def unanswered(self: SqlCatalog, *words: Any) -> Any:
+        if done:
+            real(self, *words)
+        raise OSError("the connection was lost")
+
+    result = table.write(((), 0), [("+U", r) for r in people(1, name="new")])
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", unanswered)
+        with pytest.raises(StorageFailure, match="the connection was lost"):
+            table.committer().commit([result], {OFFSETS_PROPERTY: "2"})
+    missing = table.committer().get_missing_lake_snapshot(table.base)
+    if done:
+        assert missing is not None
+        table.base = missing.snapshot_id
+        table.committer().abort([result])
+    else:
+        assert missing is None
+        table.base = table.committer().commit([result], {}).snapshot_id
+    assert table.read() == people(1, name="new")
+
+
+def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: LakeTable) -> None:
+    table.upsert(*people(0))
+    base = table.base
+    results = [table.write(((), 0), [("+U", r) for r in people(0, name=f"w{i} ")]) for i in range(4)]
+    committers = [table.committer(base=base) for _ in results]
+    start, won, lost = threading.Barrier(4), [], []
+
+    def commit(i: int) -> None:
+        start.wait()
+        for _ in range(10):
+            try:
+                won.append((i, committers[i].commit([results[i]], {OFFSETS_PROPERTY: str(i)}).snapshot_id))
+            except Conflict:
+                committers[i].abort([results[i]])
+                lost.append(i)
+            except Unavailable:
+                continue  # SQLite was busy
+            return
+
+    threads = [threading.Thread(target=commit, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert (len(won), len(lost)) == (1, 3)
+    (winner, snapshot_id), *_ = won
+    assert table.read(snapshot_id) == people(0, name=f"w{winner} ")
+
+
+def test_a_commit_is_tried_again_on_the_new_head_when_others_were_faster(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.upsert(*people(1, 2))
+    real, refused = SqlCatalog.commit_table, [0]
+
+    def busy(self: SqlCatalog, *words: Any) -> Any:
+        refused[0] += 1
+        if refused[0] < 3:
+            raise CommitFailedException("somebody was faster")
+        return real(self, *words)
+
+    result = table.write(((), 0), [("+U", r) for r in people(1, name="new")])
+    monkeypatch.setattr(SqlCatalog, "commit_table", busy)
+    table.base = table.committer().commit([result], {}).snapshot_id
+    assert refused == [3]
+    assert table.read() == in_order([*people(2), *people(1, name="new")])
+    metadata = Path(lake_table(table.storage).location().removeprefix("file://")) / "metadata"
+    used = {m.manifest_path for s in lake_table(table.storage).metadata.snapshots for m in s.manifests(lake_io(table))}
+    lists = {s.manifest_list for s in lake_table(table.storage).metadata.snapshots}
+    assert {f"file://{p}" for p in metadata.glob("*.avro")} == used | lists
+
+
+def lake_io(table: LakeTable) -> Any:
+    return lake_table(table.storage).io
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_rows_that_were_compacted_while_a_round_was_written_are_found_again(table: LakeTable, expired: bool) -> None:
+    for i in range(3):
+        table.upsert(*people(3 * i, 3 * i + 1, 3 * i + 2))
+    changes = [("+U", people(0, name="new")[0]), ("-D", people(4)[0]), ("+I", people(99)[0]), ("-D", people(99)[0])]
+    result = table.write(((), 0), changes, chunk=1)
+    assert compact(table.storage) is not None
+    committer = table.committer()
+    if expired:
+        expire(table.storage)
+        # The tag keeps the newest tiering snapshot, and with it the files that the writer has seen.
+    table.base = committer.commit([result], {}).snapshot_id
+    expected = in_order([*people(1, 2, 3, 5, 6, 7, 8), *people(0, name="new")])
+    assert table.read() == expected
+    found = lake_table(table.storage).scan().to_arrow().select(["id", "name"]).to_pylist()
+    assert in_order(found) == expected
+    data = Path(lake_table(table.storage).location().removeprefix("file://")) / "data"
+    assert result.deletes is not None
+    assert Path(result.deletes.path.removeprefix("file://")) not in set(data.rglob("*.parquet"))
+
+
+def test_a_compaction_gives_way_to_a_round_that_was_faster(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        table.upsert(*people(i))
+    real, asked = SqlCatalog.commit_table, [0]
+
+    def overtaken(self: SqlCatalog, *words: Any) -> Any:
+        asked[0] += 1
+        if asked[0] == 1:
+            table.upsert(*people(0, name="new"))
+        return real(self, *words)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
+    assert compact(table.storage) is None
+    assert table.read() == in_order([*people(1, 2), *people(0, name="new")])
+
+
+def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
+    stop = threading.Event()
+    failures: list[Exception] = []
+    compacted: list[int] = []
+
+    def go_on() -> None:
+        while not stop.is_set():
+            try:
+                done = compact(table.storage)
+                if done is not None:
+                    compacted.append(done)
+            except (Conflict, Unavailable):
+                continue
+            except Exception as e:  # noqa: BLE001 - told to the test's own thread
+                if "database is locked" not in str(e):
+                    failures.append(e)
+                    return
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        for i in range(15):
+            table.upsert(*people(i % 5, name=f"r{i} "))
+            assert {"id": i % 5, "name": f"r{i} {i % 5}"} in table.read()
+    finally:
+        stop.set()
+        thread.join()
+    assert failures == []
+    assert table.read() == [{"id": k, "name": f"r{10 + k} {k}"} for k in range(5)]
+    assert compacted
+
+
+def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: LakeTable) -> None:
+    first = table.write(((), 0), [("+U", r) for r in people(3)])
+    assert isinstance(table.storage, IcebergLakeStorage)
+    with opened(table.storage.options) as catalog:
+        catalog.drop_table((PATH.database, PATH.table))
+    Contract().create(table.storage, table.info.descriptor)
+    with pytest.raises(Conflict, match="made anew"):
+        table.committer().commit([first], {})
+    assert lake_table(table.storage).current_snapshot() is None
+
+
+def test_rows_for_a_bucket_that_is_not_there_are_refused(table: LakeTable) -> None:
+    with pytest.raises(InvalidRequest, match="bucket 1 is none"):
+        table.write(((), 1), [("+U", r) for r in people(1)])
+
+
+def test_expiry_removes_files_that_no_snapshot_has_and_keeps_the_newest_round(table: LakeTable) -> None:
+    for i in range(4):
+        table.upsert(*people(1, 2, name=f"r{i} "))
+    compact(table.storage)
+    assert len(expire(table.storage)) == 3
+    lake = lake_table(table.storage)
+    assert {s.snapshot_id for s in lake.metadata.snapshots} == {table.base, lake.metadata.current_snapshot_id}
+    root = Path(lake.location().removeprefix("file://"))
+    needed = set()
+    for snapshot in lake.metadata.snapshots:
+        for manifest in snapshot.manifests(lake.io):
+            needed |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(lake.io)} | {manifest.manifest_path}
+        needed.add(snapshot.manifest_list)
+    there = {f"file://{p}" for p in [*root.rglob("*.parquet"), *root.rglob("*.avro")]}
+    assert there == needed
+    assert table.read() == people(1, 2, name="r3 ")
+
+
+def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: LakeTable) -> None:
+    for i in range(3):
+        table.upsert(*people(1, i + 2, name=f"r{i} "))
+    compact(table.storage)
+    expected = table.read()
+    lost = table.write(((), 0), [("+U", r) for r in people(1, 9)])
+    assert isinstance(table.storage, IcebergLakeStorage)
+    with table.storage.upkeep(PATH) as upkeep:
+        assert upkeep.remove_orphan_files(older_than_ms=0) == []
+        removed = upkeep.remove_orphan_files(older_than_ms=1 << 43)
+    assert {f"file://{path}" for path in removed} == set(lost.paths)
+    assert len(lost.paths) == 2
+    for snapshot in lake_table(table.storage).metadata.snapshots:
+        table.read(snapshot.snapshot_id)
+    assert table.read() == expected
+
+
+def test_manifests_are_merged_so_that_their_number_does_not_grow_with_the_rounds(table: LakeTable) -> None:
+    for i in range(12):
+        table.upsert(*people(i % 3, name=f"r{i} "))
+    lake = lake_table(table.storage)
+    head = lake.current_snapshot()
+    assert head is not None
+    assert len(head.manifests(lake.io)) <= 8
+    assert in_order(lake.scan().to_arrow().select(["id", "name"]).to_pylist()) == table.read()

@@ -1,0 +1,329 @@
+"""What Iceberg tables of streams look like, which options lead to them, and what their files tell."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType
+
+from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.codec.arrow_types import storage_schema
+from forebay.codec.buckets import bucket_ids
+from forebay.codec.keys import bucket_key_encoder
+from forebay.lake.registry import lake_formats
+from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.iceberg_tables import SYSTEM_COLUMNS, catalog_properties, load_table, opened
+from forebay.lakes.iceberg_types import internal_value
+from forebay.metadata import types
+from forebay.metadata.predicate import col
+from forebay.metadata.table import Column
+from forebay.metadata.types import DataType
+from forebay.testing.lake_contract_base import ID_NAME, people
+from forebay.testing.lake_contract_catalog import widened
+from forebay.testing.lake_rounds import PATH, LakeTable
+from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
+from tests.lake.test_iceberg_lake import compact, lake_table
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> IcebergLakeStorage:
+    return IcebergLakeStorage({"warehouse": str(tmp_path / "lake")})
+
+
+def keyed(storage: IcebergLakeStorage, **more: Any) -> LakeTable:
+    return Contract().keyed_table(storage, **{"buckets": 1, **more})
+
+
+# ---- options --------------------------------------------------------------------------------------------------------
+
+
+def test_the_format_is_found_by_its_name() -> None:
+    assert "iceberg" in lake_formats()
+
+
+def test_without_pyiceberg_the_package_to_install_is_named() -> None:
+    program = (
+        "import sys; sys.modules['pyiceberg'] = None\n"
+        "from forebay.lake.registry import create_lake_storage\n"
+        "try: create_lake_storage('iceberg', {'warehouse': 'x'})\n"
+        "except NotImplementedError as e: print(e)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'forebay[iceberg]'" in done.stdout
+
+
+def test_without_a_catalog_a_sqlite_file_in_the_warehouse_is_one(tmp_path: Path) -> None:
+    found = catalog_properties({"warehouse": str(tmp_path)})
+    assert found == {"type": "sql", "warehouse": tmp_path.as_uri(), "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    assert catalog_properties({"warehouse": tmp_path.as_uri()}) == found
+
+
+def test_a_jdbc_catalog_of_java_is_the_sql_catalog_of_python(tmp_path: Path) -> None:
+    found = catalog_properties({"type": "jdbc", "uri": "jdbc:sqlite:/x/c.db", "warehouse": str(tmp_path)})
+    assert (found["type"], found["uri"]) == ("sql", "sqlite:////x/c.db")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "word"),
+    [
+        ({}, InvalidRequest, "warehouse"),
+        ({"warehouse": "s3://bucket/lake"}, InvalidRequest, "uri"),
+        ({"type": "hadoop", "warehouse": "/x"}, UnsupportedOperation, "hadoop"),
+        ({"type": "rest", "catalog-impl": "org.example.Mine"}, UnsupportedOperation, "org.example.Mine"),
+    ],
+)
+def test_options_that_lead_to_no_catalog_are_refused(options: dict[str, str], kind: type[Exception], word: str) -> None:
+    with pytest.raises(kind, match=word):
+        IcebergLakeStorage(options)
+
+
+def test_properties_of_other_catalogs_are_passed_on() -> None:
+    options = {"type": "REST", "uri": "http://127.0.0.1:8181", "warehouse": "w", "token": "t"}
+    assert catalog_properties(options) == {**options, "type": "rest"}
+
+
+# ---- definitions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(SYSTEM_COLUMNS))
+def test_names_of_system_columns_are_refused(storage: IcebergLakeStorage, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        Contract().log_table(storage, {**ID_NAME, name: types.int_()})
+
+
+@pytest.mark.parametrize("t", [types.timestamp(9), types.timestamp_ltz(7)])
+def test_timestamps_with_more_than_six_digits_are_refused(storage: IcebergLakeStorage, t: DataType) -> None:
+    with pytest.raises(UnsupportedOperation, match="six"):
+        Contract().log_table(storage, {"id": types.int_(), "t": t})
+
+
+def test_several_bucket_keys_are_refused(storage: IcebergLakeStorage) -> None:
+    with pytest.raises(InvalidRequest, match="at most one bucket key"):
+        Contract().log_table(storage, bucket_keys=["id", "name"])
+
+
+@pytest.mark.parametrize("t", [types.boolean(), types.double()])
+def test_bucket_keys_of_types_that_iceberg_does_not_hash_are_refused(storage: IcebergLakeStorage, t: DataType) -> None:
+    with pytest.raises(InvalidRequest, match="bucket key"):
+        Contract().log_table(storage, {"id": t}, bucket_keys=["id"])
+
+
+def test_other_versions_of_the_format_are_refused(storage: IcebergLakeStorage) -> None:
+    with pytest.raises(UnsupportedOperation, match="format-version"):
+        Contract().log_table(storage, custom={"iceberg.format-version": "3"})
+    Contract().log_table(storage, custom={"iceberg.format-version": "2"})
+
+
+def test_an_existing_table_with_other_properties_is_refused(storage: IcebergLakeStorage) -> None:
+    Contract().log_table(storage, custom={"owner": "me"})
+    with pytest.raises(Conflict, match=r"fluss\.owner"):
+        Contract().log_table(storage, custom={"owner": "you"})
+
+
+def test_new_columns_go_before_the_system_columns(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    table.altered(widened(table.info.descriptor, Column("extra", types.array(types.int_()), "why")))
+    schema = lake_table(storage).metadata.schema()
+    assert [f.name for f in schema.fields] == ["id", "name", "extra", *SYSTEM_COLUMNS]
+    assert schema.find_field("extra").doc == "why"
+
+
+BUCKETED: list[tuple[DataType, Any, list[Any]]] = [
+    (types.int_(), IntegerType(), [0, 1, -1, 34, 2**31 - 1, -(2**31)]),
+    (types.bigint(), LongType(), [0, 34, -1, 2**63 - 1, -(2**63)]),
+    (types.string(), StringType(), ["", "iceberg", "snow ☃", "😀"]),
+    (types.date(), DateType(), [dt.date(2017, 11, 16), dt.date(1969, 12, 31), dt.date(1, 1, 1)]),
+    (types.timestamp(6), TimestampType(), [dt.datetime(2017, 11, 16, 22, 31, 8, 1), dt.datetime(1900, 1, 1)]),
+    (types.timestamp(3), TimestampType(), [dt.datetime(2017, 11, 16, 22, 31, 8, 1000)]),
+    (types.decimal(9, 2), DecimalType(9, 2), [Decimal("14.20"), Decimal("0.00"), Decimal("-1.28"), Decimal("1.27")]),
+    (types.decimal(38, 4), DecimalType(38, 4), [Decimal("-99999999999999999999.0001"), Decimal("2.5500")]),
+]
+
+
+@pytest.mark.parametrize(("t", "iceberg", "values"), BUCKETED, ids=[str(t) for t, _, _ in BUCKETED])
+def test_the_bucket_of_the_stream_is_the_one_that_iceberg_computes(
+    t: DataType, iceberg: Any, values: list[Any]
+) -> None:
+    descriptor = Contract().descriptor({"k": t}, bucket_keys=["k"], buckets=7)
+    encoder = bucket_key_encoder(descriptor)
+    assert encoder is not None
+    rows = pa.RecordBatch.from_pylist([{"k": v} for v in values], schema=storage_schema(descriptor.schema.columns))
+    transform: Any = BucketTransform(7).transform(iceberg)
+    found = bucket_ids(encoder.encode(rows), 7, "iceberg").tolist()
+    assert found == [transform(internal_value(v)) for v in values]
+
+
+# ---- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_system_columns_say_where_a_row_is_in_the_stream(storage: IcebergLakeStorage) -> None:
+    table = Contract().log_table(storage)
+    table.round({((), 1): [("+A", r) for r in people(1, 2)]})
+    rows = lake_table(storage).scan(selected_fields=tuple(SYSTEM_COLUMNS)).to_arrow().to_pylist()
+    when = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
+    assert [(r["__bucket"], r["__offset"], r["__timestamp"].astimezone(dt.UTC)) for r in rows] == [
+        (1, 0, when),
+        (1, 1, when),
+    ]
+
+
+def test_files_lie_below_their_partition_and_bucket(storage: IcebergLakeStorage) -> None:
+    columns = {"id": types.int_(), "day": types.string()}
+    table = Contract().log_table(storage, columns, partition_keys=["day"])
+    table.round({(("a",), 1): [("+A", {"id": 1, "day": "a"})]})
+    [task] = lake_table(storage).scan().plan_files()
+    assert "/data/day=a/__bucket=1/" in task.file.file_path
+    assert (list(task.file.partition._data), task.file.sort_order_id) == (["a", 1], 1)
+    assert task.file.lower_bounds[1] == (1).to_bytes(4, "little")
+    assert task.file.null_value_counts[1] == 0
+
+
+def test_a_row_of_another_partition_is_refused(storage: IcebergLakeStorage) -> None:
+    columns = {"id": types.int_(), "day": types.string()}
+    table = Contract().log_table(storage, columns, partition_keys=["day"])
+    for rows in (["b"], ["a", "b"]):
+        with pytest.raises(InvalidRequest, match="day"):
+            table.write((("a",), 0), [("+A", {"id": 1, "day": day}) for day in rows])
+
+
+def test_a_key_that_changes_often_in_a_round_is_written_once(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    table.round({((), 0): [("+U", r) for i in range(50) for r in people(1, 2, name=f"r{i} ")]})
+    [file] = [t.file for t in lake_table(storage).scan().plan_files()]
+    assert file.record_count == 2
+    assert table.read() == people(1, 2, name="r49 ")
+
+
+def test_rows_of_large_rounds_are_in_files_of_the_target_size(storage: IcebergLakeStorage, monkeypatch: Any) -> None:
+    monkeypatch.setattr("forebay.lakes.iceberg_writer.BUFFER_ROWS", 10)
+    table = keyed(storage, custom={"iceberg.write.target-file-size-bytes": "1"})
+    changes: list[Any] = [("+U", r) for r in people(*range(40))]
+    changes += [("+U", people(3, name="new")[0]), ("-D", people(15)[0]), ("+U", people(3, name="newest")[0])]
+    table.round({((), 0): changes}, chunk=10)
+    lake = lake_table(storage)
+    assert lake.inspect.data_files().num_rows == 5
+    assert lake.inspect.delete_files().num_rows == 1
+    kept = [i for i in range(40) if i not in (3, 15)]
+    assert table.read() == sorted([*people(*kept), *people(3, name="newest")], key=repr)
+    table.upsert(*people(*range(40), name="all"))
+    assert table.read() == sorted(people(*range(40), name="all"), key=repr)
+
+
+def test_files_whose_keys_lie_elsewhere_are_not_read_for_a_round(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    table.upsert(*people(*range(100, 110)))
+    table.upsert(*people(*range(10)))
+    [high] = [t for t in lake_table(storage).scan().plan_files() if t.file.lower_bounds[1][0] == 100]
+    path = Path(high.file.file_path.removeprefix("file://"))
+    moved = path.rename(path.with_suffix(".away"))
+    table.upsert(*people(3, 4, name="new"))
+    with pytest.raises(NotFound, match="does not exist"):
+        table.upsert(*people(105))
+    moved.rename(path)
+    assert len(table.read()) == 20
+
+
+# ---- what is read ---------------------------------------------------------------------------------------------------
+
+
+def test_filters_on_the_bucket_key_read_one_bucket(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage, buckets=8)
+    table.upsert(*people(*range(40)))
+    source = table.source().with_filters([col("id") == 7]).source
+    assert [s.bucket() for s in table.splits(None, source)] == [table.place_of(people(7)[0])[1]]
+    assert table.read(source=source) == people(7)
+
+
+def test_filters_skip_files_by_their_statistics(storage: IcebergLakeStorage) -> None:
+    table = Contract().log_table(storage, custom={"iceberg.read.split.target-size": "1"})
+    for first in (0, 10, 20):
+        table.append(*people(*range(first, first + 10)))
+    source = table.source().with_filters([col("id") > 25]).source
+    assert (len(table.splits()), len(table.splits(None, source))) == (3, 1)
+    assert table.read(source=source) == people(26, 27, 28, 29)
+
+
+def test_a_damaged_file_is_told_as_such(storage: IcebergLakeStorage) -> None:
+    table = Contract().log_table(storage)
+    table.append(*people(1))
+    [task] = lake_table(storage).scan().plan_files()
+    Path(task.file.file_path.removeprefix("file://")).write_bytes(b"PAR1 nonsense PAR1")
+    with pytest.raises(CorruptData, match="damaged"):
+        table.read()
+
+
+def test_columns_that_others_renamed_and_widened_are_read_by_their_ids(storage: IcebergLakeStorage) -> None:
+    columns = {"id": types.int_(), "at": types.row(types.field("x", types.int_()), types.field("y", types.string()))}
+    table = Contract().log_table(storage, columns)
+    table.append({"id": 1, "at": {"x": 2, "y": "z"}}, {"id": 2, "at": None})
+    with opened(storage.options) as catalog, load_table(catalog, PATH).update_schema() as update:
+        update.update_column("id", LongType())
+        update.rename_column("id", "number")
+        update.delete_column(("at", "x"))
+        update.add_column(("at", "w"), StringType())
+    source = table.source()
+    [split] = table.splits(None, source)
+    rows = [r for b in source.create_record_reader(split).read() for r in b.to_pylist()]
+    assert [(r["number"], r["at"]) for r in rows] == [(1, {"y": "z", "w": None}), (2, None)]
+    assert source.schema.field("number").type == pa.int64()
+
+
+# ---- upkeep ---------------------------------------------------------------------------------------------------------
+
+
+def with_upkeep(table: LakeTable, compacts: str) -> LakeTable:
+    """The table, with the option that asks for compaction or does not."""
+    options = {**table.info.descriptor.properties, "table.datalake.auto-compaction": compacts}
+    return replace(table, info=replace(table.info, descriptor=replace(table.info.descriptor, properties=options)))
+
+
+def upsert_and_maintain(table: LakeTable, *numbers: int) -> None:
+    committer = table.committer()
+    table.base = committer.commit([table.write(((), 0), [("+U", r) for r in people(*numbers)])], {}).snapshot_id
+    committer.maintain()
+
+
+def test_buckets_are_compacted_only_where_the_table_asks_for_it(storage: IcebergLakeStorage) -> None:
+    table = with_upkeep(keyed(storage), "false")
+    for i in range(6):
+        upsert_and_maintain(table, i % 2)
+    operations = [s.summary.operation.value for s in lake_table(storage).metadata.snapshots if s.summary]
+    assert "replace" not in operations
+    table = with_upkeep(table, "true")
+    upsert_and_maintain(table, 9)
+    lake = lake_table(storage)
+    assert (lake.inspect.data_files().num_rows, lake.inspect.delete_files().num_rows) == (1, 0)
+    assert table.read() == people(0, 1, 9)
+    table.upsert(*people(1, name="new"))
+    assert table.read() == sorted([*people(0, 9), *people(1, name="new")], key=repr)
+
+
+def test_a_bucket_of_which_all_rows_are_gone_is_compacted_to_nothing(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    table.upsert(*people(1, 2))
+    table.delete(*people(1, 2))
+    compact(storage)
+    lake = lake_table(storage)
+    assert (lake.inspect.data_files().num_rows, lake.inspect.delete_files().num_rows) == (0, 0)
+    table.upsert(*people(1))
+    assert table.read() == people(1)
+
+
+def test_old_snapshots_expire_by_age_and_number(storage: IcebergLakeStorage) -> None:
+    table = Contract().log_table(storage, custom={"iceberg.history.expire.min-snapshots-to-keep": "3"})
+    for i in range(5):
+        table.append(*people(i))
+    with storage.upkeep(PATH) as upkeep:
+        assert upkeep.expire() == []
+        assert len(upkeep.expire(older_than_ms=1 << 60)) == 2
+    assert len(lake_table(storage).metadata.snapshots) == 3
+    assert table.read() == people(0, 1, 2, 3, 4)
