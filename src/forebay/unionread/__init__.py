@@ -1,1 +1,22 @@
-"""Lake snapshot and log tail as one: a table at one instant, as Arrow batches."""
+"""A table whose history is in a lake and whose newest rows are in the stream, read as one.
+
+    plan = plan_union(table, columns=["id"], filter=col("amount") > 5)      # where planning happens
+    print(plan.explain())
+    for split in plan.splits:                                               # each may go to another process
+        for batch in plan.reader.read(split): ...
+
+    splits.py     what one task reads; values that travel
+    planning.py   lake snapshot, its log offsets, and the ends of the logs -> splits
+    lake_side.py  the lake's half: columns, filters, and its batches in the stream's types
+    tail.py       a piece of changelog, folded to the newest change of each key
+    merging.py    lake rows overridden by a tail
+    reading.py    a split -> record batches
+    scan.py       all of it as `table.union_scan()`
+    explain.py    a plan in words
+
+Rules (design D10). The readable lake snapshot says how far it holds each bucket's log; from there on the log is read
+up to a stop offset that is fixed at planning. Filters never touch the changelog of a primary-key table: a row that a
+filter drops there could be the one that overrides an older row of the lake. What the lake skips never moves where the
+log begins. The end of a range is a position, so empty log batches are no obstacle. How batches are cut does not
+matter, and the lake's half is never held in memory.
+"""

@@ -1,0 +1,147 @@
+"""A plan of a union read in words: what is read of the lake, what of the logs, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate
+from forebay.metadata.table import TableBucket
+from forebay.unionread.lake_side import conjuncts
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
+
+if TYPE_CHECKING:
+    from forebay.unionread.planning import UnionPlan
+
+_LINES_MAX = 12
+"""Splits of one kind that are listed; of more, only how many there are."""
+
+_SIGNS = {
+    LeafFunction.EQUAL: "=",
+    LeafFunction.NOT_EQUAL: "!=",
+    LeafFunction.LESS_THAN: "<",
+    LeafFunction.LESS_OR_EQUAL: "<=",
+    LeafFunction.GREATER_THAN: ">",
+    LeafFunction.GREATER_OR_EQUAL: ">=",
+}
+
+
+def explain(plan: UnionPlan) -> str:
+    """Several lines, for people."""
+    return "\n".join([*_head(plan), *_filters(plan), *_partitions(plan), *_splits(plan)])
+
+
+def predicate_text(predicate: Predicate) -> str:
+    """A filter as one would write it in SQL, nearly."""
+    if isinstance(predicate, Compound):
+        return "(" + f" {predicate.function.name} ".join(map(predicate_text, predicate.children)) + ")"
+    if not isinstance(predicate, Leaf):
+        return repr(predicate)
+    sign = _SIGNS.get(predicate.function, predicate.function.name.replace("_", " "))
+    return " ".join([predicate.column, sign, ", ".join(map(repr, predicate.literals))]).rstrip()
+
+
+def _head(plan: UnionPlan) -> Iterator[str]:
+    info, facts = plan.reader.info, plan.facts
+    kind = f"primary key ({', '.join(info.schema.primary_key)})" if info.has_primary_key else "log table"
+    buckets = f"{info.bucket_count} buckets{' in each partition' if info.is_partitioned else ''}"
+    yield f"union read of {info.path}, {kind}, {buckets}"
+    yield f"columns: {', '.join(plan.reader.schema.names) or 'none, rows are counted'}"
+    if plan.reader.limit is not None:
+        yield f"limit: {plan.reader.limit} rows; splits are read one after the other until it is reached"
+    if facts.snapshot_id is not None:
+        yield f"lake: {facts.lake_format}, snapshot {facts.snapshot_id}, the newest that a union read may start from"
+    elif info.lake_enabled:
+        yield "lake: no readable snapshot yet, so only the stream is read"
+    else:
+        yield "lake: the table is not tiered, so only the stream is read"
+
+
+def _filters(plan: UnionPlan) -> Iterator[str]:
+    parts = conjuncts(plan.reader.predicate)
+    if not parts:
+        return
+    yield f"filter: {' AND '.join(map(predicate_text, parts))}"
+    if plan.reader.lake is not None:
+        for part in parts:
+            taken = part in plan.reader.lake.accepted
+            yield f"  the lake {'skips rows by' if taken else 'cannot use'}: {predicate_text(part)}"
+    if plan.reader.info.has_primary_key and any(isinstance(s, LakeSnapshotAndLogSplit) for s in plan.splits):
+        yield "  log ranges are read whole: a change that does not match may override a lake row that does"
+
+
+def _partitions(plan: UnionPlan) -> Iterator[str]:
+    facts = plan.facts
+    if facts.pruned_partitions:
+        yield f"partitions of the stream that are left out: {_some(facts.pruned_partitions)}"
+    if facts.lake_only_partitions:
+        yield f"partitions that only the lake has: {_some(facts.lake_only_partitions)}"
+
+
+def _splits(plan: UnionPlan) -> Iterator[str]:
+    splits, names = plan.splits, plan.facts.partition_names
+    lake = Counter(_place(s.lake.partition(), s.lake.bucket()) for s in splits if isinstance(s, LakeSnapshotSplit))
+    yield from _section(
+        "lake alone, as nothing in the log changes it", [f"{p}: {n} lake splits" for p, n in lake.items()]
+    )
+    yield from _section(
+        "lake overridden by the changelog behind it",
+        [
+            f"{_of(s.bucket, names)}: {len(s.lake)} lake splits, then {_range(s.start, s.stop)}, because the snapshot "
+            f"holds the log up to {s.start}"
+            if s.bucket in plan.facts.lake_offsets
+            else f"{_of(s.bucket, names)}: {len(s.lake)} lake splits, then {_range(s.start, s.stop)}"
+            for s in splits
+            if isinstance(s, LakeSnapshotAndLogSplit)
+        ],
+    )
+    yield from _section(
+        "log alone",
+        [
+            f"{_of(s.bucket, names)}: {_range(s.start, s.stop)}, "
+            + (
+                "behind what the lake holds"
+                if s.bucket in plan.facts.lake_offsets
+                else "from its beginning: the lake has nothing of it"
+            )
+            for s in splits
+            if isinstance(s, LogSplit)
+        ],
+    )
+    yield from _section(
+        "current rows from the servers, as the lake has nothing of these buckets",
+        [_of(s.bucket, names) for s in splits if isinstance(s, KvSnapshotSplit)],
+    )
+    if not splits:
+        yield "nothing is read"
+
+
+def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if not lines:
+        return
+    yield f"{title}:"
+    for line in lines[:_LINES_MAX]:
+        yield f"  {line}"
+    if len(lines) > _LINES_MAX:
+        yield f"  and {len(lines) - _LINES_MAX} more"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_LINES_MAX])
+    return shown if len(names) <= _LINES_MAX else f"{shown} and {len(names) - _LINES_MAX} more"
+
+
+def _range(start: int, stop: int) -> str:
+    return f"log {start} to {stop} ({stop - start} records)"
+
+
+def _place(partition: Sequence[str], bucket: int) -> str:
+    where = "files of all buckets" if bucket < 0 else f"bucket {bucket}"
+    return f"partition {'$'.join(partition)}, {where}" if partition else where
+
+
+def _of(bucket: TableBucket, names: Mapping[int, str]) -> str:
+    if bucket.partition_id is None:
+        return f"bucket {bucket.bucket}"
+    return f"partition {names.get(bucket.partition_id, bucket.partition_id)}, bucket {bucket.bucket}"

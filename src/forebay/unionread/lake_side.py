@@ -1,0 +1,105 @@
+"""The lake's half of a union read: its columns, the filters it takes, and its batches in the stream's types.
+
+Columns are matched by name. One that the lake table does not have yet (it was added to the stream since) is null;
+those that only the lake has (its system columns, or newer ones) are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from forebay.base.errors import InternalError
+from forebay.client.views import rows_without_columns
+from forebay.codec.arrow_types import storage_schema
+from forebay.codec.cast_exact import conform_array
+from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
+from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
+from forebay.metadata.table import Column
+
+
+@dataclass(frozen=True)
+class LakeSide:
+    """A scan of the lake table for some columns of the stream table. Picklable.
+
+    `columns` are what batches have, in order; `accepted` are the filters by which the lake skips rows. `is_exact`:
+    rows that come match the whole filter.
+    """
+
+    source: LakeSource
+    columns: tuple[Column, ...]
+    accepted: tuple[Predicate, ...] = ()
+    is_exact: bool = True
+
+    @classmethod
+    def of(cls, source: LakeSource, columns: Sequence[Column], predicate: Predicate | None) -> LakeSide:
+        """A scan of `columns` (none: rows are only counted) that skips what `predicate` rules out, as far as it can."""
+        known = {name: index for index, name in enumerate(source.schema.names)}
+        projected = source.with_project([[known[c.name]] for c in columns if c.name in known])
+        parts = conjuncts(predicate)
+        offered = [part for part in parts if part.columns() <= known.keys()]
+        if not offered:
+            return cls(projected, tuple(columns), (), not parts)
+        result = projected.with_filters(offered)
+        exact = len(offered) == len(parts) and not result.remaining
+        return cls(result.source, tuple(columns), result.accepted, exact)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches: the stream table's types as they are stored."""
+        return storage_schema(self.columns)
+
+    def plan(self, snapshot_id: int) -> list[LakeSplit]:
+        """The splits of a snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+        return self.source.create_planner(snapshot_id).plan()
+
+    def read(self, split: LakeSplit, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, in any order; about `limit` of them are enough."""
+        source = self.source if limit is None or not self.is_exact else self.source.with_limit(limit)
+        with source.create_record_reader(split) as reader:
+            for batch in reader.read():
+                yield self.stored(batch)
+
+    def sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
+        """A reader of all rows of a bucket in the order of the key, in the lake's types; None if the lake has none."""
+        return self.source.create_sorted_reader(splits)
+
+    def stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the lake with the columns and types of `schema`."""
+        schema = self.schema
+        if not schema.names:
+            return rows_without_columns(batch.num_rows)
+        if batch.schema.equals(schema):
+            return batch
+        arrays = []
+        for field in schema:
+            place = batch.schema.get_field_index(field.name)
+            if place < 0:
+                arrays.append(pa.nulls(batch.num_rows, field.type))
+            else:
+                arrays.append(conform_array(batch.column(place), field.type, field.name, truncate=False))
+        if any(len(array) != batch.num_rows for array in arrays):
+            raise InternalError("a batch of the lake has columns of different lengths")
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
+    """The parts of a filter that hold together, none of which is a conjunction itself."""
+    if predicate is None:
+        return ()
+    found: list[Predicate] = []
+    pending = [predicate]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Compound) and part.function is CompoundFunction.AND:
+            pending.extend(reversed(part.children))
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def on_columns(predicate: Predicate | None, names: Sequence[str]) -> Predicate | None:
+    """What `predicate` says about the columns `names` alone; None where it says nothing."""
+    return all_of(part for part in conjuncts(predicate) if part.columns() <= set(names))

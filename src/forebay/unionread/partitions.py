@@ -1,0 +1,123 @@
+"""Which partitions a union read covers, on either side. Partitions of the two are matched by their values.
+
+A partition that the stream has dropped may live on in the lake, and one that is new in the stream is not in the lake
+yet. A filter on partition columns alone rules out whole partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.client.planning import PartitionSelector, partition_texts
+from forebay.codec.arrow_types import storage_schema
+from forebay.codec.filters import bind, mask
+from forebay.metadata.partitions import partition_name, partition_text, partition_value
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import PartitionInfo, TableInfo
+from forebay.metadata.types import TypeRoot
+from forebay.unionread.lake_side import on_columns
+
+Values = tuple[str, ...]
+"""A partition's values in the order of the partition keys, as the texts of its name; () in other tables."""
+
+_ONE_TEXT_ROOTS = frozenset(
+    {TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.BOOLEAN, TypeRoot.DATE}
+)
+"""Types whose values each have one right text, though a partition may have been made by another (007, TRUE)."""
+
+
+class PartitionFilter:
+    """Decides which partitions a read covers: those chosen by the user, less those that the filter rules out."""
+
+    def __init__(
+        self,
+        info: TableInfo,
+        selectors: Sequence[PartitionSelector] | PartitionSelector | None,
+        predicate: Predicate | None,
+    ) -> None:
+        keys = info.descriptor.partition_keys
+        if selectors is not None and not keys:
+            raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
+        self._columns = [info.schema.column(key) for key in keys]
+        self._chosen = None if selectors is None else [_chosen(info, s) for s in _listed(selectors)]
+        self.predicate = on_columns(predicate, keys) if keys else None
+        """The part of the filter that is about partitions alone."""
+        self._bound = None if self.predicate is None else bind(self.predicate, self._columns)
+
+    def covers(self, values: Values) -> bool:
+        """Whether rows of the partition may be wanted."""
+        if not values:
+            return True
+        return self._is_chosen(values) and self._may_match(values)
+
+    def _is_chosen(self, values: Values) -> bool:
+        if self._chosen is None:
+            return True
+        named = {column.name: value for column, value in zip(self._columns, values, strict=True)}
+        name = partition_name(values)
+        return any(
+            name == choice if isinstance(choice, str) else all(named[key] == text for key, text in choice.items())
+            for choice in self._chosen
+        )
+
+    def _may_match(self, values: Values) -> bool:
+        """False only where no row of the partition can match."""
+        if self._bound is None:
+            return True
+        try:
+            typed = {c.name: partition_value(c.data_type, text) for c, text in zip(self._columns, values, strict=True)}
+            if any(partition_text(c.data_type, typed[c.name]) != text for c, text in zip(self._columns, values)):
+                return True  # the text says more than the value that we read from it
+            row = pa.RecordBatch.from_pylist([typed], schema=storage_schema(self._columns))
+        except (ForebayError, pa.ArrowException, TypeError, ValueError):
+            return True
+        return bool(mask(self._bound, row)[0].as_py())
+
+
+def _listed(selectors: Sequence[PartitionSelector] | PartitionSelector) -> Sequence[PartitionSelector]:
+    return [selectors] if isinstance(selectors, str | Mapping) else selectors
+
+
+def _chosen(info: TableInfo, selector: PartitionSelector) -> str | dict[str, str]:
+    if isinstance(selector, str):
+        return selector
+    unknown = [key for key in selector if key not in info.descriptor.partition_keys]
+    if unknown:
+        raise InvalidRequest(
+            f"table {info.path} is partitioned by {list(info.descriptor.partition_keys)}, not by {unknown}",
+            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+        )
+    return partition_texts(info, selector)
+
+
+class PartitionMatch:
+    """The stream's partitions, found by the values that a lake gives."""
+
+    def __init__(self, info: TableInfo, partitions: Iterable[PartitionInfo]) -> None:
+        self._columns = [info.schema.column(key) for key in info.descriptor.partition_keys]
+        self._ids = {tuple(value for _, value in p.spec): p.partition_id for p in partitions}
+        alike: dict[Values, list[int]] = {}
+        for values, partition_id in self._ids.items():
+            alike.setdefault(self._plain(values), []).append(partition_id)
+        self._alike = {values: ids[0] for values, ids in alike.items() if len(ids) == 1}
+
+    def find(self, values: Values) -> int | None:
+        """The id of the stream's partition; None where it has none with these values."""
+        found = self._ids.get(values)
+        return self._alike.get(self._plain(values)) if found is None else found
+
+    def _plain(self, values: Values) -> Values:
+        return tuple(_plain_text(column.data_type, text) for column, text in zip(self._columns, values, strict=True))
+
+
+def _plain_text(data_type: Any, text: str) -> str:
+    if data_type.root not in _ONE_TEXT_ROOTS:
+        return text
+    try:
+        return partition_text(data_type, partition_value(data_type, text))
+    except (ForebayError, TypeError, ValueError):
+        return text

@@ -1,0 +1,309 @@
+"""Plans a union read: the readable lake snapshot, how far it holds each log, and where each log ends now.
+
+The lake snapshot is asked for first and the ends of the logs afterwards, so no record lies between the two. What the
+lake's planner leaves out because of a filter moves nothing: where a log begins is told by the snapshot's offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
+from forebay.client.results import LakeSnapshot
+from forebay.client.views import RowView
+from forebay.lake.registry import create_lake_storage
+from forebay.lake.source import LakeSplit
+from forebay.lake.storage import LakeStorage
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import lake_options
+from forebay.unionread.lake_side import LakeSide
+from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
+from forebay.unionread.reading import UnionReader, merge_columns
+from forebay.unionread.splits import (
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    UnionSplit,
+)
+
+if TYPE_CHECKING:
+    from forebay.client.table import Table
+
+_PLANNINGS = 3
+"""How often a plan is begun anew when a snapshot expires, or a partition goes, while it is made."""
+
+_PASSING = (
+    ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+    ErrorCode.PARTITION_NOT_EXISTS,
+    ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+)
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a plan was made of, for people (`forebay.unionread.explain`)."""
+
+    lake_format: str | None = None
+    snapshot_id: int | None = None
+    lake_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
+    partition_names: Mapping[int, str] = field(default_factory=dict)
+    lake_only_partitions: tuple[str, ...] = ()
+    pruned_partitions: tuple[str, ...] = ()
+    partition_filter: Predicate | None = None
+
+
+@dataclass(frozen=True)
+class UnionPlan:
+    """What is to be read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
+
+    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty.
+    """
+
+    reader: UnionReader
+    splits: tuple[UnionSplit, ...]
+    log_offsets: Mapping[TableBucket, int]
+    facts: PlanFacts
+
+    def explain(self) -> str:
+        """Which lake splits and which log ranges are read, and why."""
+        from forebay.unionread.explain import explain
+
+        return explain(self)
+
+
+def plan_union(
+    table: Table,
+    columns: Sequence[str] | None = None,
+    filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+    limit: int | None = None,
+    stop: Mapping[TableBucket, int] | None = None,
+    *,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    storage: LakeStorage | None = None,
+    lake_only: bool = False,
+    ordered: bool = False,
+) -> UnionPlan:
+    """The plan of reading a table up to now, or up to the offsets `stop` (those of other buckets are asked for).
+
+    Where the lake holds more of a bucket's log than `stop`, the bucket is read as the lake has it. `storage` is the
+    lake (by default the one that the table's options name); `lake_only` reads nothing but the lake, as of its newest
+    readable snapshot. Raises `NotFound` and `InvalidRequest` as `Table.scan` does, and `Conflict` for a handle of a
+    table that was made anew.
+    """
+    for attempt in range(_PLANNINGS):
+        planning = _Planning(table, columns, filter, limit, stop, partitions, ordered)
+        try:
+            return planning.plan(storage, lake_only)
+        except ForebayError as e:
+            if e.code not in _PASSING or attempt == _PLANNINGS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def readable_snapshot(table: Table) -> LakeSnapshot | None:
+    """The newest snapshot from which a union read may start; None without one. Raises `Conflict` as `plan_union`."""
+    if not table.info.lake_enabled:
+        return None
+    try:
+        found = table.connection.admin.lake_snapshot(table.path, readable=True)
+    except NotFound as e:
+        if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+            raise
+        return None
+    if found.table_id != table.info.table_id:
+        raise Conflict(
+            f"table {table.path} was dropped and made anew since this handle was made: open it again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    return found
+
+
+def lake_of(info: TableInfo) -> LakeStorage:
+    """The lake that a table's options name. Raises `UnsupportedOperation` for a format that is not installed."""
+    if info.descriptor.lake_format is None:
+        raise InvalidRequest(f"table {info.path} is no lake table")
+    return create_lake_storage(info.descriptor.lake_format, lake_options(info))
+
+
+class _Planning:
+    """One attempt at a plan."""
+
+    def __init__(
+        self,
+        table: Table,
+        columns: Sequence[str] | None,
+        predicate: Predicate | None,
+        limit: int | None,
+        stop: Mapping[TableBucket, int] | None,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None,
+        ordered: bool,
+    ) -> None:
+        self._table, self._info = table, table.info
+        self._cluster = table.connection.cluster
+        self._view = RowView(table.info, columns, predicate)
+        self._columns = None if columns is None else tuple(columns)
+        self._limit = limit
+        self._given_stops = {} if stop is None else dict(stop)
+        self._ordered = ordered
+        self._filter = PartitionFilter(table.info, partitions, predicate)
+        self._names: dict[int, str] = {}
+        self._pruned: list[str] = []
+        self._splits: list[UnionSplit] = []
+        self._log_offsets: dict[TableBucket, int] = {}
+
+    def plan(self, storage: LakeStorage | None, lake_only: bool) -> UnionPlan:
+        info = self._info
+        snapshot = readable_snapshot(self._table)
+        if lake_only and snapshot is None:
+            return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
+        buckets, match = self._stream_buckets()
+        side, lake_splits = None, []
+        if snapshot is not None:
+            side = self._lake_side(storage or lake_of(info), counting=lake_only)
+            lake_splits = [s for s in side.plan(snapshot.snapshot_id) if self._filter.covers(s.partition())]
+        offsets = {} if snapshot is None else snapshot.log_offsets
+        lake_only_partitions = sorted(
+            {"$".join(s.partition()) for s in lake_splits if match.find(s.partition()) is None}
+        )
+        if lake_only:
+            self._splits = [LakeSnapshotSplit(split) for split in lake_splits]
+            self._log_offsets = {bucket: offsets[bucket] for bucket in buckets if bucket in offsets}
+        elif info.has_primary_key:
+            self._plan_keyed(buckets, offsets, lake_splits, match)
+        else:
+            self._plan_log(buckets, offsets, lake_splits)
+        facts = PlanFacts(
+            None if snapshot is None else info.descriptor.lake_format,
+            None if snapshot is None else snapshot.snapshot_id,
+            {bucket: offsets[bucket] for bucket in buckets if bucket in offsets},
+            self._names,
+            tuple(lake_only_partitions) if info.is_partitioned else (),
+            tuple(self._pruned),
+            self._filter.predicate,
+        )
+        return UnionPlan(self._reader(side), tuple(self._splits), self._log_offsets, facts)
+
+    def _reader(self, side: LakeSide | None) -> UnionReader:
+        settings, predicate = self._table.connection.settings, self._view.predicate
+        return UnionReader(settings, self._info, self._columns, predicate, self._limit, side, self._ordered)
+
+    def _lake_side(self, storage: LakeStorage, *, counting: bool) -> LakeSide:
+        """The lake's half. Rows that are only counted (`counting`: never merged) need no columns."""
+        info, view = self._info, self._view
+        columns = merge_columns(info, view) if info.has_primary_key else view.read
+        if not view.columns and view.predicate is None and (counting or not info.has_primary_key):
+            columns = ()
+        return LakeSide.of(storage.create_source(info.path), columns, view.predicate)
+
+    # ---- the stream's half ------------------------------------------------------------------------------------------
+
+    def _stream_buckets(self) -> tuple[list[TableBucket], PartitionMatch]:
+        """The buckets that the read covers, and the partitions of the stream."""
+        info = self._info
+        numbers = range(info.bucket_count)
+        if not info.is_partitioned:
+            return [TableBucket(info.table_id, number) for number in numbers], PartitionMatch(info, ())
+        partitions = sorted(list_partitions(self._cluster, info.path), key=lambda p: p.partition_id)
+        self._names = {p.partition_id: p.name for p in partitions}
+        covered = []
+        for partition in partitions:
+            if self._filter.covers(tuple(value for _, value in partition.spec)):
+                covered.append(partition)
+            else:
+                self._pruned.append(partition.name)
+        buckets = [TableBucket(info.table_id, number, p.partition_id) for p in covered for number in numbers]
+        return buckets, PartitionMatch(info, partitions)
+
+    def _stops(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
+        given = {bucket: self._given_stops[bucket] for bucket in buckets if bucket in self._given_stops}
+        rest = [bucket for bucket in buckets if bucket not in given]
+        asked = list_offsets(self._cluster, self._info, rest, LATEST) if rest else {}
+        return {**asked, **given}
+
+    def _earliest(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
+        return list_offsets(self._cluster, self._info, buckets, EARLIEST) if buckets else {}
+
+    # ---- log tables -------------------------------------------------------------------------------------------------
+
+    def _plan_log(
+        self, buckets: Sequence[TableBucket], offsets: Mapping[TableBucket, int], lake_splits: Sequence[LakeSplit]
+    ) -> None:
+        """Lake rows as they are, and behind them each log from where the lake ends."""
+        self._splits += [LakeSnapshotSplit(split) for split in lake_splits]
+        stops = self._stops(buckets)
+        starts = {**self._earliest([b for b in buckets if b not in offsets]), **offsets}
+        for bucket in buckets:
+            start, stop = starts[bucket], stops[bucket]
+            if start < stop:
+                self._splits.append(LogSplit(bucket, start, stop))
+            self._log_offsets[bucket] = max(start, stop)
+
+    # ---- primary-key tables -----------------------------------------------------------------------------------------
+
+    def _plan_keyed(
+        self,
+        buckets: Sequence[TableBucket],
+        offsets: Mapping[TableBucket, int],
+        lake_splits: Sequence[LakeSplit],
+        match: PartitionMatch,
+    ) -> None:
+        in_lake, of_nobody = self._by_bucket(lake_splits, match)
+        self._splits += [LakeSnapshotSplit(split) for split in of_nobody]
+        stops = self._stops(buckets)
+        unknown = [bucket for bucket in buckets if bucket not in offsets]
+        from_log = [b for b in unknown if b in in_lake or b in self._given_stops]
+        starts = {**self._earliest(from_log), **offsets}
+        for bucket in buckets:
+            lake, stop = in_lake.get(bucket, ()), stops[bucket]
+            start = starts.get(bucket)
+            if start is None:
+                self._plan_kv(bucket, stop)
+                continue
+            if bucket not in offsets and start > 0 and start < stop:
+                raise UnsupportedOperation(
+                    f"bucket {bucket} of table {self._info.path} cannot be read: lake snapshot and log do not meet, "
+                    f"because the lake does not say how far it holds the log, which begins at offset {start}"
+                )
+            if start < stop:
+                self._splits.append(LakeSnapshotAndLogSplit(bucket, tuple(lake), start, stop))
+            else:
+                self._splits += [LakeSnapshotSplit(split) for split in lake]
+            self._log_offsets[bucket] = max(start, stop)
+
+    def _plan_kv(self, bucket: TableBucket, stop: int) -> None:
+        """A bucket that the lake does not have: its current rows."""
+        if stop > 0:
+            self._splits.append(KvSnapshotSplit(bucket))
+        else:
+            self._log_offsets[bucket] = 0
+
+    def _by_bucket(
+        self, lake_splits: Sequence[LakeSplit], match: PartitionMatch
+    ) -> tuple[dict[TableBucket, list[LakeSplit]], list[LakeSplit]]:
+        """The lake's splits by the stream's buckets, and those of partitions that the stream does not have."""
+        info = self._info
+        found: dict[TableBucket, list[LakeSplit]] = {}
+        rest: list[LakeSplit] = []
+        ids: dict[Values, int | None] = {}
+        for split in lake_splits:
+            partition_id = None
+            if info.is_partitioned:
+                values = split.partition()
+                if values not in ids:
+                    ids[values] = match.find(values)
+                partition_id = ids[values]
+                if partition_id is None:
+                    rest.append(split)
+                    continue
+            if not 0 <= split.bucket() < info.bucket_count:
+                raise UnsupportedOperation(
+                    f"the lake table of {info.path} has rows in bucket {split.bucket()}, and the stream's buckets are "
+                    f"0 to {info.bucket_count - 1}: rows of both cannot be matched"
+                )
+            found.setdefault(TableBucket(info.table_id, split.bucket(), partition_id), []).append(split)
+        return found, rest

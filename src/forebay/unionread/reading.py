@@ -1,0 +1,141 @@
+"""A split of a union read -> record batches. What a worker runs.
+
+A `UnionReader` is what all splits of a plan have in common; it pickles, and is sent to a worker once. A split that is
+read twice gives the same rows, except a `KvSnapshotSplit`, which is read as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from forebay.base.errors import InternalError
+from forebay.client.connection import shared_connection
+from forebay.client.log_reader import LogReader
+from forebay.client.options import Settings
+from forebay.client.views import RowView
+from forebay.codec.keys import primary_key_encoder
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import Column, TableInfo
+from forebay.unionread.lake_side import LakeSide
+from forebay.unionread.merging import merge_sorted, override
+from forebay.unionread.splits import (
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    SplitCodec,
+    UnionSplit,
+)
+from forebay.unionread.tail import check_read_to_the_end, read_tail
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+
+
+@dataclass(frozen=True)
+class UnionReader:
+    """How the splits of one plan are read.
+
+    `lake` is None where the plan has no lake. At most `limit` rows are wanted of each split. With `ordered`, a bucket
+    whose lake reader is sorted comes in the order of its key.
+    """
+
+    settings: Settings
+    info: TableInfo
+    columns: tuple[str, ...] | None
+    predicate: Predicate | None
+    limit: int | None = None
+    lake: LakeSide | None = None
+    ordered: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches: the columns that were asked for, TIMESTAMP_LTZ with the zone UTC."""
+        return self.view.schema
+
+    @cached_property
+    def view(self) -> RowView:
+        return RowView(self.info, self.columns, self.predicate)
+
+    @property
+    def codec(self) -> SplitCodec:
+        """Writes this plan's splits as bytes, and reads them."""
+        return SplitCodec(None if self.lake is None else self.lake.source)
+
+    def read(self, split: UnionSplit, connection: Connection | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a split that match the filter. Without a connection, this process's own is used.
+
+        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where the lake's snapshot has expired, and `InvalidRequest`
+        (LOG_OFFSET_OUT_OF_RANGE) where the log has lost a range: plan again.
+        """
+        match split:
+            case LakeSnapshotSplit():
+                return self._lake_rows(split)
+            case LogSplit():
+                return self._log_rows(split, connection or self._shared())
+            case KvSnapshotSplit():
+                return self._current_rows(split, connection or self._shared())
+            case LakeSnapshotAndLogSplit():
+                return self._merged_rows(split, connection or self._shared())
+
+    def _shared(self) -> Connection:
+        return shared_connection(self.settings)
+
+    def _lake_rows(self, split: LakeSnapshotSplit) -> Iterator[pa.RecordBatch]:
+        lake = self._lake_side()
+        for batch in lake.read(split.lake, self.limit):
+            shown = self.view.show(batch.select(self._read_names)) if lake.columns else batch
+            if shown.num_rows:
+                yield shown
+
+    def _log_rows(self, split: LogSplit, connection: Connection) -> Iterator[pa.RecordBatch]:
+        starts, stops = {split.bucket: split.start}, {split.bucket: split.stop}
+        with LogReader(connection, self.info, starts, stops, self.view, ()) as reader:
+            yield from reader
+            check_read_to_the_end(self.info, reader, stops)
+
+    def _current_rows(self, split: KvSnapshotSplit, connection: Connection) -> Iterator[pa.RecordBatch]:
+        scan = connection.table(self.info).scan(
+            columns=self.columns, filter=self.predicate, limit=self.limit, buckets=[split.bucket]
+        )
+        with scan:
+            yield from scan
+
+    def _merged_rows(self, split: LakeSnapshotAndLogSplit, connection: Connection) -> Iterator[pa.RecordBatch]:
+        columns = merge_columns(self.info, self.view)
+        tail = read_tail(connection, self.info, split.bucket, split.start, split.stop, columns)
+        encoder = primary_key_encoder(self.info.descriptor)
+        reader = self._lake_side().sorted_reader(split.lake) if self.ordered and split.lake else None
+        if reader is not None:
+            with reader:
+                yield from self._shown(merge_sorted(reader, self._lake_side().stored, tail, encoder))
+            return
+        lake = (batch for lake_split in split.lake for batch in self._lake_side().read(lake_split))
+        yield from self._shown(override(lake, tail, encoder))
+
+    def _shown(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows with the columns of `merge_columns` as users see them, those that match."""
+        for batch in batches:
+            shown = self.view.show(batch.select(self._read_names))
+            if shown.num_rows:
+                yield shown
+
+    @cached_property
+    def _read_names(self) -> list[str]:
+        return [column.name for column in self.view.read]
+
+    def _lake_side(self) -> LakeSide:
+        if self.lake is None:
+            raise InternalError(f"a split of table {self.info.path} has lake rows, and its plan has no lake")
+        return self.lake
+
+
+def merge_columns(info: TableInfo, view: RowView) -> tuple[Column, ...]:
+    """What has to be read of a bucket to merge it: the columns of the view and the key, in the table's order."""
+    names = {column.name for column in view.read} | set(info.descriptor.physical_primary_key)
+    return tuple(column for column in info.schema.columns if column.name in names)

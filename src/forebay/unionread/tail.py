@@ -1,0 +1,143 @@
+"""A piece of a bucket's changelog, folded: the newest change of each key.
+
+The last change of a key decides, whatever came before it in the piece: an update and then a delete is a delete, and
+removes the key's row in the lake, too. Old images (UPDATE_BEFORE) say nothing.
+
+Memory: while folding, at most about twice the distinct keys' rows (and `_FOLD_ROWS_MIN`), so it is bounded by the
+keys that changed, not by how often they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.base.errors import InternalError
+from forebay.client.log_decode import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
+from forebay.client.log_reader import LogReader
+from forebay.client.views import RowView, array_of, integers
+from forebay.codec.arrow_types import storage_schema
+from forebay.codec.cast_exact import conform_array
+from forebay.codec.key_index import KeyIndex
+from forebay.codec.keys import KeyEncoder, primary_key_encoder
+from forebay.metadata.table import Column, TableBucket, TableInfo
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+
+_FOLD_ROWS_MIN = 1 << 18
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The outcome of a piece of changelog. `changed` has every key in it; `batches` the rows that it leaves."""
+
+    changed: KeyIndex
+    batches: Sequence[pa.RecordBatch]
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class TailFolder:
+    """Takes changes in order (`add`), and tells what they come to (`finish`)."""
+
+    def __init__(self, encoder: KeyEncoder, fold_rows_min: int = _FOLD_ROWS_MIN) -> None:
+        self._encoder = encoder
+        self._fold_rows_min = fold_rows_min
+        self._index = KeyIndex()
+        self._batches: list[pa.RecordBatch] = []
+        self._deleted: list[npt.NDArray[np.bool_]] = []
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch, deleted: npt.NDArray[np.bool_]) -> None:
+        """Changes without old images: rows in the storage schema, and which of them are deletes."""
+        if not rows.num_rows:
+            return
+        self._append(rows, deleted)
+        if self._rows >= max(self._fold_rows_min, 2 * len(self._index)):
+            self._fold()
+
+    def _append(self, rows: pa.RecordBatch, deleted: npt.NDArray[np.bool_]) -> None:
+        self._index.add(self._encoder.encode(rows))
+        self._batches.append(rows)
+        self._deleted.append(deleted)
+        self._rows += rows.num_rows
+
+    def _newest(self) -> list[npt.NDArray[np.bool_]]:
+        """For each batch, which of its rows are the newest of their keys."""
+        newest = np.zeros(self._rows, np.bool_)
+        newest[self._index.newest_rows()] = True
+        ends = np.cumsum([batch.num_rows for batch in self._batches])
+        return np.split(newest, ends[:-1])
+
+    def _fold(self) -> None:
+        """Forget what has been overridden."""
+        kept = self._newest()
+        batches, deletes = self._batches, self._deleted
+        self._index, self._batches, self._deleted, self._rows = KeyIndex(), [], [], 0
+        for batch, deleted, mask in zip(batches, deletes, kept, strict=True):
+            if mask.any():
+                self._append(batch.filter(_booleans(mask)), deleted[mask])
+
+    def finish(self) -> Tail:
+        """What the changes come to. The folder is used up."""
+        found = []
+        if self._batches:
+            for batch, deleted, newest in zip(self._batches, self._deleted, self._newest(), strict=True):
+                kept = newest & ~deleted
+                if kept.any():
+                    found.append(batch if kept.all() else batch.filter(_booleans(kept)))
+        self._batches, self._deleted = [], []
+        return Tail(self._index, found)
+
+
+def read_tail(
+    connection: Connection, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
+) -> Tail:
+    """The changelog of `bucket` from offset `start` to before `stop`, folded; `columns` include the primary key."""
+    schema = storage_schema(columns)
+    folder = TailFolder(primary_key_encoder(info.descriptor))
+    view = RowView(info, [column.name for column in columns])
+    with LogReader(connection, info, {bucket: start}, {bucket: stop}, view, ("change_type",)) as reader:
+        for batch in reader:
+            folder.add(*_changes(batch, schema))
+        check_read_to_the_end(info, reader, {bucket: stop})
+    return folder.finish()
+
+
+def check_read_to_the_end(info: TableInfo, reader: LogReader, stops: dict[TableBucket, int]) -> None:
+    """Raise `InternalError` for a reader that ended early: a read must never be silently short."""
+    positions = reader.positions
+    for bucket, stop in stops.items():
+        if positions[bucket] < stop:
+            raise InternalError(
+                f"the log of bucket {bucket} of table {info.path} ended at offset {positions[bucket]} instead of {stop}"
+            )
+
+
+def _changes(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
+    """Rows of a log reader that are no old images, in the storage schema, and which of them are deletes."""
+    kinds = batch.column(batch.schema.get_field_index(CHANGE_TYPE_COLUMN))
+    names = kinds.dictionary.to_pylist()
+    codes = integers(kinds.indices)
+    is_old = np.array([name == UPDATE_BEFORE for name in names], np.bool_)[codes]
+    deleted = np.array([name == DELETE for name in names], np.bool_)[codes]
+    arrays = [
+        conform_array(batch.column(batch.schema.get_field_index(f.name)), f.type, f.name, truncate=False)
+        for f in schema
+    ]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    if not is_old.any():
+        return rows, deleted
+    return rows.filter(_booleans(~is_old)), deleted[~is_old]
+
+
+def _booleans(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+    return array_of(values.view(np.uint8)).cast(pa.bool_())

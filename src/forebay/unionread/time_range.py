@@ -1,0 +1,81 @@
+"""What was written between two instants, by the log alone: the lake has no part in it.
+
+Of a log table these are the rows that were appended; of a primary-key table the newest row of each key that was written
+and not deleted then. Where the log has lost the beginning of the range, what is left of it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
+from forebay.client.views import RowView
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket
+from forebay.unionread.partitions import PartitionFilter
+from forebay.unionread.planning import PlanFacts, UnionPlan
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit, UnionSplit
+
+if TYPE_CHECKING:
+    from forebay.client.table import Table
+
+
+def plan_time_range(
+    table: Table,
+    start_ms: int,
+    end_ms: int | None = None,
+    columns: Sequence[str] | None = None,
+    filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+    limit: int | None = None,
+    *,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+) -> UnionPlan:
+    """What was written from `start_ms` to before `end_ms` (None: to now), in milliseconds since the epoch.
+
+    The time of a record is its commit timestamp, as the log's server gave it. Raises `InvalidRequest` for a range that
+    ends before it begins.
+    """
+    if end_ms is not None and end_ms <= start_ms:
+        raise InvalidRequest(f"the range from {start_ms} to {end_ms} ms is empty: its end has to be after its start")
+    info, cluster = table.info, table.connection.cluster
+    view = RowView(info, columns, filter)
+    wanted = PartitionFilter(info, partitions, filter)
+    buckets = [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
+    if info.is_partitioned:
+        covered = [p for p in list_partitions(cluster, info.path) if wanted.covers(tuple(v for _, v in p.spec))]
+        ids = sorted(p.partition_id for p in covered)
+        buckets = [TableBucket(info.table_id, number, i) for i in ids for number in range(info.bucket_count)]
+    splits: list[UnionSplit] = []
+    stops: dict[TableBucket, int] = {}
+    if buckets:
+        stops = list_offsets(cluster, info, buckets, LATEST)
+        starts = _at(table, buckets, start_ms, stops)
+        ends = stops if end_ms is None else _at(table, buckets, end_ms, stops)
+        earliest = list_offsets(cluster, info, buckets, EARLIEST)
+        stops = ends
+        for bucket in buckets:
+            start = max(starts[bucket], earliest[bucket])
+            if start >= ends[bucket]:
+                continue
+            if info.has_primary_key:
+                splits.append(LakeSnapshotAndLogSplit(bucket, (), start, ends[bucket]))
+            else:
+                splits.append(LogSplit(bucket, start, ends[bucket]))
+    named = None if columns is None else tuple(columns)
+    reader = UnionReader(table.connection.settings, info, named, view.predicate, limit)
+    return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=wanted.predicate))
+
+
+def _at(
+    table: Table, buckets: Sequence[TableBucket], time_ms: int, ends: dict[TableBucket, int]
+) -> dict[TableBucket, int]:
+    """The first offsets written at `time_ms` or later; `ends` for a time that has not come yet."""
+    try:
+        return list_offsets(table.connection.cluster, table.info, buckets, time_ms)
+    except ForebayError as e:
+        if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+            raise
+        return ends

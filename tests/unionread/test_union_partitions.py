@@ -1,0 +1,188 @@
+"""Partitions of lake and stream: of every type, on one side or both, new, dropped and made again, ruled out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay import col
+from forebay.base.errors import InvalidRequest
+from forebay.client.table import Table
+from forebay.metadata.partitions import partition_text
+from forebay.metadata.table import TableBucket
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit
+from tests.unionread.world import ICEBERG, World, bag, replayed
+
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "string": (pa.string(), ["a", "b-1", "C_2"]),
+    "int": (pa.int32(), [-5, 0, 2024]),
+    "bigint": (pa.int64(), [-(1 << 40), 7, 1 << 50]),
+    "date": (pa.date32(), [dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(2026, 1, 1)]),
+    "boolean": (pa.bool_(), [True, False]),
+    "timestamp": (
+        pa.timestamp("us"),
+        [dt.datetime(2024, 1, 15, 10, 11, 12, 345678), dt.datetime(1999, 1, 1), dt.datetime(1960, 5, 6, 7, 8, 9)],
+    ),
+}
+
+
+def make(world: World, data_type: pa.DataType, values: list[Any], *, keyed: bool, buckets: int = 2) -> Table:
+    """A table partitioned by `p` with these partitions."""
+    schema = pa.schema(
+        [pa.field("p", data_type, nullable=False), pa.field("id", pa.int64(), nullable=False), ("v", pa.string())]
+    )
+    options: dict[str, Any] = {"primary_key": ["p", "id"]} if keyed else {}
+    table = world.create(schema, partition_keys=["p"], buckets=buckets, **options)
+    for value in values:
+        add(world, table, value)
+    return table
+
+
+def add(world: World, table: Table, value: Any) -> None:
+    text = partition_text(table.schema.column("p").data_type, value)
+    world.admin.create_partition(table.path, {"p": text})
+
+
+def drop(world: World, table: Table, text: str) -> None:
+    world.admin.drop_partition(table.path, {"p": text})
+
+
+def write(table: Table, values: list[Any], ids: range, v: str) -> None:
+    data = pa.Table.from_pylist([{"p": p, "id": i, "v": v} for p in values for i in ids], schema=table.arrow_schema)
+    (table.upsert if table.has_primary_key else table.append)(data)
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_partitions_of_every_type_are_matched_by_their_values(both: World, kind: str, keyed: bool) -> None:
+    if both.lake == ICEBERG and kind != "string":
+        pytest.skip("partition keys of Iceberg tables are strings, as on a Fluss cluster")
+    data_type, values = TYPES[kind]
+    table = make(both, data_type, values, keyed=keyed)
+    write(table, values, range(4), "old")
+    both.tier(table)
+    write(table, values[:1], range(2, 6), "new")
+    assert both.rows(table) == replayed(table)
+    assert not both.plan(table).facts.lake_only_partitions
+    for predicate in (col("p") == values[0], col("p") != values[0], (col("p") == values[1]) & (col("id") > 1)):
+        assert both.rows(table, filter=predicate) == replayed(table, None, predicate)
+        assert both.rows(table, columns=["v"], filter=predicate) == replayed(table, ["v"], predicate)
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+def test_a_partition_that_the_stream_has_dropped_is_read_from_the_lake(both: World, keyed: bool) -> None:
+    table = make(both, pa.string(), ["a", "b"], keyed=keyed)
+    write(table, ["a", "b"], range(3), "old")
+    both.tier(table)
+    before = both.rows(table)
+    drop(both, table, "a")
+    plan = both.plan(table)
+    assert plan.facts.lake_only_partitions == ("a",)
+    assert both.rows(table) == before
+    assert both.rows(table, filter=col("p") == "a") == bag([{"p": "a", "id": i, "v": "old"} for i in range(3)])
+
+
+def test_a_partition_that_only_the_stream_has_is_read_from_the_stream(both: World) -> None:
+    for keyed in (True, False):
+        table = make(both, pa.string(), ["a"], keyed=keyed)
+        write(table, ["a"], range(3), "old")
+        both.tier(table)
+        add(both, table, "new")
+        write(table, ["new"], range(4), "x")
+        assert both.rows(table) == replayed(table)
+        if keyed:
+            assert any(isinstance(split, KvSnapshotSplit) for split in both.plan(table).splits)
+
+
+def test_a_partition_made_again_overrides_what_the_lake_has_of_its_name(both: World) -> None:
+    table = make(both, pa.string(), ["a"], keyed=True, buckets=1)
+    write(table, ["a"], range(3), "old")
+    both.tier(table)
+    drop(both, table, "a")
+    add(both, table, "a")
+    both.connection.cluster.forget_table(table.path)  # a writer that was there before fails once otherwise
+    write(table, ["a"], range(2, 4), "again")
+    expected = [{"p": "a", "id": i, "v": "old"} for i in (0, 1)] + [{"p": "a", "id": i, "v": "again"} for i in (2, 3)]
+    assert both.rows(table) == bag(expected)
+
+
+def test_a_filter_on_partitions_leaves_out_those_of_both_sides(any_partitions: World) -> None:
+    table = make(any_partitions, pa.date32(), [dt.date(2026, 1, d) for d in range(1, 6)], keyed=True, buckets=1)
+    write(table, [dt.date(2026, 1, d) for d in range(1, 6)], range(2), "old")
+    any_partitions.tier(table)
+    write(table, [dt.date(2026, 1, d) for d in (2, 4)], range(1), "new")
+    plan = any_partitions.plan(table, filter=(col("p") >= dt.date(2026, 1, 4)) & (col("id") >= 0))
+    assert plan.facts.pruned_partitions == ("2026-01-01", "2026-01-02", "2026-01-03")
+    lake = [s.lake.partition() for s in plan.splits if isinstance(s, LakeSnapshotSplit)]
+    assert set(lake) == {("2026-01-05",)}
+    names = {plan.facts.partition_names[bucket.partition_id] for bucket in plan.log_offsets if bucket.partition_id}
+    assert names == {"2026-01-04", "2026-01-05"}
+    assert any_partitions.plan(table, filter=col("p") == dt.date(2030, 1, 1)).splits == ()
+
+
+def test_partitions_can_be_chosen_by_name_and_by_value(any_partitions: World) -> None:
+    table = make(any_partitions, pa.int32(), [1, 2, 3], keyed=False, buckets=1)
+    write(table, [1, 2, 3], range(2), "old")
+    any_partitions.tier(table)
+    drop(any_partitions, table, "3")
+    write(table, [1], range(5, 6), "new")
+    for chosen in ("1", {"p": 1}, [{"p": "1"}]):
+        assert any_partitions.rows(table, partitions=chosen) == replayed(table, None, col("p") == 1)
+    assert len(any_partitions.read(table, partitions=["3"])) == 2
+    with pytest.raises(InvalidRequest, match="not by"):
+        any_partitions.plan(table, partitions={"q": 1})
+    plain = any_partitions.create({"a": pa.int32()})
+    with pytest.raises(InvalidRequest, match="not partitioned"):
+        any_partitions.plan(plain, partitions="1")
+
+
+def test_a_partition_whose_text_is_not_the_usual_one_is_still_one_partition(memory: World) -> None:
+    """The stream takes 007 for a partition of a number; rows of 7 go to partition 7, and a lake knows only 7."""
+    table = make(memory, pa.int32(), [], keyed=False, buckets=1)
+    memory.admin.create_partition(table.path, {"p": "007"})
+    memory.admin.create_partition(table.path, {"p": "7"})
+    write(table, [7], range(3), "old")
+    memory.tier(table)
+    write(table, [7], range(3, 4), "new")
+    assert memory.rows(table) == replayed(table)
+    assert memory.rows(table, filter=col("p") == 7) == replayed(table)
+
+
+def test_two_partition_keys_and_a_bucket_key_that_is_not_the_whole_key(any_partitions: World) -> None:
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("region", pa.string(), nullable=False),
+            pa.field("day", pa.date32(), nullable=False),
+            pa.field("sub", pa.int32(), nullable=False),
+            ("v", pa.string()),
+        ]
+    )
+    table = any_partitions.create(
+        schema,
+        primary_key=["day", "region", "id", "sub"],
+        partition_keys=["region", "day"],
+        bucket_keys=["id"],
+        buckets=3,
+    )
+    days = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
+    for region in ("eu", "us"):
+        for day in days:
+            any_partitions.admin.create_partition(table.path, {"region": region, "day": day.isoformat()})
+
+    def batch(ids: range, v: str) -> pa.Table:
+        made = [{"id": i, "region": r, "day": d, "sub": i % 2, "v": v} for i in ids for r in ("eu", "us") for d in days]
+        return pa.Table.from_pylist(made, schema=table.arrow_schema)
+
+    table.upsert(batch(range(6), "old"))
+    any_partitions.tier(table)
+    table.upsert(batch(range(4, 8), "new"))
+    table.delete(batch(range(2), "").select(["id", "region", "day", "sub"]))
+    assert any_partitions.rows(table) == replayed(table)
+    predicate = (col("day") == days[1]) & (col("v") == "old")
+    assert any_partitions.rows(table, columns=["sub"], filter=predicate) == replayed(table, ["sub"], predicate)
+    buckets = {b for b in any_partitions.plan(table, filter=predicate).log_offsets if isinstance(b, TableBucket)}
+    assert len(buckets) == 6

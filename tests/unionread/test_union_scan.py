@@ -1,0 +1,270 @@
+"""The door: `table.union_scan()`, its limit, what it does when a snapshot expires under it, and `explain`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay.unionread.planning as planning
+import forebay.unionread.scan as scan_module
+from forebay import col
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.table import Table
+from forebay.metadata.table import TableBucket
+from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
+from forebay.unionread.scan import UnionScan
+from forebay.unionread.splits import (
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    SplitCodec,
+)
+from tests.unionread.world import World, bag, replayed
+
+KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+def rows(*ids: int, name: str = "a") -> list[dict[str, Any]]:
+    return [{"id": i, "name": name} for i in ids]
+
+
+@pytest.fixture
+def lake(memory: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A world whose tables name the lake in memory as theirs."""
+    monkeypatch.setattr(planning, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
+    return memory
+
+
+def tiered(world: World, **options: Any) -> Table:
+    """A table with rows 0 to 9 in the lake, and 8 to 11 changed since."""
+    table = world.create(KEYED, primary_key=["id"], **options)
+    table.upsert(rows(*range(10)))
+    world.tier(table)
+    table.upsert(rows(*range(8, 12), name="b"))
+    return table
+
+
+def test_a_union_scan_finds_the_lake_that_the_table_names(both: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(both.storage, MemoryLakeStorage):
+        monkeypatch.setattr(planning, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
+    table = tiered(both, buckets=2)
+    scan = table.union_scan()
+    assert isinstance(scan, UnionScan)
+    assert any(isinstance(split, LakeSnapshotAndLogSplit) for split in scan.plan.splits)
+    assert bag(scan.to_arrow()) == replayed(table)
+    assert bag(table.union_scan(["name"], col("id") > 8).to_arrow()) == replayed(table, ["name"], col("id") > 8)
+    assert bag(table.scan(source="union").reader().read_all()) == replayed(table)
+    assert sum(table.union_scan(limit=limit).to_arrow().num_rows for limit in (0, 1, 5, 100)) == 0 + 1 + 5 + 12
+
+
+def test_a_table_without_a_lake_is_read_from_the_stream(memory: World) -> None:
+    table = memory.create(KEYED, primary_key=["id"], properties={"table.datalake.enabled": "false"}, buckets=2)
+    table.upsert(rows(*range(5)))
+    scan = table.union_scan(filter=col("id") < 3)
+    assert bag(scan.to_arrow()) == bag(rows(0, 1, 2))
+    assert scan.log_offsets == table.log("earliest", "latest").stop_offsets
+
+
+def test_log_offsets_of_a_scan_are_where_the_log_goes_on(lake: World) -> None:
+    table = lake.create(KEYED, primary_key=["id"], buckets=2)
+    table.upsert(rows(*range(20)))
+    lake.tier(table, table.buckets()[:1])
+    scan = table.union_scan()
+    before = bag(scan.to_arrow())
+    table.upsert(rows(100))
+    later = [r["id"] for b in table.log(dict(scan.log_offsets), "latest", include=()) for r in b.to_pylist()]
+    assert (later, before) == ([100], bag(rows(*range(20))))
+
+
+def test_a_limit_is_met_without_reading_what_it_does_not_need(lake: World) -> None:
+    table = lake.create(KEYED, buckets=1)
+    table.append(rows(*range(30)))
+    lake.tier(table)
+    table.append(rows(*range(30, 40)))
+    assert table.union_scan(limit=4).to_arrow().num_rows == 4
+    assert table.union_scan(filter=col("id") >= 5, limit=30).to_arrow().num_rows == 30
+    read = [b.num_rows for s in lake.plan(table, limit=2).splits[:1] for b in lake.plan(table, limit=2).reader.read(s)]
+    assert read == [2]
+
+
+def test_a_snapshot_that_expires_before_the_first_row_makes_the_scan_plan_anew(lake: World) -> None:
+    table = tiered(lake)
+    scan = table.union_scan()
+    lake.tier(table)
+    expire_all_but_the_newest(lake.storage, table.path)  # type: ignore[arg-type]
+    assert bag(scan.to_arrow()) == replayed(table)
+
+
+def test_a_snapshot_that_expires_while_it_is_read_is_an_error_that_says_so(
+    lake: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create(KEYED)
+    table.append(rows(*range(10)))
+    lake.tier(table)
+    batches = iter(table.union_scan())
+    next(batches)
+    lake.tier(table)
+    expire_all_but_the_newest(lake.storage, table.path)  # type: ignore[arg-type]
+    with pytest.raises(NotFound) as gone:
+        list(batches)
+    assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+
+
+def test_a_snapshot_that_expires_while_it_is_planned_is_planned_anew(
+    lake: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tiered(lake)
+    ask, told = planning.readable_snapshot, []
+
+    def outdated(asked: Table) -> Any:
+        found = ask(asked)
+        if not told:
+            told.append(found)
+            lake.tier(table)
+            expire_all_but_the_newest(lake.storage, table.path)  # type: ignore[arg-type]
+        return found
+
+    monkeypatch.setattr(planning, "readable_snapshot", outdated)
+    assert bag(table.union_scan().to_arrow()) == replayed(table)
+    assert len(told) == 1
+
+
+def test_a_snapshot_that_never_comes_back_is_an_error(lake: World) -> None:
+    table = tiered(lake)
+    path = lake.worker.prepare(table.info, {table.bucket(0): 10})
+    lake.worker.commit(table.info, 99999, path, readable_path=path)
+    with pytest.raises(NotFound) as gone:
+        table.union_scan()
+    assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+
+
+def test_the_readable_snapshot_and_its_own_offsets_are_used_not_the_newest(lake: World) -> None:
+    table = tiered(lake)
+    readable = lake.plan(table).facts.snapshot_id
+    snapshot_id, path = lake.commit_to_lake(table)
+    lake.worker.commit(table.info, snapshot_id, path, earliest_to_keep=-1)
+    plan = lake.plan(table)
+    assert plan.facts.snapshot_id == readable != snapshot_id
+    assert [(s.start, s.stop) for s in plan.splits if isinstance(s, LakeSnapshotAndLogSplit)] == [(10, 16)]
+    assert bag(table.union_scan().to_arrow()) == replayed(table)
+
+
+def test_a_handle_of_a_table_that_was_made_anew_is_refused(lake: World) -> None:
+    table = tiered(lake)
+    lake.admin.drop_table(table.path)
+    with pytest.raises(NotFound):
+        table.union_scan()
+    lake.storage.lake.tables.pop(table.path)  # type: ignore[attr-defined]
+    lake.admin.create_table(
+        table.path, KEYED, primary_key=["id"], buckets=1, properties={"table.datalake.enabled": "true"}
+    )
+    again = lake.connection.table(table.path)
+    again.upsert(rows(1))
+    lake.tier(again)
+    with pytest.raises(Conflict, match="made anew"):
+        table.union_scan()
+    assert bag(again.union_scan().to_arrow()) == bag(rows(1))
+
+
+def test_what_a_union_scan_cannot_do_is_refused(lake: World) -> None:
+    table = tiered(lake)
+    with pytest.raises(InvalidRequest, match="whole partitions"):
+        table.scan(source="union", buckets=[0])
+    with pytest.raises(InvalidRequest, match="no column 'nope'"):
+        table.union_scan(["nope"])
+    with pytest.raises(InvalidRequest, match="no column 'nope'"):
+        table.union_scan(filter=col("nope") == 1)
+    with pytest.raises(InvalidRequest, match="-1"):
+        table.union_scan(limit=-1)
+
+
+def test_a_log_range_that_is_gone_makes_the_scan_plan_anew(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tiered(lake)
+    scan = table.union_scan()
+    assert isinstance(scan, UnionScan)
+    read, failed = type(scan.plan.reader).read, []
+
+    def losing(self: Any, split: Any, connection: Any = None) -> Any:
+        if not failed:
+            failed.append(split)
+            raise InvalidRequest("gone", ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
+        return read(self, split, connection)
+
+    monkeypatch.setattr(type(scan.plan.reader), "read", losing)
+    assert bag(scan.to_arrow()) == replayed(table)
+    assert scan_module._PLANNINGS > len(failed) == 1
+
+
+# ---- splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_splits_come_back_from_their_bytes(lake: World) -> None:
+    table = tiered(lake)
+    plan = lake.plan(table)
+    codec = plan.reader.codec
+    (lake_split, *_) = next(s for s in plan.splits if isinstance(s, LakeSnapshotAndLogSplit)).lake
+    bucket, parted = TableBucket(1, 2), TableBucket(1, 2, 3)
+    for split in (
+        LakeSnapshotSplit(lake_split),
+        LakeSnapshotAndLogSplit(bucket, (lake_split, lake_split), 5, 6),
+        LakeSnapshotAndLogSplit(parted, (), 0, 1 << 60),
+        LogSplit(parted, 0, 9),
+        KvSnapshotSplit(bucket),
+    ):
+        data = codec.encode(split)
+        assert codec.decode(data) == split
+        assert len(data) < 400
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"kind":"what","bucket":[0,1,null],"range":[0,1]}']
+)
+def test_bytes_that_are_no_split_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptData):
+        SplitCodec(None).decode(data)
+    with pytest.raises(UnsupportedOperation, match="version 2"):
+        SplitCodec(None).decode(b'{"version":2}')
+
+
+# ---- explain --------------------------------------------------------------------------------------------------------
+
+
+def test_explain_says_what_is_read_and_why(lake: World) -> None:
+    table = tiered(lake, buckets=1)
+    scan = table.union_scan(["name"], (col("id") == 3) & (col("name") != "x"), 5)
+    assert isinstance(scan, UnionScan)
+    text = re.sub(r"\d+ lake splits", "N lake splits", scan.explain().replace(str(scan.plan.facts.snapshot_id), "S"))
+    assert text.splitlines() == [
+        f"union read of {table.path}, primary key (id), 1 buckets",
+        "columns: name",
+        "limit: 5 rows; splits are read one after the other until it is reached",
+        "lake: paimon, snapshot S, the newest that a union read may start from",
+        "filter: id = 3 AND name != 'x'",
+        "  the lake skips rows by: id = 3",
+        "  the lake skips rows by: name != 'x'",
+        "  log ranges are read whole: a change that does not match may override a lake row that does",
+        "lake overridden by the changelog behind it:",
+        "  bucket 0: N lake splits, then log 10 to 16 (6 records), because the snapshot holds the log up to 10",
+    ]
+
+
+def test_explain_of_partitions_names_those_left_out_and_those_that_only_the_lake_has(lake: World) -> None:
+    schema = pa.schema([("p", pa.string()), ("v", pa.int64())])
+    table = lake.create(schema, partition_keys=["p"])
+    for name in ("a", "b", "c"):
+        lake.admin.create_partition(table.path, {"p": name})
+        table.append([{"p": name, "v": 1}])
+    lake.tier(table)
+    table.append([{"p": "b", "v": 2}])
+    lake.admin.drop_partition(table.path, {"p": "c"})
+    text = lake.plan(table, filter=col("p") != "a").explain()
+    assert "partitions of the stream that are left out: a" in text
+    assert "partitions that only the lake has: c" in text
+    assert "partition b, bucket 0: log 1 to 2 (1 records), behind what the lake holds" in text
+    untiered = lake.create(schema, partition_keys=["p"])
+    assert lake.plan(untiered).explain().endswith("nothing is read")
+    assert "no readable snapshot yet" in lake.plan(untiered).explain()
