@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -140,6 +141,27 @@ def fluss_jars() -> Path:
 def jar_path(*prefixes: str) -> str:
     """A Java class path of the cached jars whose file names begin with one of the `prefixes`."""
     jars = sorted(jar for jar in fluss_jars().glob("*.jar") if jar.name.startswith(prefixes))
+    return os.pathsep.join(map(str, jars))
+
+
+def fluss_lake_class_path() -> str:
+    """A Java class path with what a Fluss cluster needs for a lake of Paimon; Hadoop's client is that of PySpark."""
+    artifacts = ("org.apache.fluss:fluss-lake-paimon:0.9.1-incubating:jar", "org.apache.paimon:paimon-bundle:1.4.2:jar")
+
+    def resolve(scratch: Path) -> None:
+        maven = tool("mvn", "download Apache Fluss's lake from Maven Central")
+        for artifact in artifacts:  # one by one: the lake's parent is not published, so nothing may ask for it
+            run(
+                [maven, "--batch-mode", "--quiet", f"-Dmaven.repo.local={cache_root() / 'maven'}",
+                 "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"],
+                "download Apache Fluss's lake from Maven Central",
+            )  # fmt: skip
+
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ExamUnavailable("PySpark, whose Hadoop client Java Paimon needs, is not installed")
+    jars = list(entry("fluss-lake-jars", digest_of(*artifacts), resolve).glob("*.jar"))
+    jars += sorted((Path(spec.origin).parent / "jars").glob("hadoop-client-*.jar"))
     return os.pathsep.join(map(str, jars))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import shutil
 import signal
@@ -28,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from exams_cache import ExamUnavailable, jar_path, java_classes, java_tool
+from exams_cache import ExamUnavailable, fluss_lake_class_path, jar_path, java_classes, java_tool
 from raw_wire import RawConnection, Unanswered, api_versions, server_nodes
 
 FLUSS_VERSION = "0.9.1-incubating"
@@ -68,9 +69,18 @@ class RealFluss:
         settings: Mapping[str, str] | None = None,
         heap_mib: int = 512,
         start_seconds: float = 60.0,
+        lake: Path | None = None,
     ) -> None:
+        """`lake` is the warehouse of a Paimon lake, which the cluster then has."""
         self._tablet_server_count = tablet_servers
         self._settings = {**_SETTINGS, **(settings or {})}
+        self._has_lake = lake is not None
+        if lake is not None:
+            self._settings |= {
+                "datalake.format": "paimon",
+                "datalake.paimon.metastore": "filesystem",
+                "datalake.paimon.warehouse": str(lake),
+            }
         self._heap_mib = heap_mib
         self._start_seconds = start_seconds
         self._process: subprocess.Popen[str] | None = None
@@ -96,6 +106,8 @@ class RealFluss:
         """Start all roles and wait until they serve; raises `ExamUnavailable` where that is impossible."""
         class_path = jar_path("fluss-server-", "slf4j-", "jsr305-")
         classes = java_classes("cluster", class_path)
+        if self._has_lake:
+            class_path += os.pathsep + fluss_lake_class_path()
         java = java_tool("java")
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-real-fluss-"))
         command = [java, f"-Xmx{self._heap_mib}m", *_JVM, *_ZOOKEEPER, "-cp", f"{classes}:{class_path}"]

@@ -128,3 +128,24 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(bucket: Bucket, monkeypat
     engine.close()
     assert bucket.offset_found("boot 2") == 100
     assert bucket.folder.retained_offset == 100
+
+
+def test_a_checkpoint_counts_only_after_its_changelog_is_durable(bucket: Bucket) -> None:
+    """Power that goes in between must not leave a state that is ahead of its log, and so is of no use."""
+    engine = bucket.folder.open_engine(bucket.factory, BOOT)
+    counted: list[int] = []
+
+    def sync_log() -> None:
+        counted.append(bucket.folder.retained_offset)
+        raise StorageFailure("the power is about to go")
+
+    with pytest.raises(StorageFailure):
+        bucket.folder.write_checkpoint(engine, sync_log)
+    assert counted == [100]
+    engine.close()
+    assert bucket.offset_found("boot 2") == 100
+    engine = bucket.folder.open_engine(bucket.factory, "boot 2")
+    engine.apply(rows(150), EngineState(150, 150))
+    assert bucket.folder.write_checkpoint(engine, lambda: counted.append(bucket.folder.retained_offset)) == 150
+    assert counted == [100, 100]
+    engine.close()

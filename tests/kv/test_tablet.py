@@ -417,3 +417,14 @@ def test_long_recoveries_report_progress(tmp_path: Path, monkeypatch: pytest.Mon
     assert tablet.recover(lambda reached, end: seen.append((reached, end))) == 6
     assert seen == [(2, 6), (4, 6), (6, 6)]
     assert tablet.row_count == 6
+
+
+def test_a_key_of_no_bytes_is_refused_and_nothing_of_its_batch_is_written():
+    columns = [Column("id", types.string()), Column("name", types.string())]
+    bench = Bench(FakeTable({"table.datalake.format": "iceberg"}, columns))
+    bench.put({"id": "a", "name": "x"})
+    for write in (lambda: bench.put({"id": "b", "name": "y"}, {"id": "", "name": "z"}), lambda: bench.delete("")):
+        with pytest.raises(InvalidRequest, match="no bytes at all"):
+            write()
+    assert bench.rows() == [{"id": "a", "name": "x"}]
+    assert bench.put({"id": "b", "name": "y"}) == 2

@@ -9,6 +9,12 @@ import time
 import pyarrow as pa
 import pytest
 
+import forebay
+from forebay.client.lake import LakeTieringClient
+from forebay.metadata.table import TableBucket
+from forebay.server.server import Injected
+from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from forebay.testing.server import EmbeddedServer
 from tests.pyfluss.conftest import USERS, connect, error_code, fluss
 
 pytestmark = pytest.mark.foreign
@@ -337,6 +343,31 @@ async def test_a_table_without_a_lake_has_no_lake_snapshot(session):
     table = await session.create(EVENTS)
     code = await error_code(session.admin.get_latest_lake_snapshot(table.get_table_path()))
     assert code == fluss.ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+
+
+async def test_the_newest_lake_snapshot_is_told_with_its_offsets(tmp_path):
+    forget_lake("pyfluss")
+    injected = Injected(create_lake_storage=lambda name, options: MemoryLakeStorage(options))
+    settings = {"datalake.format": "paimon", "datalake.paimon.name": "pyfluss"}
+    with (
+        EmbeddedServer(tmp_path / "data", settings=settings, injected=injected) as server,
+        forebay.connect(server.bootstrap_servers) as ours,
+    ):
+        ours.admin.create_table(
+            "fluss.tiered", {"a": pa.int32()}, buckets=2, properties={"table.datalake.enabled": "true"}
+        )
+        info = ours.admin.table_info("fluss.tiered")
+        worker = LakeTieringClient(ours)
+        offsets = {TableBucket(info.table_id, 0): 3, TableBucket(info.table_id, 1): 5}
+        path = worker.prepare(info, offsets)
+        worker.commit(info, 77, path, readable_path=path)
+        theirs = await connect(server.bootstrap_servers)
+        snapshot = await theirs.get_admin().get_latest_lake_snapshot(fluss.TablePath("fluss", "tiered"))
+        assert snapshot.snapshot_id == 77
+        assert {b.bucket_id: o for b, o in snapshot.table_buckets_offset.items()} == {0: 3, 1: 5}
+        assert (await theirs.get_admin().get_table_info(fluss.TablePath("fluss", "tiered"))).table_id == info.table_id
+        await theirs.close()
+    forget_lake("pyfluss")
 
 
 def test_buckets_and_lake_snapshots_are_values():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
+from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
 from forebay.server.lake_tiering import (
     WORKER_TIMEOUT_SECONDS,
@@ -127,7 +127,7 @@ def test_a_second_report_of_the_same_round_is_refused(manager: TieringManager, c
     clock.advance(200)
     epoch = assigned(manager).epoch
     manager.finish(7, epoch)
-    with pytest.raises(InvalidRequest, match="Scheduled"):
+    with pytest.raises(Conflict, match="Scheduled"):
         manager.finish(7, epoch)
 
 
@@ -187,7 +187,7 @@ class TieringMachine(RuleBasedStateMachine):
         if worker is None:
             return
         if self._is_fenced(worker):
-            with pytest.raises((Conflict, InvalidRequest)):
+            with pytest.raises(Conflict):
                 self.manager.heartbeat(worker.table_id, worker.epoch)
         else:
             self.manager.heartbeat(worker.table_id, worker.epoch)
@@ -206,7 +206,7 @@ class TieringMachine(RuleBasedStateMachine):
                 self.manager.finish(worker.table_id, worker.epoch, forced=how == "force")
 
         if fenced:
-            with pytest.raises((Conflict, InvalidRequest)):
+            with pytest.raises(Conflict):
                 tell()
         else:
             tell()

@@ -144,7 +144,10 @@ def test_a_port_in_use_is_named(tmp_path):
         ({"kv.scanner.ttl": "soon"}, InvalidRequest, "'kv.scanner.ttl': 'soon' is not a duration"),
         ({"max.bucket.num": "-1"}, InvalidRequest, "not a positive whole number"),
         ({"kv.engine": "oracle"}, InvalidRequest, "'lmdb' or 'rocksdb'"),
-        ({"datalake.format": "paimon"}, UnsupportedOperation, "does not serve tiering"),
+        ({"datalake.format": "banana"}, InvalidRequest, "'datalake.format': 'banana' is not one of paimon"),
+        ({"datalake.enabled": "true"}, InvalidRequest, "'datalake.format' must be set"),
+        ({"datalake.format": "paimon", "datalake.iceberg.x": "1"}, InvalidRequest, "not one of lake format 'paimon'"),
+        ({"datalake.frmat": "paimon"}, InvalidRequest, "did you mean datalake.format"),
         ({"authorizer.enabled": "true"}, UnsupportedOperation, "access control"),
         ({"remote.data.dir": "s3://x"}, UnsupportedOperation, "remote log storage"),
     ],
@@ -191,10 +194,10 @@ def test_a_snapshot_timer_goes_on_after_an_error(tmp_path, monkeypatch):
     with running(tmp_path / "data", kv_snapshot_interval="20 ms", kv_checkpoint_records="1") as bench:
         write = KvFolder.write_checkpoint
 
-        def fail_twice(folder, engine):
+        def fail_twice(*arguments):
             for failure in failures:
                 raise failure
-            return write(folder, engine)
+            return write(*arguments)
 
         monkeypatch.setattr(KvFolder, "write_checkpoint", fail_twice)
         created = bench.create("kv", KV_COLUMNS, ["id"])
@@ -294,9 +297,10 @@ def test_altering_a_table_keeps_its_rows_and_is_durable(tmp_path):
         ({"table.replication.factor": "3"}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"table.replication.factor": "0"}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"table.merge-engine": "first_row"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
-        ({"table.datalake.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
+        ({"table.datalake.historical-partition.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.auto-partition.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
-        ({"table.log.ttl": "1 d"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
+        ({"table.log.ttl": "soon"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
+        ({"table.log.local-ttl": "1 d"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.log.arrow.compression.zstd.level": "23"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.statistics.columns": "*"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
     ],

@@ -7,17 +7,19 @@ as clients do. After every restart the checker demands:
 - every batch that was acknowledged with acks=all is in the log, whole, once, in order;
 - offsets have no gap, and the log is a prefix of what was sent;
 - the state is exactly what the changelog says, and so is the row count;
-- a batch sent again after a lost answer is not written twice.
+- a batch sent again after a lost answer is not written twice;
+- changelog that retention removed is not missed: a checkpoint that survives stands for it.
 """
 
 from __future__ import annotations
 
 import random
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ForebayError, StorageFailure
 from forebay.kv.tablet import KvTablet
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
@@ -52,7 +54,8 @@ class TabletSimulation:
         self.fs = FaultyFileSystem(random.Random(self.rng.random()))
         self.sent: list[Sent] = []
         self.recovery_point = 0
-        self.model: dict[int, str] = {}
+        self.checkpoint = MemoryEngine()
+        self.engine = copy(self.checkpoint)
         self._open()
 
     def run(self, steps: int) -> None:
@@ -63,10 +66,11 @@ class TabletSimulation:
                     self.write_group,
                     self.fail_something,
                     self.save_recovery_point,
+                    self.expire,
                     self.kill,
                     self.lose_power,
                 ),
-                weights=(10, 4, 2, 2, 1, 2),
+                weights=(10, 4, 2, 2, 2, 1, 2),
             )[0]
             action()
             self.clock.advance(self.rng.random())
@@ -91,28 +95,38 @@ class TabletSimulation:
     def save_recovery_point(self) -> None:
         self.recovery_point = self.log.synced_offset
 
+    def expire(self) -> None:
+        """A checkpoint of the state, which counts once the log is synced; then old segments go, as far as it allows."""
+        checkpoint = copy(self.engine)
+        try:
+            self.log.sync()
+            self.checkpoint = checkpoint
+            limit = self.rng.randint(0, checkpoint.state.applied_offset)
+            self.trace.append(f"expired {self.log.delete_segments_before(limit)} segments")
+        except StorageFailure as e:
+            self.trace.append(f"expiry: {type(e).__name__}")
+
     def kill(self) -> None:
         """The process dies; what it wrote is in the page cache. The engine may have lost its last steps or all."""
         self.trace.append("kill")
         self.fs = self.fs.kill()
         if self.rng.random() < 0.5:
-            self.engine = MemoryEngine()
+            self.engine = copy(self.checkpoint)
         self._reopen()
 
     def lose_power(self) -> None:
         self.trace.append("power loss")
         self.fs = self.fs.crash()
-        self.engine = MemoryEngine()
+        self.engine = copy(self.checkpoint)
         self._reopen()
 
     # ---- machinery --------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self.engine = getattr(self, "engine", None) or MemoryEngine()
         config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
         self.log = LogTablet.open(self.fs, "/log", config=config, clock=self.clock, recovery_point=self.recovery_point)
         if self.engine.state.applied_offset > self.log.log_end_offset:
-            self.engine = MemoryEngine()
+            self.engine = copy(self.checkpoint)
         self.tablet = KvTablet(self.table, self.log, self.engine, lambda count: count)
         self.tablet.recover()
 
@@ -156,15 +170,18 @@ class TabletSimulation:
     # ---- the checker ------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        sequences, offset, rows = [], 0, {}
-        for header, _ in self.log.iterate_batches(0):
+        sequences, offset, rows = [], self.log.log_start_offset, {}
+        for header, _ in self.log.iterate_batches(offset):
             assert header.base_offset == offset, f"seed {self.seed}: gap at offset {offset}"
             offset = header.next_offset
             sequences.append(header.batch_sequence)
-        assert sequences == list(range(len(sequences))), f"seed {self.seed}: batches {sequences}"
+        count = self._batches_written()
+        first = count - len(sequences)
+        assert sequences == list(range(first, count)), f"seed {self.seed}: batches {sequences}"
+        assert first == 0 or self.log.log_start_offset > 0, f"seed {self.seed}: the first {first} batches are missing"
         for batch in self.sent:
-            assert not batch.acked or batch.sequence < len(sequences), f"seed {self.seed}: lost batch {batch.sequence}"
-        for batch in self.sent[: len(sequences)]:
+            assert not batch.acked or batch.sequence < count, f"seed {self.seed}: lost batch {batch.sequence}"
+        for batch in self.sent[:count]:
             for key, name in batch.rows.items():
                 if name is None:
                     rows.pop(key, None)
@@ -173,6 +190,11 @@ class TabletSimulation:
         assert self.state() == rows, f"seed {self.seed}: state"
         assert self.tablet.row_count == len(rows), f"seed {self.seed}: row count"
         assert self.tablet.applied_offset == self.log.log_end_offset == offset
+
+    def _batches_written(self) -> int:
+        """How many batches are in the log or were, by what it knows of their writer."""
+        remembered = self.log.writer_states().get(WRITER)
+        return remembered[-1].sequence + 1 if remembered else 0
 
     def state(self) -> dict[int, Any]:
         values = [value[4:] for value in self.tablet.first_values(1000)]

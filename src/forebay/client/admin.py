@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from forebay.client.cluster import ClusterClient
+    from forebay.client.table_snapshot import TableSnapshotInfo
 
 
 SchemaLike: TypeAlias = "Schema | pa.Schema | Mapping[str, DataType | pa.DataType]"
@@ -238,6 +239,12 @@ class Admin(ClusterAdmin):
         items = [BucketItem(bucket) for bucket in plan_buckets(self._cluster, info, partitions)]
         found = _TableStats(self._cluster, info).ask(self._cluster, info.path, items)
         return TableStats({item.bucket: count for item, count in found})
+
+    def list_table_snapshots(self, path: str | TablePath | TableInfo | None = None) -> list[TableSnapshotInfo]:
+        """The open table snapshots (of one table), the oldest first; none where the cluster does not have them."""
+        from forebay.client.table_snapshot import list_table_snapshots
+
+        return list_table_snapshots(self._cluster, None if path is None else self._info(path).table_id)
 
     # ---- partitions and offsets -------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ Three ways, in this order:
 - the changelog from its beginning, folded: the last change of each key decides. Memory: the rows of the bucket;
 - where the beginning of the changelog is gone: a LimitScan for everything, which the server answers in one piece.
 
+`rows_at` does the second of these up to any offset.
+
 `log_offset` was read before the rows were, so changes from there on may be contained already. Applying them again does
 no harm, since a change sets a whole row.
 """
@@ -58,6 +60,18 @@ def current_rows(
     if list_offsets(cluster, info, [bucket], EARLIEST)[bucket] > 0:
         return Replayed(latest, _limit_scan(connection, info, bucket, view, _EVERYTHING))
     return Replayed(latest, _fold(connection, info, bucket, view, latest))
+
+
+def rows_at(
+    connection: Connection, info: TableInfo, bucket: TableBucket, view: RowView, offset: int
+) -> Iterator[pa.RecordBatch] | None:
+    """The rows of a bucket as the changes below log offset `offset` have left them, in no order.
+
+    None where the beginning of the changelog is gone. Memory: the rows of the bucket.
+    """
+    if list_offsets(connection.cluster, info, [bucket], EARLIEST)[bucket] > 0:
+        return None
+    return _fold(connection, info, bucket, view, offset) if offset > 0 else iter(())
 
 
 def _limit_scan(

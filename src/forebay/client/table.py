@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from forebay.client.lookup import Lookup
     from forebay.client.results import WriteResult
     from forebay.client.sources import Scan
+    from forebay.client.table_snapshot import Lease, TableSnapshot
     from forebay.client.writer import TableWriter, WriteEncoder
     from forebay.metadata.predicate import Predicate
 
@@ -136,12 +137,28 @@ class Table:
 
         `source` says where rows come from. "live" (the default) is the servers: the current rows of a primary-key
         table, of one instant for each bucket; for a log table the same as "log". "log" is what a log table has been
-        appended, up to now. `filter` is built with `forebay.col("a") > 5`, `&` and `|`. `partitions` are names or dicts
-        of partition values. At most `limit` rows are read, whichever come first.
+        appended, up to now. "union" is lake and stream as one (`union_scan`). `filter` is built with
+        `forebay.col("a") > 5`, `&` and `|`. `partitions` are names or dicts of partition values. At most `limit` rows
+        are read, whichever come first.
         """
         from forebay.client.sources import ScanRequest, scan_source
 
         return scan_source(source)(self, ScanRequest(columns, filter, limit, partitions, buckets))
+
+    def union_scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        limit: int | None = None,
+        *,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    ) -> Scan:
+        """The rows of lake and stream as one table, up to now; see `scan`, whose source "union" this is.
+
+        Where the table has no lake, or nothing is in it yet, the stream is read. The result's `explain()` says which
+        lake files and which log ranges are read, and why.
+        """
+        return self.scan(source="union", columns=columns, filter=filter, limit=limit, partitions=partitions)
 
     def bucket_scan(
         self, bucket: TableBucket | int, columns: Sequence[str] | None = None, limit: int | None = None
@@ -151,6 +168,25 @@ class Table:
         from forebay.client.views import RowView
 
         return BucketScan(self.connection, self.info, self.bucket(bucket), RowView(self.info, columns), limit)
+
+    def snapshot(
+        self,
+        lease: Lease | None = None,
+        *,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        name: str = "",
+    ) -> TableSnapshot:
+        """All buckets of a primary-key table at one instant, pinned on the server: for reading the very same rows from
+        many processes, any number of times, and for going on with the changelog exactly behind them.
+
+        `lease` (seconds, a timedelta, or text such as "10 min"; default: the server's) is how long the snapshot lives
+        without being used. Use it in a `with` block, which releases it. `name` is shown to people who list snapshots.
+        Raises `LimitExceeded` when the server has too many. See forebay.client.table_snapshot for what "one instant"
+        means, and for clusters that cannot do this (`is_exact`).
+        """
+        from forebay.client.table_snapshot import open_table_snapshot
+
+        return open_table_snapshot(self, lease, partitions, name)
 
     def log(
         self,

@@ -9,6 +9,7 @@
                                                                                     <20-digit offset>.timeindex
                                                                                     <20-digit offset>.writer_snapshot
                                                                        kv-<bucket>/
+    <data>/<database>/<table>-<table id>/lake/<32 hexadecimal digits>.offsets     (lake_offsets_folder)
     .<name>.<random>.tmp     a file that is being written; left over after a crash
     <folder>.deleted         a folder on its way out; removed at the next start
 
@@ -34,12 +35,14 @@ LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 WRITER_SNAPSHOT_SUFFIX = ".writer_snapshot"
+LAKE_OFFSETS_SUFFIX = ".offsets"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 
 TabletKind = Literal["log", "kv"]
 
 _OFFSET_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.writer_snapshot)")
+_LAKE_OFFSETS_FILE = re.compile(r"[0-9a-f]{32}\.offsets")
 _TABLE_FOLDER = re.compile(r"(.+)-(\d+)", re.DOTALL)
 _PARTITION_FOLDER = re.compile(r"(.+)-p(\d+)", re.DOTALL)
 _TABLET_FOLDER = re.compile(r"(log|kv)-(\d+)")
@@ -123,6 +126,21 @@ def is_deleted(name: str) -> bool:
 def table_folder(table: TablePath, table_id: int) -> str:
     """`<database>/<table>-<table id>`, relative to the data directory."""
     return f"{_checked('database', table.database)}/{_checked('table', table.table)}-{table_id}"
+
+
+def lake_offsets_folder(table: TablePath, table_id: int) -> str:
+    """The folder, relative to the data directory, of the files that say which log offsets lake snapshots hold."""
+    return f"{table_folder(table, table_id)}/lake"
+
+
+def lake_offsets_file(folder: str, token: str) -> str:
+    """A file of log offsets in `folder`; `token` is 32 hexadecimal digits that make its name unique."""
+    return f"{folder}/{token}{LAKE_OFFSETS_SUFFIX}"
+
+
+def is_lake_offsets_file(name: str) -> bool:
+    """Whether `name`, without a folder, was made by `lake_offsets_file`."""
+    return _LAKE_OFFSETS_FILE.fullmatch(name) is not None
 
 
 def bucket_parent_folder(table: PhysicalTablePath, bucket: TableBucket) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
@@ -102,8 +103,12 @@ class KvFolder:
             _LOGGER.warning("a checkpoint of the key-value state is damaged, and is not used: %s", damage)
             self._fs.remove_tree(str(newest))
 
-    def write_checkpoint(self, engine: KvEngine) -> int:
-        """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive)."""
+    def write_checkpoint(self, engine: KvEngine, sync_log: Callable[[], object] = lambda: None) -> int:
+        """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive).
+
+        `sync_log` makes the changelog durable. It is called before the copy counts: a copy that holds changes which
+        the log loses with the power would not be a state of that log.
+        """
         offset = engine.state.applied_offset
         final = self._path / f"{_CHECKPOINT_PREFIX}{offset:020d}"
         if final.exists():
@@ -111,6 +116,7 @@ class KvFolder:
         temporary = final.with_name(final.name + _TEMPORARY_SUFFIX)
         engine.checkpoint(temporary)
         self._fs.write_atomic(str(temporary / _CHECKSUMS_FILE), list_files(temporary).encode())
+        sync_log()
         self._fs.rename(str(temporary), str(final))
         self._fs.sync_directory(str(self._path))
         for old in self._checkpoints()[:-1]:

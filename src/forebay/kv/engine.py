@@ -10,7 +10,7 @@ Stored values are `length i32 | schema id i16 | row` (codec.value_batch), so tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -48,6 +48,18 @@ class EngineState:
         return replace(self, applied_offset=applied_offset, row_count=count)
 
 
+@dataclass(frozen=True, slots=True)
+class KvCursor:
+    """A way through the stored values of a snapshot.
+
+    `position` tells where it is, for `KvSnapshot.cursor(after=...)`: behind the value that was given last, or behind
+    the last one of all once `values` has ended. To be asked only after a value was given.
+    """
+
+    values: Iterator[bytes]
+    position: Callable[[], bytes]
+
+
 class KvSnapshot(Protocol):
     """An unchanging view of an engine. Not for two threads at the same time; `close` releases what it pins."""
 
@@ -58,6 +70,13 @@ class KvSnapshot(Protocol):
 
     def values(self) -> Iterator[bytes]:
         """All stored values in the order of their keys' bytes."""
+        ...
+
+    def cursor(self, after: bytes | None = None) -> KvCursor:
+        """The stored values from the first one on, or behind a position that a cursor of this snapshot told.
+
+        A cursor is good until the next one is made. Raises `InvalidRequest` for a position that cannot be one.
+        """
         ...
 
     def close(self) -> None: ...

@@ -28,8 +28,8 @@ from typing import Any
 import lmdb
 
 from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
-from forebay.kv.engine import EngineState
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, StorageFailure
+from forebay.kv.engine import EngineState, KvCursor
 
 MAP_BYTES_START = 4 << 30
 """Address space that a new bucket reserves; the file is sparse, and the map doubles when it is full."""
@@ -42,6 +42,7 @@ FREE_BYTES_RESERVED = 64 << 20
 
 _DATA_FILE = "data.mdb"
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
+_KEY_BYTES_MAX = 511
 _LONG_KEY_BYTES = 478
 _STATE_KEY = b"state"
 
@@ -59,6 +60,25 @@ class LmdbSnapshot:
         transaction = self._transaction
         check(transaction is not None, "a closed KV snapshot was read")
         return iter(transaction.cursor(db=self._rows).iternext(keys=False, values=True))
+
+    def cursor(self, after: bytes | None = None) -> KvCursor:
+        transaction = self._transaction
+        check(transaction is not None, "a closed KV snapshot was read")
+        cursor = transaction.cursor(db=self._rows)
+        if after is None:
+            found = cursor.first()
+        elif 0 < len(after) <= _KEY_BYTES_MAX:
+            found = cursor.set_range(after) and (cursor.key() != after or cursor.next())
+        else:
+            raise InvalidRequest(f"{len(after)} bytes cannot be a position in a bucket's rows")
+
+        def position() -> bytes:
+            key: bytes = cursor.key()
+            if not key and cursor.last():  # behind the last row
+                key = cursor.key()
+            return key
+
+        return KvCursor(cursor.iternext(keys=False, values=True) if found else iter(()), position)
 
     def close(self) -> None:
         transaction, self._transaction = self._transaction, None

@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, StorageFailure, UnsupportedOperation
-from forebay.kv.engine import EngineState
+from forebay.base.errors import (
+    CorruptData,
+    ErrorCode,
+    InternalError,
+    InvalidRequest,
+    StorageFailure,
+    UnsupportedOperation,
+)
+from forebay.kv.engine import EngineState, KvCursor
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
 """Words in RocksDB's errors, and in ours, that no passing trouble can cause."""
@@ -48,21 +55,33 @@ class RocksDbSnapshot:
     def __init__(self, database: Any, directory: Path) -> None:
         """While nobody writes. Raises `CorruptData` when RocksDB finds its files damaged, as `values` does."""
         self._values: Iterator[bytes] | None = iter(database.values())
-        self._end = RocksDbEnd(database, directory)
+        end = RocksDbEnd(database, directory)
+        self._end: RocksDbEnd | None = end
         # Every write writes the state, whose key is the smallest.
         self.state = _state_of(next(self._values, None))
         if self.state.applied_offset == 0:
-            self._end.require_nothing_from(_STATE_KEY)
+            end.require_nothing_from(_STATE_KEY)
 
     def values(self) -> Iterator[bytes]:
-        check(self._values is not None, "a closed KV snapshot was read")
+        end = self._end
+        check(self._values is not None and end is not None, "a closed KV snapshot was read")
         last = None
         for last in self._values or ():
             yield last
-        self._end.require(last)
+        if end is not None:
+            end.require(last)
+
+    def cursor(self, after: bytes | None = None) -> KvCursor:
+        end = self._end
+        if end is None:
+            raise InternalError("a closed KV snapshot was read")
+        if after is not None and not after:
+            raise InvalidRequest("0 bytes cannot be a position in a bucket's rows")
+        return end.cursor(after)
 
     def close(self) -> None:
-        self._values = None
+        # Both iterators keep files and memory of RocksDB from going.
+        self._values = self._end = None
 
 
 class RocksDbEnd:
@@ -83,6 +102,27 @@ class RocksDbEnd:
         # Rows hold their keys, so no two values are equal.
         if self._cursor.valid() and self._cursor.key() != _STATE_KEY and self._cursor.value() != last:
             raise _damaged(self._directory, _UNREADABLE)
+
+    def cursor(self, after: bytes | None) -> KvCursor:
+        """The rows from the first one on, or behind `after`."""
+        cursor = self._cursor
+        cursor.seek(_FIRST_ROW_KEY if after is None else after)
+        if after is not None and cursor.valid() and cursor.key() == after:
+            cursor.next()
+
+        def values() -> Iterator[bytes]:
+            while cursor.valid():
+                yield cursor.value()
+                cursor.next()
+            self._require_sound()
+
+        def position() -> bytes:
+            if not cursor.valid():  # behind the last row
+                cursor.seek_to_last()
+            key: bytes = cursor.key()
+            return key
+
+        return KvCursor(values(), position)
 
     def require_nothing_from(self, key: bytes) -> None:
         """Raise `CorruptData` if there are keys from `key` on, or damage where they would be."""

@@ -95,6 +95,7 @@ class ScanSession:
 
     def _close_snapshot(self) -> None:
         with self._close_lock:
+            self._values = iter(())  # it would keep the engine's own iterator alive
             self._snapshot.close()
 
     def next_page(self, bytes_max: int) -> ScanPage:

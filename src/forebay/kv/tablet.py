@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from forebay.base.checks import check
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.codec._records import positions_of_other_schemas
 from forebay.codec._slices import RowSlices
 from forebay.codec.kv_batch import KvBatch, parse_kv_batch
@@ -135,6 +135,13 @@ class KvTablet:
         """Merge one request and append its changelog: (log end offset, changed keys, rows added)."""
         self._require_caught_up(state)
         batch = parse_kv_batch(request.records)
+        if b"" in batch.keys:
+            # Only Iceberg's encoding has such keys, of empty texts and bytes; engines need them for themselves.
+            raise InvalidRequest(
+                f"table {self._table.info.path}: a key of no bytes at all, such as an empty text in an Iceberg table, "
+                "cannot be stored",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
         duplicate = self._log.find_duplicate(batch.writer_id, batch.sequence) if batch.writer_id >= 0 else None
         if duplicate is not None:
             return duplicate.last_offset + 1, {}, 0
@@ -252,10 +259,18 @@ class KvTablet:
     def recover(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Apply the changelog that the engine has not seen; return the number of log batches replayed.
 
-        `progress` is called with (offset reached, end offset). Raises `CorruptData` for a damaged log.
+        `progress` is called with (offset reached, end offset). Raises `CorruptData` for a damaged log, and where the
+        log does not go back as far as the state.
         """
         state = self.engine.state
         end = self._log.log_end_offset
+        if state.applied_offset < self._log.log_start_offset:
+            raise CorruptData(
+                f"the key-value state of table {self._table.info.path} is at changelog offset {state.applied_offset}, "
+                f"and {self._log.folder} begins at {self._log.log_start_offset}: the checkpoint that stood for the "
+                "records in between ('table.log.ttl' removed them) is lost or damaged; restore it from a copy",
+                ErrorCode.KV_STORAGE_EXCEPTION,
+            )
         check(state.applied_offset <= end, f"the state is at {state.applied_offset}, beyond the log's end {end}")
         if state.applied_offset == end:
             return 0

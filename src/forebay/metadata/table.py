@@ -253,6 +253,11 @@ class TableDescriptor:
         value = self.properties.get("table.datalake.format")
         return None if value is None else value.lower()
 
+    @property
+    def lake_enabled(self) -> bool:
+        """Whether the table is tiered into a lake (`table.datalake.enabled`)."""
+        return self.property_or("table.datalake.enabled", "false").strip().lower() == "true"
+
 
 @dataclass(frozen=True)
 class TableInfo:
@@ -283,6 +288,11 @@ class TableInfo:
     @property
     def is_partitioned(self) -> bool:
         return self.descriptor.is_partitioned
+
+    @property
+    def lake_enabled(self) -> bool:
+        """Whether the table is tiered into a lake. Where that is: `forebay.metadata.table_options.lake_options`."""
+        return self.descriptor.lake_enabled
 
 
 @dataclass(frozen=True, slots=True)

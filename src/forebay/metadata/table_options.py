@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.base.quantity import parse_bool, parse_duration_ms
-from forebay.metadata.table import KvFormat, LogFormat, TableDescriptor
+from forebay.metadata.table import KvFormat, LogFormat, TableDescriptor, TableInfo
 
 TABLE_PREFIX = "table."
 
@@ -45,7 +45,8 @@ def _integer(text: str) -> int:
         raise InvalidRequest(f"{text!r} is not an integer") from e
 
 
-_LAKES = _one_of("paimon", "iceberg", "lance", "hudi")
+lake_format_name = _one_of("paimon", "iceberg", "lance", "hudi")
+"""The name of a lake format as `table.datalake.format` stores it. Raises `InvalidRequest` for others."""
 
 TABLE_OPTIONS: dict[str, TableOption] = {
     option.key: option
@@ -69,7 +70,7 @@ TABLE_OPTIONS: dict[str, TableOption] = {
         TableOption("table.log.tiered.local-segments", _integer, "2", alterable=True),
         TableOption("table.datalake.enabled", parse_bool, "false", alterable=True),
         TableOption("table.datalake.historical-partition.enabled", parse_bool, "false", alterable=True),
-        TableOption("table.datalake.format", _LAKES),
+        TableOption("table.datalake.format", lake_format_name),
         TableOption("table.datalake.freshness", parse_duration_ms, "3 min", alterable=True),
         TableOption("table.datalake.auto-compaction", parse_bool, "false", alterable=True),
         TableOption("table.datalake.auto-expire-snapshot", parse_bool, "false", alterable=True),
@@ -84,10 +85,8 @@ TABLE_OPTIONS: dict[str, TableOption] = {
 
 _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("table.merge-engine", lambda _: True, "merge engines other than the default (last write wins)"),
-    ("table.log.ttl", lambda _: True, "expiry of log records"),
     ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
     ("table.auto-partition.enabled", lambda value: value is True, "automatic partitions"),
-    ("table.datalake.enabled", lambda value: value is True, "tiering to a lake"),
     ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
 )
 
@@ -114,6 +113,18 @@ def unserved_option(key: str, text: str) -> str | None:
         if key == unserved_key and applies(value):
             return what
     return None
+
+
+def lake_options(info: TableInfo) -> dict[str, str]:
+    """The options of the lake that a lake table lies in, as `forebay.lake.registry.create_lake_storage` takes them.
+
+    A server puts its `datalake.<format>.*` settings, secrets left out, into the properties of lake tables that it
+    describes, under `table.datalake.<format>.*`. Empty where the table is no lake table, or the server told nothing.
+    """
+    if not info.lake_enabled or info.descriptor.lake_format is None:
+        return {}
+    prefix = f"{TABLE_PREFIX}datalake.{info.descriptor.lake_format}."
+    return {key[len(prefix) :]: value for key, value in info.descriptor.properties.items() if key.startswith(prefix)}
 
 
 class ArrowCompression(NamedTuple):

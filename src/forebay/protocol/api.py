@@ -20,7 +20,8 @@ Versions above 0, and what they mean:
   version 0 with error 2 where the two would differ.
 
 Source: `api_key.rs` of fluss-rs 1.0.0 and `ApiKeys.java`, and the gateways of Fluss's servers for the roles.
-Keys below 1000 belong to the Kafka protocol.
+Keys below 1000 belong to the Kafka protocol. Keys from 20000 on are Forebay's own: a client uses them where a server
+lists them, and clients of Fluss pass over keys that they do not know.
 """
 
 from __future__ import annotations
@@ -105,6 +106,10 @@ class ApiKey(IntEnum):
     GET_CLUSTER_HEALTH = 1062
     LIST_REMOTE_LOG_MANIFESTS = 1063
     LIST_KV_SNAPSHOTS = 1064
+    OPEN_TABLE_SNAPSHOT = 20001
+    RENEW_TABLE_SNAPSHOT = 20002
+    RELEASE_TABLE_SNAPSHOT = 20003
+    LIST_TABLE_SNAPSHOTS = 20004
 
 
 class VersionRange(NamedTuple):
@@ -184,6 +189,11 @@ _TABLE = (
     Api(_K.PREFIX_LOOKUP, pb.PrefixLookupRequest, pb.PrefixLookupResponse, _TABLET, *_V1),
     Api(_K.LIMIT_SCAN, pb.LimitScanRequest, pb.LimitScanResponse, _TABLET),
     Api(_K.SCAN_KV, pb.ScanKvRequest, pb.ScanKvResponse, _TABLET),
+    # table snapshots (Forebay)
+    Api(_K.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest, pb.OpenTableSnapshotResponse, _TABLET),
+    Api(_K.RENEW_TABLE_SNAPSHOT, pb.RenewTableSnapshotRequest, pb.RenewTableSnapshotResponse, _TABLET),
+    Api(_K.RELEASE_TABLE_SNAPSHOT, pb.ReleaseTableSnapshotRequest, pb.ReleaseTableSnapshotResponse, _TABLET),
+    Api(_K.LIST_TABLE_SNAPSHOTS, pb.ListTableSnapshotsRequest, pb.ListTableSnapshotsResponse, _TABLET),
     # KV snapshots, remote log, producer offsets
     Api(_K.GET_LATEST_KV_SNAPSHOTS, pb.GetLatestKvSnapshotsRequest, pb.GetLatestKvSnapshotsResponse, _BOTH),
     Api(_K.GET_KV_SNAPSHOT_METADATA, pb.GetKvSnapshotMetadataRequest, pb.GetKvSnapshotMetadataResponse, _BOTH),

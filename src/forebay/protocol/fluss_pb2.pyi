@@ -1053,34 +1053,40 @@ class LimitScanResponse(_Message):
     def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., is_log_table: bool = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class ScanKvRequest(_Message):
-    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner")
+    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner", "table_snapshot_id", "resume_after")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_SCAN_REQ_FIELD_NUMBER: _ClassVar[int]
     CALL_SEQ_ID_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLOSE_SCANNER_FIELD_NUMBER: _ClassVar[int]
+    TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RESUME_AFTER_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     bucket_scan_req: PbScanReqForBucket
     call_seq_id: int
     batch_size_bytes: int
     close_scanner: bool
-    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanReqForBucket, _Mapping[str, _Any]]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ...) -> None: ...
+    table_snapshot_id: bytes
+    resume_after: bytes
+    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanReqForBucket, _Mapping[str, _Any]]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ..., table_snapshot_id: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ...) -> None: ...
 
 class ScanKvResponse(_Message):
-    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset")
+    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset", "position")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     error_code: int
     error_message: str
     scanner_id: bytes
     has_more_results: bool
     records: bytes
     log_offset: int
-    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ...) -> None: ...
+    position: bytes
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
 
 class PbScanReqForBucket(_Message):
     __slots__ = ("table_id", "partition_id", "bucket_id", "limit", "routing_bucket_count")
@@ -1095,6 +1101,96 @@ class PbScanReqForBucket(_Message):
     limit: int
     routing_bucket_count: int
     def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., limit: _Optional[int] = ..., routing_bucket_count: _Optional[int] = ...) -> None: ...
+
+class OpenTableSnapshotRequest(_Message):
+    __slots__ = ("table_id", "partition_id", "lease_ms", "name")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: RepeatedScalars[int]
+    lease_ms: int
+    name: str
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[_Iterable[int]] = ..., lease_ms: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class OpenTableSnapshotResponse(_Message):
+    __slots__ = ("table_snapshot_id", "lease_ms", "buckets")
+    TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    table_snapshot_id: bytes
+    lease_ms: int
+    buckets: RepeatedMessages[PbTableSnapshotBucket]
+    def __init__(self, table_snapshot_id: _Optional[bytes] = ..., lease_ms: _Optional[int] = ..., buckets: _Optional[_Iterable[_Union[PbTableSnapshotBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbTableSnapshotBucket(_Message):
+    __slots__ = ("partition_id", "bucket_id", "log_offset", "row_count")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_offset: int
+    row_count: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+
+class RenewTableSnapshotRequest(_Message):
+    __slots__ = ("table_snapshot_id", "lease_ms")
+    TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    table_snapshot_id: bytes
+    lease_ms: int
+    def __init__(self, table_snapshot_id: _Optional[bytes] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class RenewTableSnapshotResponse(_Message):
+    __slots__ = ("lease_ms",)
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    lease_ms: int
+    def __init__(self, lease_ms: _Optional[int] = ...) -> None: ...
+
+class ReleaseTableSnapshotRequest(_Message):
+    __slots__ = ("table_snapshot_id",)
+    TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    table_snapshot_id: bytes
+    def __init__(self, table_snapshot_id: _Optional[bytes] = ...) -> None: ...
+
+class ReleaseTableSnapshotResponse(_Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTableSnapshotsRequest(_Message):
+    __slots__ = ("table_id",)
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    def __init__(self, table_id: _Optional[int] = ...) -> None: ...
+
+class ListTableSnapshotsResponse(_Message):
+    __slots__ = ("table_snapshots",)
+    TABLE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    table_snapshots: RepeatedMessages[PbTableSnapshotInfo]
+    def __init__(self, table_snapshots: _Optional[_Iterable[_Union[PbTableSnapshotInfo, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbTableSnapshotInfo(_Message):
+    __slots__ = ("table_snapshot_id", "table_id", "name", "age_ms", "lease_left_ms", "bucket_count", "pages", "read_bytes")
+    TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    table_snapshot_id: bytes
+    table_id: int
+    name: str
+    age_ms: int
+    lease_left_ms: int
+    bucket_count: int
+    pages: int
+    read_bytes: int
+    def __init__(self, table_snapshot_id: _Optional[bytes] = ..., table_id: _Optional[int] = ..., name: _Optional[str] = ..., age_ms: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., bucket_count: _Optional[int] = ..., pages: _Optional[int] = ..., read_bytes: _Optional[int] = ...) -> None: ...
 
 class GetLatestKvSnapshotsRequest(_Message):
     __slots__ = ("table_path", "partition_name")

@@ -27,8 +27,10 @@ from forebay.metadata.table import (
     TablePath,
     assign_ids,
 )
+from forebay.server.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.table_rules import altered_properties, check_new_table, with_defaults
+from forebay.server.write_gate import WriteGate
 
 DEFAULT_DATABASE = "fluss"
 
@@ -69,6 +71,7 @@ class LiveTable:
 
     def __init__(self, table: CatalogTable) -> None:
         self.current = table
+        self.write_gate = WriteGate()
 
     @property
     def info(self) -> TableInfo:
@@ -87,8 +90,11 @@ class LiveTable:
 class Catalog:
     """All metadata of one server."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, limits: CatalogLimits) -> None:
+    def __init__(
+        self, store: MetadataStore, clock: Clock, limits: CatalogLimits, lake: LakeTables | None = None
+    ) -> None:
         self._store = store
+        self._lake = lake or LakeTables()
         self._clock = clock
         self._limits = limits
         self._changing = threading.RLock()
@@ -194,7 +200,9 @@ class Catalog:
         check_table_path(path)
         limits = self._limits
         complete = with_defaults(descriptor, limits.bucket_count_default, limits.replication_factor_default)
+        complete = self._lake.with_format(complete)
         check_new_table(complete, limits.bucket_count_max)
+        self._lake.check(complete)
         if not (limits.kv_tables_allowed if complete.has_primary_key else limits.log_tables_allowed):
             kind = "kv" if complete.has_primary_key else "log"
             raise InvalidRequest(
@@ -207,9 +215,11 @@ class Catalog:
                 if ignore_if_exists:
                     return
                 raise AlreadyExists(f"table {path} exists already", ErrorCode.TABLE_ALREADY_EXIST)
+            self._lake.create(path, complete)
             now = self._clock.now_ms()
             info = self._store.create_table(TableInfo(path, -1, 1, complete, now, now))
             self._show(LiveTable(CatalogTable(info, {1: info.schema})))
+            self._lake.created(info)
 
     def drop_table(self, path: TablePath) -> CatalogTable:
         """Drop a table; return it as it was, for the caller to remove its data."""
@@ -219,12 +229,14 @@ class Catalog:
             self._store.delete_table(info.table_id, table_folder(info))
             self._tables = {key: t for key, t in self._tables.items() if key != path}
             self._tables_by_id = {key: t for key, t in self._tables_by_id.items() if key != info.table_id}
+            self._lake.dropped(info)
             return table.current
 
     def alter_properties(self, path: TablePath, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
         with self._changing:
             table = self.table(path)
             descriptor = altered_properties(table.info.descriptor, to_set, to_reset)
+            descriptor = self._lake.for_alter(path, table.info.descriptor, descriptor)
             self._change(table, replace(table.info, descriptor=descriptor, modified_ms=self._clock.now_ms()))
 
     def add_columns(self, path: TablePath, columns: Sequence[Column]) -> None:
@@ -242,9 +254,12 @@ class Catalog:
             self._change(table, info)
 
     def _change(self, table: LiveTable, info: TableInfo) -> None:
+        before = table.info
+        self._lake.alter(info.path, before.descriptor, info.descriptor)
         self._store.update_table(info)
         schemas = {**table.current.schemas, info.schema_id: info.schema}
         table.current = replace(table.current, info=info, schemas=schemas)
+        self._lake.altered(before, info)
 
     # ---- partitions -------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,12 @@ from typing import Any
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 from forebay.kv.scanner import ScannerLimits
+from forebay.kv.table_snapshots import TableSnapshotLimits
+from forebay.lake.registry import datalake_options
 from forebay.log.config import LogConfig
+from forebay.metadata.table_options import lake_format_name
 from forebay.server.catalog import CatalogLimits
+from forebay.server.lake_tables import LakeSettings, is_secret_lake_option
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,11 +36,28 @@ def _positive(text: str) -> int:
     return value
 
 
+def _up_to(most: int) -> Callable[[str], int]:
+    """A positive whole number with an upper bound."""
+
+    def parse(text: str) -> int:
+        value = _positive(text)
+        if value > most:
+            raise InvalidRequest(f"{value} is more than {most}")
+        return value
+
+    return parse
+
+
 def _engine(text: str) -> str:
     name = text.strip().lower()
     if name not in ("lmdb", "rocksdb"):
         raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'lmdb' or 'rocksdb'")
     return name
+
+
+def _or_unset(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A setting that may be left out: its text is then empty, and its value None."""
+    return lambda text: parse(text) if text.strip() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,14 @@ SETTINGS: dict[str, Setting] = {
     "kv.scanner.max-per-bucket": Setting(_positive, "8", "most full scans of one bucket at a time"),
     "kv.scanner.max-per-server": Setting(_positive, "200", "most full scans at a time"),
     "kv.scanner.max-batch-size": Setting(parse_memory_bytes, "10mb", "largest page of a full scan"),
+    "kv.snapshot-handle.max-count": Setting(_up_to(512), "256", "most table snapshots at a time (at most 512)"),
+    "kv.snapshot-handle.default-lease": Setting(
+        parse_duration_ms, "10 min", "how long a table snapshot may be idle if its client does not say"
+    ),
+    "kv.snapshot-handle.max-lease": Setting(parse_duration_ms, "1 d", "how long it may be idle if its client says so"),
+    "kv.snapshot-handle.max-age": Setting(
+        parse_duration_ms, "1 d", "how long a table snapshot may live; state that it pins takes space all the while"
+    ),
     "kv.snapshot.interval": Setting(parse_duration_ms, "10 min", "how often grown key-value state is checkpointed"),
     "kv.engine": Setting(_engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
     "kv.checkpoint.records": Setting(_positive, "1000000", "changelog records that make a checkpoint worth while"),
@@ -79,22 +108,34 @@ SETTINGS: dict[str, Setting] = {
         _positive, "500", "unanswered requests of one connection before it waits"
     ),
     "coordinator.producer-offsets.ttl": Setting(parse_duration_ms, "24 h", "how long producer offsets are kept"),
+    "remote.log.task-interval-duration": Setting(
+        parse_duration_ms, "1 min", "how often log segments older than 'table.log.ttl' are looked for"
+    ),
+    "datalake.enabled": Setting(
+        _or_unset(parse_bool), "", "whether tables may be tiered; if not set, they may where there is a format"
+    ),
+    "datalake.format": Setting(_or_unset(lake_format_name), "", "the lake's format, such as paimon"),
     "tablet-server.id": Setting(int, "0", "the number of this server"),
 }
-"""Settings that have an effect. Listener and security settings are read by forebay.protocol."""
+"""Settings that have an effect, besides those of the lake (`datalake.<format>.*`).
+
+Listener and security settings are read by forebay.protocol.
+"""
+
+_LAKE_SETTING = re.compile(r"datalake\.([a-z]+)\.(.+)")
+_SECRET_WORDS = ("credentials", "jaas", "password", "secret")
 
 _SECURITY_PREFIXES = ("security.", "bind.listeners", "advertised.listeners", "internal.listener.name")
 _ROLE_PREFIXES = ("coordinator.", "tablet-server.")
 _IGNORED_PREFIXES = (
     "zookeeper.", "netty.", "kv.rocksdb.", "kv.recover.", "kv.flush.", "kv.snapshot.", "kv.backpressure.",
     "kv.leader-replica.", "log.", "server.", "coordinator.", "tablet-server.", "metrics.", "plugin.", "client.",
-    "config.providers", "acl.", "data.dir", "default.", "remote.log", "remote.fs", "auto-partition.check.interval",
+    "config.providers", "acl.", "data.dir", "default.", "remote.log", "remote.fs", "lake.",
+    "auto-partition.check.interval",
 )  # fmt: skip
 _UNSERVED = {
     "authorizer.": "access control lists",
     "super.users": "access control lists",
-    "datalake.": "tiering to a lake",
-    "lake.": "tiering to a lake",
     "remote.data.dir": "remote log storage",
     "kafka.": "the Kafka protocol",
 }
@@ -132,11 +173,29 @@ class ServerConfig:
         )
 
     @property
+    def lake(self) -> LakeSettings:
+        """The lake that tables are tiered into."""
+        name, enabled = self.value("datalake.format"), self.value("datalake.enabled")
+        return LakeSettings(
+            name, name is not None if enabled is None else enabled, datalake_options(self.settings, name or "")
+        )
+
+    @property
     def scanner_limits(self) -> ScannerLimits:
         return ScannerLimits(
             self.seconds("kv.scanner.ttl"),
             self.value("kv.scanner.max-per-bucket"),
             self.value("kv.scanner.max-per-server"),
+            self.value("kv.scanner.max-batch-size"),
+        )
+
+    @property
+    def table_snapshot_limits(self) -> TableSnapshotLimits:
+        return TableSnapshotLimits(
+            self.value("kv.snapshot-handle.max-count"),
+            self.seconds("kv.snapshot-handle.default-lease"),
+            self.seconds("kv.snapshot-handle.max-lease"),
+            self.seconds("kv.snapshot-handle.max-age"),
             self.value("kv.scanner.max-batch-size"),
         )
 
@@ -162,7 +221,32 @@ def server_config(
     given = dict(settings or {})
     for key, text in given.items():
         _check(key, text)
-    return ServerConfig(Path(data_dir), host, coordinator_port, tablet_port, sasl, given)
+    config = ServerConfig(Path(data_dir), host, coordinator_port, tablet_port, sasl, given)
+    _check_lake(config)
+    return config
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of a setting is not to be shown."""
+    lake = _LAKE_SETTING.fullmatch(key)
+    return any(word in key for word in _SECRET_WORDS) or (lake is not None and is_secret_lake_option(lake[2]))
+
+
+def _check_lake(config: ServerConfig) -> None:
+    name = config.value("datalake.format")
+    if name is None:
+        if config.value("datalake.enabled"):
+            raise InvalidRequest(
+                "setting 'datalake.enabled' is true, so 'datalake.format' must be set", ErrorCode.CONFIG_EXCEPTION
+            )
+        return
+    for key in config.settings:
+        lake = _LAKE_SETTING.fullmatch(key)
+        if lake is not None and lake[1] != name:
+            raise InvalidRequest(
+                f"setting '{key}' is not one of lake format '{name}', which 'datalake.format' chooses",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
 
 
 def _check(key: str, text: str) -> None:
@@ -176,7 +260,7 @@ def _check(key: str, text: str) -> None:
     bare = key
     for prefix in _ROLE_PREFIXES:
         bare = bare.removeprefix(prefix)
-    if bare.startswith(_SECURITY_PREFIXES):
+    if bare.startswith(_SECURITY_PREFIXES) or _LAKE_SETTING.fullmatch(key):
         return
     for prefix, what in _UNSERVED.items():
         if key.startswith(prefix) and text.strip().lower() not in ("", "false"):

@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 from forebay.base.clock import Clock
 from forebay.base.errors import ForebayError
 from forebay.kv.scanner import ScannerManager
+from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.metadata.table import TableBucket
 from forebay.protocol.api import ApiKey, ServerRole
 from forebay.protocol.convert import PerBucketAnswer, ServerNode, error_to_wire
 from forebay.protocol.messages import Buffer, Message
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
+from forebay.server.lake_snapshots import LakeSnapshots
+from forebay.server.lake_tables import LakeTables
+from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
@@ -26,6 +30,17 @@ from forebay.server.replicas import ReplicaManager
 _LOGGER = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LakeParts:
+    """What serves tiering: the lake's tables, the snapshots that are known, whose turn it is."""
+
+    tables: LakeTables
+    snapshots: LakeSnapshots
+    tiering: TieringManager
+    coordinator_epoch: int
+    """One more than in the server's life before: tiering epochs of that life are void."""
 
 
 @dataclass
@@ -37,8 +52,10 @@ class ServerContext:
     store: MetadataStore
     replicas: ReplicaManager
     scanners: ScannerManager
+    table_snapshots: TableSnapshotManager
     notifier: ProgressNotifier
     clock: Clock
+    lake: LakeParts
     coordinator: Executor
     """One thread, for changes of metadata."""
     io: Executor

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from forebay.base.clock import Clock
-from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
+from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
 
 WORKER_TIMEOUT_SECONDS = 120.0
@@ -135,7 +135,7 @@ class TieringManager:
             return TieringAssignment(table_id, table.path, table.epoch)
 
     def heartbeat(self, table_id: int, epoch: int) -> None:
-        """A worker is still at it. Raises `NotFound`, `Conflict` (FENCED_TIERING_EPOCH), `InvalidRequest`."""
+        """A worker is still at it. Raises `NotFound`, `Conflict` (FENCED_TIERING_EPOCH; -1 if nobody tiers it now)."""
         with self._lock:
             self._held(table_id, epoch).heard = self._clock.monotonic()
 
@@ -199,7 +199,7 @@ class TieringManager:
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             )
         if table.state is not TieringState.TIERING:
-            raise InvalidRequest(
+            raise Conflict(
                 f"table {table.path} is {table.state.value}, nobody tiers it now", ErrorCode.UNKNOWN_SERVER_ERROR
             )
         return table

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.codec.crc import crc32c
@@ -44,6 +44,10 @@ CREATE TABLE IF NOT EXISTS partitions (
 CREATE TABLE IF NOT EXISTS doomed_folders (path TEXT PRIMARY KEY, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS producer_offsets (
     producer_id TEXT PRIMARY KEY, expires_ms INTEGER NOT NULL, offsets BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS lake_snapshots (
+    table_id INTEGER NOT NULL, position INTEGER NOT NULL, snapshot_id INTEGER NOT NULL, committed_ms INTEGER NOT NULL,
+    tiered_file TEXT NOT NULL, tiered_crc INTEGER NOT NULL, readable_file TEXT, readable_crc INTEGER,
+    crc INTEGER NOT NULL, PRIMARY KEY (table_id, position));
 """
 
 
@@ -54,6 +58,28 @@ class StoredTable:
     info: TableInfo
     schemas: dict[int, Schema]
     partitions: list[PartitionInfo]
+
+
+class OffsetsFile(NamedTuple):
+    """A file of a lake snapshot's log offsets: its path, relative to the data directory, and its CRC32C."""
+
+    path: str
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLakeSnapshot:
+    """A lake snapshot of a table: what of the log it holds (`tiered`), and from where a union read goes on, if it may
+    start there (`readable`)."""
+
+    snapshot_id: int
+    committed_ms: int
+    tiered: OffsetsFile
+    readable: OffsetsFile | None
+
+    @property
+    def files(self) -> tuple[OffsetsFile, ...]:
+        return (self.tiered,) if self.readable is None else (self.tiered, self.readable)
 
 
 class MetadataStore:
@@ -198,7 +224,7 @@ class MetadataStore:
     def delete_table(self, table_id: int, folder: str) -> None:
         """Forget a table; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
-            for table in ("tables", "schemas", "partitions"):
+            for table in ("tables", "schemas", "partitions", "lake_snapshots"):
                 sql.execute(f"DELETE FROM {table} WHERE table_id = ?", (table_id,))
             _put(sql, "doomed_folders", folder)
 
@@ -215,6 +241,27 @@ class MetadataStore:
         with self.transaction() as sql:
             sql.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
             _put(sql, "doomed_folders", folder)
+
+    # ---- lake snapshots ---------------------------------------------------------------------------------------------
+
+    def lake_snapshots(self) -> dict[int, tuple[StoredLakeSnapshot, ...]]:
+        """The known lake snapshots by table id, oldest first."""
+        found: dict[int, list[StoredLakeSnapshot]] = {}
+        for table_id, _, snapshot_id, committed_ms, tiered, tiered_crc, readable, readable_crc in self._rows(
+            "SELECT * FROM lake_snapshots ORDER BY table_id, position"
+        ):
+            readable_file = None if readable is None else OffsetsFile(readable, readable_crc)
+            snapshot = StoredLakeSnapshot(snapshot_id, committed_ms, OffsetsFile(tiered, tiered_crc), readable_file)
+            found.setdefault(table_id, []).append(snapshot)
+        return {table_id: tuple(snapshots) for table_id, snapshots in found.items()}
+
+    def put_lake_snapshots(self, table_id: int, snapshots: Sequence[StoredLakeSnapshot]) -> None:
+        """Store the known lake snapshots of a table, oldest first, in place of those that were stored before."""
+        with self.transaction() as sql:
+            sql.execute("DELETE FROM lake_snapshots WHERE table_id = ?", (table_id,))
+            for position, s in enumerate(snapshots):
+                readable = (None, None) if s.readable is None else s.readable
+                _put(sql, "lake_snapshots", table_id, position, s.snapshot_id, s.committed_ms, *s.tiered, *readable)
 
     # ---- folders to remove ------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ writer asked for that (design.md D6), and readers of such a table accept it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
@@ -63,6 +64,7 @@ class BucketReplica:
         self._on_progress = on_progress
         self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor, self._append_group)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(executor, self._put_group)
+        self._checkpointing = threading.Lock()
         self.closed = False
 
     @property
@@ -163,7 +165,8 @@ class BucketReplica:
 
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         before = self.log.high_watermark
-        results = self.kv.put_group(requests)
+        with self.table.write_gate.passing():
+            results = self.kv.put_group(requests)
         if self.log.high_watermark > before:
             self._on_progress(self.bucket)
         return results
@@ -186,10 +189,23 @@ class BucketReplica:
         """Write a checkpoint of the key-value state if the changelog has grown by `records_min` since the last one."""
         if self._kv is None or self._kv_folder is None:
             return False
-        if self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
-            return False
-        self._kv_folder.write_checkpoint(self._kv.engine)
-        return True
+        with self._checkpointing:
+            if self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
+                return False
+            self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
+            return True
+
+    def release_changelog(self, offset: int) -> int:
+        """Make the key-value state do without the changelog below `offset`, by a checkpoint if need be.
+
+        Returns from where on the state needs the changelog, in the end; `offset` or more where it could be done.
+        """
+        if self._kv is None or self._kv_folder is None:
+            return offset
+        with self._checkpointing:
+            if self._kv_folder.retained_offset < offset:
+                self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
+            return self._kv_folder.retained_offset
 
     def close(self) -> None:
         """Close orderly: the log is synced, the state's files can be trusted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder
-from forebay.kv.engine import EngineFactory, KvEngine
+from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.scanner import ScannerManager
+from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
@@ -48,6 +49,7 @@ class ReplicaManager:
         catalog: Catalog,
         store: MetadataStore,
         scanners: ScannerManager,
+        table_snapshots: TableSnapshotManager,
         *,
         log_config: LogConfig,
         engine: str,
@@ -63,6 +65,7 @@ class ReplicaManager:
         self._catalog = catalog
         self._store = store
         self._scanners = scanners
+        self._table_snapshots = table_snapshots
         self._log_config = log_config
         self._engine = engine
         self._engine_factory = engine_factory
@@ -127,9 +130,7 @@ class ReplicaManager:
         return replica
 
     def _open_replica(self, bucket: TableBucket, table: LiveTable) -> BucketReplica:
-        partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
-        path = PhysicalTablePath(table.info.path, partition)
-        log_folder = names.join(self._directory.path, names.tablet_folder("log", path, bucket))
+        path, log_folder = self._log_folder(bucket, table)
         log = LogTablet.open(
             self._fs,
             log_folder,
@@ -190,12 +191,52 @@ class ReplicaManager:
 
     def _let_engine_close_scans(self, engine: KvEngine, bucket: TableBucket) -> None:
         if isinstance(engine, LmdbEngine):
-            engine.close_snapshots = lambda: _close_scans(self._scanners, bucket)
+            engine.close_snapshots = lambda: self._close_readers(bucket)
+
+    def _close_readers(self, bucket: TableBucket) -> None:
+        self._scanners.close_bucket(bucket)
+        self._table_snapshots.close_bucket(bucket)
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def pin(self, replicas: Sequence[BucketReplica]) -> dict[TableBucket, KvSnapshot]:
+        """Snapshots of open buckets of one primary-key table, all of one instant: no write lies between two of them.
+
+        Raises what taking a snapshot raises, with none left open.
+        """
+        taken: dict[TableBucket, KvSnapshot] = {}
+        if not replicas:
+            return taken
+        try:
+            with replicas[0].table.write_gate.closed():
+                for replica in replicas:
+                    taken[replica.bucket] = replica.kv.snapshot()
+        except BaseException:
+            for snapshot in taken.values():
+                snapshot.close()
+            raise
+        return taken
 
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
     def replicas(self) -> list[BucketReplica]:
         return list(self._open.values())
+
+    def segment_offsets(self, bucket: TableBucket) -> list[int]:
+        """Where the segments of a bucket's log begin, also of one that nobody has opened; none if it has no log yet."""
+        replica = self.opened(bucket)
+        if replica is not None:
+            return [segment.base_offset for segment in replica.log.segments()]
+        folder = self._log_folder(bucket, self.table_of(bucket))[1]
+        if not self._fs.exists(folder):
+            return []
+        parsed = [names.parse_offset_file(entry.name) for entry in self._fs.list_directory(folder)]
+        return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.LOG_SUFFIX)
+
+    def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
+        partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
+        path = PhysicalTablePath(table.info.path, partition)
+        return path, names.join(self._directory.path, names.tablet_folder("log", path, bucket))
 
     def save_offsets(self) -> None:
         """Checkpoint recovery points and high watermarks of all buckets, also of those not opened since the start."""
@@ -239,7 +280,7 @@ class ReplicaManager:
                 replica = self._open.pop(bucket, None)
                 self._recovery_points.pop(bucket, None)
                 self._high_watermarks.pop(bucket, None)
-            _close_scans(self._scanners, bucket)
+            self._close_readers(bucket)
             if replica is not None:
                 replica.abandon()
             self._on_progress(bucket)
@@ -295,10 +336,6 @@ class _SlowProgress:
         if now >= self._next:
             self._next = now + _PROGRESS_SECONDS
             _LOGGER.info("%s: %s of %s", self._what, done, total)
-
-
-def _close_scans(scanners: ScannerManager, bucket: TableBucket) -> None:
-    scanners.close_bucket(bucket)
 
 
 def buckets_of(info: TableInfo, partition_ids: Iterable[int]) -> list[TableBucket]:

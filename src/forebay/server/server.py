@@ -23,6 +23,8 @@ from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
+from forebay.kv.table_snapshots import TableSnapshotManager
+from forebay.lake.registry import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
 from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.convert import ServerNode
@@ -35,15 +37,20 @@ from forebay.protocol.listeners import (
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
-from forebay.server.context import HANDLERS, ServerContext
+from forebay.server.context import HANDLERS, LakeParts, ServerContext
+from forebay.server.lake_snapshots import LakeSnapshots
+from forebay.server.lake_tables import LakeStorageFactory, LakeTables
+from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replicas import ReplicaManager
+from forebay.server.retention import LogRetention
 from forebay.server.rpc import RpcProtocol
 
 _LOGGER = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.sqlite"
+COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
 CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
@@ -77,13 +84,14 @@ class _Bound:
 
 @dataclass
 class Injected:
-    """What tests and simulations replace: clock, identifiers, file system, key-value engine, boot id."""
+    """What tests and simulations replace: clock, identifiers, file system, key-value engine, boot id, lake."""
 
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
     fs: FileSystem = field(default_factory=LocalFileSystem)
     engine_factory: EngineFactory | None = None
     boot_id: Callable[[], str | None] = boot_id
+    create_lake_storage: LakeStorageFactory = create_lake_storage
 
 
 class ForebayServer:
@@ -131,8 +139,11 @@ class ForebayServer:
         io = self._executor("forebay-io", config.value("server.io-pool.size"))
         data_dir.mkdir(parents=True, exist_ok=True)
         store = MetadataStore(data_dir / METADATA_FILE, is_new=not directory.was_used)
-        catalog = Catalog(store, injected.clock, config.catalog_limits)
+        lake = self._lake_parts(store, str(data_dir))
+        catalog = Catalog(store, injected.clock, config.catalog_limits, lake.tables)
+        lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
+        table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
         notifier = ProgressNotifier(asyncio.get_running_loop())
         replicas = ReplicaManager(
             injected.fs,
@@ -140,6 +151,7 @@ class ForebayServer:
             catalog,
             store,
             scanners,
+            table_snapshots,
             log_config=config.log_config,
             engine=config.value("kv.engine"),
             engine_factory=injected.engine_factory,
@@ -149,11 +161,28 @@ class ForebayServer:
             on_progress=notifier.progressed,
         )
         self._context = ServerContext(
-            config, catalog, store, replicas, scanners, notifier, injected.clock, coordinator, io
+            config,
+            catalog,
+            store,
+            replicas,
+            scanners,
+            table_snapshots,
+            notifier,
+            injected.clock,
+            lake,
+            coordinator,
+            io,
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
+
+    def _lake_parts(self, store: MetadataStore, data_dir: str) -> LakeParts:
+        injected = self._injected
+        tiering = TieringManager(injected.clock)
+        snapshots = LakeSnapshots(injected.fs, data_dir, store, injected.clock, injected.ids)
+        tables = LakeTables(self.config.lake, tiering, snapshots, injected.create_lake_storage)
+        return LakeParts(tables, snapshots, tiering, store.take(COORDINATOR_EPOCH_COUNTER))
 
     def _executor(self, name: str, threads: int) -> ThreadPoolExecutor:
         executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -207,11 +236,14 @@ class ForebayServer:
         every = self._every
         replicas = context.replicas
         every(config.seconds("kv.scanner.expiration-interval"), context.scanners.expire)
+        every(config.seconds("kv.scanner.expiration-interval"), context.table_snapshots.expire)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.sync_idle)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.save_offsets)
         records_min = config.value("kv.checkpoint.records")
         every(config.seconds("kv.snapshot.interval"), lambda: replicas.checkpoint_grown(records_min))
         every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
+        retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
+        every(config.seconds("remote.log.task-interval-duration"), retention.run)
         idle_max = config.seconds("netty.connection.max-idle-time")
         self._upkeep.append(asyncio.create_task(self._close_idle_connections(idle_max)))
 
@@ -255,10 +287,12 @@ class ForebayServer:
         context, self._context = self._context, None
         if context is not None:
             context.scanners.shut_down()
+            context.table_snapshots.shut_down()
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, context.replicas.close)
             for executor in self._executors:
                 executor.shutdown(wait=True)
+            context.lake.tables.close()
             context.store.close()
         self._executors.clear()
         directory, self._directory = self._directory, None

@@ -10,7 +10,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import physical_path_from_pb, server_node_to_pb, table_path_from_pb, table_path_to_pb
 from forebay.protocol.messages import Message
 from forebay.server.catalog import LiveTable
-from forebay.server.config import SETTINGS
+from forebay.server.config import SETTINGS, is_secret
 from forebay.server.context import Call, ServerContext, serves
 
 _GREEN, _RED = 0, 2
@@ -29,7 +29,7 @@ def get_metadata(context: ServerContext, call: Call) -> Message:
     for message in request.table_path:
         table = context.catalog.table(table_path_from_pb(message))
         tables.append(table)
-        response.table_metadata.append(_table_metadata(table.info, tablet_server.node_id))
+        response.table_metadata.append(_table_metadata(context, table.info, tablet_server.node_id))
     for message in request.partitions_path:
         path = physical_path_from_pb(message)
         table = context.catalog.table(path.table)
@@ -57,12 +57,12 @@ def _buckets(info: TableInfo, leader: int) -> list[pb.PbBucketMetadata]:
     ]
 
 
-def _table_metadata(info: TableInfo, leader: int) -> pb.PbTableMetadata:
+def _table_metadata(context: ServerContext, info: TableInfo, leader: int) -> pb.PbTableMetadata:
     return pb.PbTableMetadata(
         table_path=table_path_to_pb(info.path),
         table_id=info.table_id,
         schema_id=info.schema_id,
-        table_json=json_serde.dumps(json_serde.descriptor_to_json(info.descriptor)),
+        table_json=json_serde.dumps(json_serde.descriptor_to_json(context.lake.tables.described(info.descriptor))),
         bucket_metadata=[] if info.is_partitioned else _buckets(info, leader),
         created_time=info.created_ms,
         modified_time=info.modified_ms,
@@ -104,13 +104,13 @@ def get_filesystem_security_token(_context: ServerContext, _call: Call) -> Messa
 @serves(ApiKey.DESCRIBE_CLUSTER_CONFIGS)
 def describe_cluster_configs(context: ServerContext, _call: Call) -> Message:
     """All settings with their values; secrets are not shown."""
-    settings = {key: setting.default for key, setting in SETTINGS.items()} | dict(context.config.settings)
+    defaults = {key: setting.default for key, setting in SETTINGS.items() if setting.default}
+    settings = defaults | dict(context.config.settings)
     response = pb.DescribeClusterConfigsResponse()
     for key in sorted(settings):
-        secret = any(word in key for word in ("credentials", "jaas", "password", "secret"))
         response.configs.add(
             config_key=key,
-            config_value="******" if secret else settings[key],
+            config_value="******" if is_secret(key) else settings[key],
             config_source="INITIAL_SERVER_CONFIG",
         )
     return response

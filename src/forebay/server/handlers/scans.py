@@ -23,7 +23,9 @@ async def scan_kv(context: ServerContext, call: Call) -> Answer:
     response, payloads = pb.ScanKvResponse(), list[Buffer]()
     try:
         _check_shape(request)
-        if request.HasField("bucket_scan_req"):
+        if request.HasField("table_snapshot_id"):
+            await _snapshot_page(context, request, response, payloads)
+        elif request.HasField("bucket_scan_req"):
             await _open(context, request, response, payloads)
         elif request.close_scanner:
             context.scanners.close(request.scanner_id)
@@ -45,6 +47,11 @@ def _check_shape(request: Any) -> None:
         raise _invalid("it opens and closes a scanner at once")
     if not opens and not continues:
         raise _invalid("it names neither a bucket to scan nor a scanner")
+    of_snapshot = request.HasField("table_snapshot_id")
+    if of_snapshot and (not opens or request.close_scanner or request.HasField("call_seq_id")):
+        raise _invalid("a page of a table snapshot is asked for by its bucket and position alone")
+    if request.HasField("resume_after") and not of_snapshot:
+        raise _invalid("only a table snapshot can be resumed after a position")
     if not request.close_scanner and not (request.HasField("batch_size_bytes") and request.batch_size_bytes > 0):
         raise _invalid("its batch_size_bytes is missing or not positive")
 
@@ -75,5 +82,23 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
     page: ScanPage = await context.in_io(context.scanners.page, scanner_id, call, request.batch_size_bytes)
     response.scanner_id = scanner_id
     response.has_more_results = page.has_more
+    response.records = b""
+    payloads.append(page.records)
+
+
+async def _snapshot_page(context: ServerContext, request: Any, response: Any, payloads: list[Buffer]) -> None:
+    """A page of a table snapshot: of no session, and so with no number."""
+    target = request.bucket_scan_req
+    page = await context.in_io(
+        context.table_snapshots.page,
+        request.table_snapshot_id,
+        TableBucket(target.table_id, target.bucket_id, partition_id_of(target)),
+        request.resume_after if request.HasField("resume_after") else None,
+        request.batch_size_bytes,
+        target.limit if target.HasField("limit") else None,
+    )
+    response.has_more_results = page.has_more
+    if page.position is not None:
+        response.position = page.position
     response.records = b""
     payloads.append(page.records)

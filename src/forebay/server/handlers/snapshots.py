@@ -1,16 +1,16 @@
-"""KV snapshots, leases, remote log, producer offsets, lake snapshots: what clients ask before they read or recover.
+"""KV snapshots, leases, remote log, producer offsets: what clients ask before they read or recover.
 
-There are no downloadable KV snapshots here (state is read by ScanKv or by the changelog, which is kept whole), no
-remote log and no lake yet; the answers are those of a cluster that has none so far.
+There are no downloadable KV snapshots here (state is read by ScanKv, or by the changelog) and no remote log; the
+answers are those of a cluster that has none so far.
 """
 
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
-from forebay.metadata.table import TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import table_path_from_pb
+from forebay.protocol.convert import partition_id_of, table_path_from_pb
 from forebay.protocol.messages import Message, parse
 from forebay.server.context import Call, ServerContext, serves
 
@@ -23,8 +23,8 @@ def _require_primary_key(info: TableInfo) -> None:
 
 
 @serves(ApiKey.GET_LATEST_KV_SNAPSHOTS)
-def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message:
-    """Every bucket, without a snapshot: clients then read the changelog from its beginning."""
+async def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message:
+    """Every bucket, without a snapshot: clients then read the changelog from its beginning, if it is still there."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     info = table.info
@@ -37,6 +37,16 @@ def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message:
     if info.is_partitioned:
         response.partition_id = table.current.partition(request.partition_name).partition_id
     for bucket in range(info.bucket_count):
+        offsets = await context.in_io(
+            context.replicas.segment_offsets, TableBucket(info.table_id, bucket, partition_id_of(response))
+        )
+        if offsets and offsets[0] > 0:
+            raise NotFound(
+                f"the rows of table {info.path} cannot be rebuilt from its changelog, whose beginning has expired "
+                f"('table.log.ttl'; bucket {bucket} begins at {offsets[0]}), and there are no KV snapshots to "
+                "download; read the table by ScanKv, or from its lake",
+                ErrorCode.KV_SNAPSHOT_NOT_EXIST,
+            )
         response.latest_snapshots.add(bucket_id=bucket)
     return response
 
@@ -119,9 +129,3 @@ async def delete_producer_offsets(context: ServerContext, call: Call) -> Message
     _check_producer_id(call.message.producer_id)
     await context.in_coordinator(context.store.delete_producer_offsets, call.message.producer_id)
     return pb.DeleteProducerOffsetsResponse()
-
-
-@serves(ApiKey.GET_LAKE_SNAPSHOT)
-def get_lake_snapshot(context: ServerContext, call: Call) -> Message:
-    info = context.catalog.table(table_path_from_pb(call.message.table_path)).info
-    raise NotFound(f"table {info.path} has no lake snapshot", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)

@@ -128,7 +128,7 @@ def get_table_info(context: ServerContext, call: Call) -> Message:
     return pb.GetTableInfoResponse(
         table_id=info.table_id,
         schema_id=info.schema_id,
-        table_json=json_serde.dumps(json_serde.descriptor_to_json(info.descriptor)),
+        table_json=json_serde.dumps(json_serde.descriptor_to_json(context.lake.tables.described(info.descriptor))),
         created_time=info.created_ms,
         modified_time=info.modified_ms,
     )

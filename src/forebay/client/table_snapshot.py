@@ -1,0 +1,413 @@
+"""Table snapshots: all buckets of a primary-key table at one instant, with the log offset that belongs to each.
+
+    with table.snapshot() as snapshot:
+        snapshot.scan().to_arrow()          the rows of that instant, as often as one likes
+        snapshot.log_offsets                where the changelog goes on from exactly these rows
+
+What one instant means: the server lets no write of the table happen between the pins of two buckets. So whatever was
+acknowledged before the snapshot was asked for is in it, in all buckets; and if a write is in it, so is every write that
+was acknowledged before that one began. Of a write under way meanwhile it may hold the rows of some buckets and not yet
+those of others, because a write call ends bucket by bucket.
+
+A snapshot pickles to a description that other processes read from: workers, second attempts of a task. It lives as
+long as somebody reads from it or renews it, and for its lease after that; `release` ends it. Only the object that
+opened it releases it, at the end of its `with` block or when it is collected; copies never do.
+
+Clusters without table snapshots (Apache Fluss): `is_exact` is False, each bucket is scanned as it is when it is read,
+and `log_offsets` are the ends of the logs when the snapshot was opened. Changes from there on may be in the rows
+already; applying them once more does no harm, since a change sets a whole row. `scan_bucket(...).log_offset` tells
+exactly where a bucket's own rows stand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import threading
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
+from forebay.base.quantity import parse_duration_ms
+from forebay.client.cluster import BackOff, ClusterClient
+from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
+from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
+from forebay.client.sources import Scan, ScanRequest
+from forebay.client.views import RowView
+from forebay.codec.value_batch import ValueDecoder
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode, partition_id_of
+
+if TYPE_CHECKING:
+    from forebay.client.connection import Connection
+    from forebay.client.table import Table
+    from forebay.metadata.predicate import Predicate
+
+Lease = float | str | dt.timedelta
+"""How long: seconds, a timedelta, or text such as "10 min"."""
+
+
+class TableSnapshot:
+    """A table as of one instant: `table.snapshot()`. Thread-safe; its scans are not.
+
+    `snapshot_id` is None where nothing is pinned: the snapshot is not exact, or the table has no bucket. `row_counts`
+    has None for buckets that are not counted.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        info: TableInfo,
+        snapshot_id: str | None,
+        log_offsets: Mapping[TableBucket, int],
+        row_counts: Mapping[TableBucket, int | None],
+        *,
+        lease_seconds: float = 0.0,
+        is_exact: bool = True,
+    ) -> None:
+        self.connection = connection
+        self.info = info
+        self.snapshot_id = snapshot_id
+        self.log_offsets = dict(log_offsets)
+        self.row_counts = dict(row_counts)
+        self.is_exact = is_exact
+        self.lease_seconds = lease_seconds
+        self.released = False
+        self._renewed_at_ms = connection.clock.now_ms()
+        self._finalizer: weakref.finalize[..., TableSnapshot] | None = None
+
+    @property
+    def raw_id(self) -> bytes:
+        """The id on the wire. Raises `InvalidRequest` for a snapshot that was released here, or pins nothing."""
+        if self.snapshot_id is None or self.released:
+            raise InvalidRequest(f"this snapshot of table {self.info.path} was released, or pins nothing")
+        return self.snapshot_id.encode()
+
+    @property
+    def buckets(self) -> list[TableBucket]:
+        """The buckets that it covers, in order."""
+        return list(self.log_offsets)
+
+    @property
+    def expires(self) -> dt.datetime | None:
+        """Not before then the server may end the snapshot, if nobody uses it; None where it pins nothing.
+
+        What other processes read of it makes it live longer than this object knows.
+        """
+        if self.snapshot_id is None:
+            return None
+        moment = self._renewed_at_ms / 1000 + self.lease_seconds
+        return dt.datetime.fromtimestamp(moment, dt.UTC)
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        limit: int | None = None,
+        buckets: Sequence[TableBucket | int] | None = None,
+    ) -> Scan:
+        """All rows (of some buckets), as `table.scan()` has them, but those of this instant. Any number of times."""
+        request = ScanRequest(columns, filter, limit, None, self.buckets if buckets is None else list(buckets))
+        chosen = [self._own(bucket) for bucket in request.buckets or ()]
+        if not self.is_exact and chosen:
+            from forebay.client.live_scan import LiveScan
+
+            return LiveScan(self.connection.table(self.info), ScanRequest(columns, filter, limit, None, chosen))
+        return SnapshotScan(self, chosen, RowView(self.info, columns, filter), limit)
+
+    def scan_bucket(
+        self,
+        bucket: TableBucket | int,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        limit: int | None = None,
+        resume_after: bytes | None = None,
+    ) -> SnapshotBucketScan:
+        """The rows of one bucket in key order, from the first one on or behind the `position` of another such scan.
+
+        Raises `UnsupportedOperation` for `resume_after` where the snapshot is not exact: there the rows before that
+        position may have changed.
+        """
+        ScanRequest(limit=limit)
+        return self.bucket_scan(self._own(bucket), RowView(self.info, columns, filter), limit, resume_after)
+
+    def bucket_scan(
+        self,
+        bucket: TableBucket,
+        view: RowView,
+        limit: int | None = None,
+        resume_after: bytes | None = None,
+        *,
+        decoder: ValueDecoder | None = None,
+    ) -> SnapshotBucketScan:
+        """The same with a view and decoder that several scans share."""
+        if self.is_exact:
+            return SnapshotBucketScan(self, bucket, view, limit, resume_after, decoder=decoder)
+        if resume_after is not None:
+            raise UnsupportedOperation(
+                f"a scan of table {self.info.path} cannot be resumed: this cluster has no table snapshots. Read the "
+                "bucket again from its beginning"
+            )
+        return LiveBucketScan(self, bucket, view, limit, decoder=decoder)
+
+    def _own(self, bucket: TableBucket | int) -> TableBucket:
+        resolved = check_bucket(self.info, bucket)
+        if resolved not in self.log_offsets:
+            raise InvalidRequest(f"this snapshot of table {self.info.path} does not hold bucket {resolved}")
+        return resolved
+
+    # ---- the lease --------------------------------------------------------------------------------------------------
+
+    def renew(self, lease: Lease | None = None) -> None:
+        """Begin the lease anew, with another length if one is given. Raises `NotFound` if the snapshot has ended."""
+        if self.snapshot_id is None:
+            return
+        request = pb.RenewTableSnapshotRequest(table_snapshot_id=self.raw_id, lease_ms=lease_ms(lease))
+
+        def attempt() -> pb.RenewTableSnapshotResponse:
+            node = self._node()
+            return self.connection.cluster.call(
+                node, ApiKey.RENEW_TABLE_SNAPSHOT, request, pb.RenewTableSnapshotResponse
+            )
+
+        try:
+            answer = self.connection.cluster.retrying(attempt, stale=self._forget_node)
+        except NotFound as e:
+            raise gone(f"renewing the lease on a snapshot of table {self.info.path}", e) if e.code in GONE else e from e
+        self.lease_seconds = answer.lease_ms / 1000
+        self._renewed_at_ms = self.connection.clock.now_ms()
+
+    def release(self) -> None:
+        """End the snapshot for everybody. A second call does nothing; a server that is away ends it by its lease."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        if self.released or self.snapshot_id is None:
+            return
+        self.released = True
+        _release(self.connection, self.info, self.buckets[0], self.snapshot_id)
+
+    def keep(self) -> TableSnapshot:
+        """This snapshot, which from now on ends by its lease or by `release` alone, and not with this object."""
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return self
+
+    def release_when_collected(self) -> None:
+        """Release the snapshot at the latest when this object is collected."""
+        if self.snapshot_id is not None:
+            self._finalizer = weakref.finalize(
+                self, _release_later, self.connection, self.info, self.buckets[0], self.snapshot_id, os.getpid()
+            )
+            self._finalizer.atexit = False
+
+    def _node(self) -> ServerNode:
+        return self.connection.cluster.leader(self.info.path, self.buckets[0])
+
+    def _forget_node(self) -> None:
+        self.connection.cluster.refresh_bucket(self.info.path, self.buckets[0])
+
+    def __enter__(self) -> TableSnapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    # ---- copies -----------------------------------------------------------------------------------------------------
+
+    def of_buckets(self, buckets: Collection[TableBucket]) -> TableSnapshot:
+        """A copy that knows these buckets only, for a worker. It never releases the snapshot by itself."""
+        copy = TableSnapshot.__new__(TableSnapshot)
+        copy.__setstate__(self.__getstate__())
+        copy.log_offsets = {bucket: self.log_offsets[bucket] for bucket in buckets}
+        copy.row_counts = {bucket: self.row_counts[bucket] for bucket in buckets}
+        return copy
+
+    def on(self, connection: Connection) -> TableSnapshot:
+        """A copy that reads through another connection to the same cluster."""
+        copy = self.of_buckets(self.buckets)
+        copy.connection = connection
+        return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_finalizer": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def __repr__(self) -> str:
+        kind = self.snapshot_id or ("empty" if self.is_exact else "not exact")
+        state = ", released" if self.released else ""
+        return f"<forebay.TableSnapshot of {self.info.path}, {kind}, {len(self.log_offsets)} buckets{state}>"
+
+
+def _release(connection: Connection, info: TableInfo, bucket: TableBucket, snapshot_id: str) -> None:
+    request = pb.ReleaseTableSnapshotRequest(table_snapshot_id=snapshot_id.encode())
+    with contextlib.suppress(ForebayError):  # the lease ends it
+        node = connection.cluster.leader(info.path, bucket)
+        connection.cluster.call(node, ApiKey.RELEASE_TABLE_SNAPSHOT, request, pb.ReleaseTableSnapshotResponse)
+
+
+def _release_later(connection: Connection, info: TableInfo, bucket: TableBucket, snapshot_id: str, pid: int) -> None:
+    """Release from a thread of its own: objects are collected anywhere, also where a lock of the connection is held."""
+    if pid == os.getpid() and not connection.closed:
+        arguments = (connection, info, bucket, snapshot_id)
+        with contextlib.suppress(RuntimeError):  # the interpreter is on its way out
+            threading.Thread(target=_release, args=arguments, name="forebay-release", daemon=True).start()
+
+
+def lease_ms(lease: Lease | None) -> int | None:
+    """A lease in milliseconds. Raises `InvalidRequest` for what is none."""
+    if lease is None:
+        return None
+    if isinstance(lease, str):
+        milliseconds = parse_duration_ms(lease)
+    else:
+        seconds = lease.total_seconds() if isinstance(lease, dt.timedelta) else float(lease)
+        milliseconds = round(seconds * 1000)
+    if milliseconds < 1:
+        raise InvalidRequest(f"a lease of {lease!r} makes no sense; give some seconds at least")
+    return milliseconds
+
+
+# ---- opening --------------------------------------------------------------------------------------------------------
+
+
+def open_table_snapshot(
+    table: Table,
+    lease: Lease | None = None,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    name: str = "",
+) -> TableSnapshot:
+    """See `Table.snapshot`."""
+    info, connection = table.info, table.connection
+    if not info.has_primary_key:
+        raise InvalidRequest(
+            f"table {info.path} has no primary key; read its log between two offsets instead",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+    cluster = connection.cluster
+    duration = lease_ms(lease)
+
+    def attempt() -> TableSnapshot:
+        # Partitions come and go: they are looked up again for every attempt.
+        buckets = plan_buckets(cluster, info, partitions)
+        return open_snapshot_of(connection, info, buckets, duration, name)
+
+    snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
+    snapshot.release_when_collected()
+    return snapshot
+
+
+def open_snapshot_of(
+    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket], lease_ms: int | None, name: str = ""
+) -> TableSnapshot:
+    """A snapshot of all buckets of some partitions, which nobody releases yet.
+
+    Raises `LimitExceeded` (TOO_MANY_SCANNERS) if the server has its fill of them for `client.scanner.kv.open-timeout`,
+    `Unavailable`, `NotFound`.
+    """
+    cluster = connection.cluster
+    if not buckets:
+        return TableSnapshot(connection, info, None, {}, {})
+    nodes = {cluster.leader(info.path, bucket) for bucket in buckets}
+    node = next(iter(nodes))
+    # Several servers have no instant in common.
+    if len(nodes) > 1 or not cluster.channel(node).versions.offers(ApiKey.OPEN_TABLE_SNAPSHOT):
+        offsets = list_offsets(cluster, info, buckets, LATEST)
+        return TableSnapshot(connection, info, None, offsets, dict.fromkeys(buckets), is_exact=False)
+    partitions = dict.fromkeys(b.partition_id for b in buckets if b.partition_id is not None)
+    request = pb.OpenTableSnapshotRequest(
+        table_id=info.table_id, partition_id=list(partitions), lease_ms=lease_ms, name=name or None
+    )
+    response = _open(connection, info, node, request)
+    wanted = set(buckets)
+    offsets, counts = {}, {}
+    for message in response.buckets:
+        bucket = TableBucket(info.table_id, message.bucket_id, partition_id_of(message))
+        if bucket in wanted:
+            offsets[bucket] = message.log_offset
+            counts[bucket] = message.row_count if message.HasField("row_count") else None
+    return TableSnapshot(
+        connection,
+        info,
+        response.table_snapshot_id.decode(),
+        offsets,
+        counts,
+        lease_seconds=response.lease_ms / 1000,
+    )
+
+
+def _open(
+    connection: Connection, info: TableInfo, node: ServerNode, request: pb.OpenTableSnapshotRequest
+) -> pb.OpenTableSnapshotResponse:
+    clock, limit = connection.clock, connection.settings["client.scanner.kv.open-timeout"]
+    deadline = clock.monotonic() + limit
+    back_off = BackOff(connection.ids)
+    while True:
+        try:
+            return connection.cluster.call(node, ApiKey.OPEN_TABLE_SNAPSHOT, request, pb.OpenTableSnapshotResponse)
+        except LimitExceeded as e:
+            if clock.monotonic() > deadline:
+                raise LimitExceeded(
+                    f"no snapshot of table {info.path} within {limit:g} s ('client.scanner.kv.open-timeout'): "
+                    f"{e.message}",
+                    e.code,
+                ) from e
+        clock.sleep(back_off.next_seconds())
+
+
+# ---- listing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableSnapshotInfo:
+    """An open table snapshot as its server shows it: its name, how old it is, how long it will live if nobody uses it,
+    and what has been read of it.
+    """
+
+    snapshot_id: str
+    table_id: int
+    name: str
+    age: dt.timedelta
+    lease_left: dt.timedelta
+    bucket_count: int
+    pages: int
+    read_bytes: int
+
+
+def list_table_snapshots(cluster: ClusterClient, table_id: int | None) -> list[TableSnapshotInfo]:
+    """See `Admin.list_table_snapshots`."""
+    request = pb.ListTableSnapshotsRequest(table_id=table_id)
+
+    def attempt() -> list[TableSnapshotInfo]:
+        found = []
+        for node in cluster.refresh().tablet_servers.values():
+            if cluster.channel(node).versions.offers(ApiKey.LIST_TABLE_SNAPSHOTS):
+                answer = cluster.call(node, ApiKey.LIST_TABLE_SNAPSHOTS, request, pb.ListTableSnapshotsResponse)
+                found += [_info_from_pb(message) for message in answer.table_snapshots]
+        return found
+
+    return cluster.retrying(attempt)
+
+
+def _info_from_pb(message: Any) -> TableSnapshotInfo:
+    return TableSnapshotInfo(
+        message.table_snapshot_id.decode(),
+        message.table_id,
+        message.name,
+        dt.timedelta(milliseconds=message.age_ms),
+        dt.timedelta(milliseconds=message.lease_left_ms),
+        message.bucket_count,
+        message.pages,
+        message.read_bytes,
+    )

@@ -1,0 +1,361 @@
+"""Table snapshots: all buckets of a primary-key table pinned at one instant, for many readers.
+
+Nouns: a *handle* is one table snapshot, known by its id; a *pin* is the snapshot of one bucket that a handle holds; a
+*page* is one answer with rows of a pin; a *position* is a place between two rows, as a page tells it.
+
+Rules:
+
+- A handle has no reading state. A page is asked for by bucket and position, by whoever knows the id, in any order, any
+  number of times: a lost page, a second attempt of a task, a reader that goes on where another one stopped.
+- A handle lives for its lease after it was last used, never longer than `age_seconds_max`, because a pin keeps the
+  engine from reusing the space of rows that have changed since. Time is monotonic.
+- Pages of one pin are made one after the other: an engine's snapshot is for one thread at a time. Nothing is freed
+  under a page that is being made.
+- What takes a bucket away (its table is dropped, its engine must grow, the server stops) takes its pin away, also where
+  the handle is just being opened. The handle goes with its last pin.
+
+Who takes the pins sees to it that no write lies between two of them (forebay.server.write_gate).
+
+Threads: everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.ids import IdSource
+from forebay.codec._records import join_value_batch
+from forebay.codec.value_batch import EMPTY_VALUE_BATCH
+from forebay.kv.engine import EngineState, KvSnapshot
+from forebay.metadata.table import TableBucket
+
+_ENDED_REMEMBERED = 1000
+"""Handles of which is remembered why they ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshotLimits:
+    """The `kv.snapshot-handle.*` settings. A page never exceeds `page_bytes_max` by more than one row."""
+
+    handles_max: int = 256
+    lease_seconds_default: float = 600.0
+    lease_seconds_max: float = 86_400.0
+    age_seconds_max: float = 86_400.0
+    page_bytes_max: int = 10 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPage:
+    """Rows as a value batch; the position behind the last one (None: no rows); whether there are more."""
+
+    records: bytes
+    position: bytes | None
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSnapshot:
+    """A new handle: its id, the lease that was granted, and the state of each bucket at its instant."""
+
+    snapshot_id: bytes
+    lease_seconds: float
+    states: Mapping[TableBucket, EngineState]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDescription:
+    """A handle as people see it."""
+
+    snapshot_id: bytes
+    table_id: int
+    name: str
+    age_seconds: float
+    lease_left_seconds: float
+    bucket_count: int
+    pages: int
+    read_bytes: int
+
+
+class _Pin:
+    """The snapshot of one bucket, read by one thread at a time."""
+
+    def __init__(self, snapshot: KvSnapshot) -> None:
+        self._snapshot: KvSnapshot | None = snapshot
+        self._use = threading.Lock()
+
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> SnapshotPage | None:
+        """None if the pin is gone."""
+        with self._use:
+            if self._snapshot is None:
+                return None
+            cursor = self._snapshot.cursor(after)
+            first = next(cursor.values, None)
+            if first is None:
+                return SnapshotPage(EMPTY_VALUE_BATCH, None, False)
+            records, _, ended = join_value_batch(first, cursor.values, bytes_max, rows_max)
+            position = cursor.position()
+            return SnapshotPage(records, position, not ended and next(cursor.values, None) is not None)
+
+    def close(self) -> None:
+        """Let go of the snapshot, once no page is being made of it."""
+        with self._use:
+            snapshot, self._snapshot = self._snapshot, None
+            if snapshot is not None:
+                snapshot.close()
+
+
+@dataclass
+class _Handle:
+    snapshot_id: bytes
+    table_id: int
+    name: str
+    opened_at: float
+    lease_seconds: float
+    expires_at: float
+    pins: dict[TableBucket, _Pin]
+    lost: set[TableBucket] = field(default_factory=set)
+    pages: int = 0
+    read_bytes: int = 0
+
+
+class TableSnapshotManager:
+    """All table snapshots of a server."""
+
+    def __init__(self, limits: TableSnapshotLimits, clock: Clock, ids: IdSource) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._handles: dict[bytes, _Handle] = {}
+        self._opening: list[set[TableBucket]] = []
+        self._ended: OrderedDict[bytes, str] = OrderedDict()
+        self._shut_down = False
+
+    # ---- the calls of the protocol ----------------------------------------------------------------------------------
+
+    def open(
+        self,
+        table_id: int,
+        buckets: Collection[TableBucket],
+        take_pins: Callable[[], Mapping[TableBucket, KvSnapshot]],
+        lease_seconds: float | None = None,
+        name: str = "",
+    ) -> OpenedSnapshot:
+        """Begin a table snapshot of `buckets`, whose snapshots `take_pins` takes at one instant.
+
+        Raises `LimitExceeded` (TOO_MANY_SCANNERS), `InvalidRequest` for a lease that is no time, and what `take_pins`
+        raises.
+        """
+        lease = self._granted(self.limits.lease_seconds_default if lease_seconds is None else lease_seconds)
+        gone = self._begin_opening()
+        try:
+            taken = take_pins()
+            states = {bucket: snapshot.state for bucket, snapshot in taken.items()}
+            pins = {bucket: _Pin(snapshot) for bucket, snapshot in taken.items()}
+        except BaseException:
+            with self._lock:
+                self._end_opening(gone)
+            raise
+        now = self._clock.monotonic()
+        handle = _Handle(self._ids.token_hex().encode(), table_id, name, now, lease, 0.0, pins)
+        self._extend(handle)
+        with self._lock:
+            self._end_opening(gone)
+            refused = self._shut_down
+            if refused:
+                doomed = list(pins.values())
+            else:
+                self._handles[handle.snapshot_id] = handle
+                doomed = self._take_away(handle, gone & set(buckets))
+        for pin in doomed:
+            pin.close()
+        if refused:
+            raise _shutting_down()
+        return OpenedSnapshot(handle.snapshot_id, lease, states)
+
+    def page(
+        self, snapshot_id: bytes, bucket: TableBucket, after: bytes | None, bytes_max: int, rows_max: int | None
+    ) -> SnapshotPage:
+        """Rows of a bucket from position `after` on (None: from the first), at least one if there is any.
+
+        Raises `NotFound` (SCANNER_EXPIRED, UNKNOWN_SCANNER_ID), `InvalidRequest` (INVALID_SCAN_REQUEST).
+        """
+        with self._lock:
+            handle = self._find(snapshot_id)
+            self._extend(handle)
+            pin = handle.pins.get(bucket)
+            if pin is None and bucket not in handle.lost:
+                raise InvalidRequest(
+                    f"table snapshot {_shown(snapshot_id)} does not hold bucket {bucket}",
+                    ErrorCode.INVALID_SCAN_REQUEST,
+                )
+        rows = (1 << 62) if rows_max is None or rows_max <= 0 else rows_max
+        page = None if pin is None else pin.page(after, min(bytes_max, self.limits.page_bytes_max), rows)
+        if page is None:
+            raise NotFound(
+                f"bucket {bucket} is no longer in table snapshot {_shown(snapshot_id)}: it was dropped, or had to grow "
+                "or close; open another table snapshot",
+                ErrorCode.SCANNER_EXPIRED,
+            )
+        with self._lock:
+            handle.pages += 1
+            handle.read_bytes += len(page.records)
+            self._extend(handle)
+        return page
+
+    def renew(self, snapshot_id: bytes, lease_seconds: float | None = None) -> float:
+        """Begin the lease anew, with another length if one is given; the seconds that the handle will live unused.
+
+        Raises as `page` does.
+        """
+        with self._lock:
+            handle = self._find(snapshot_id)
+            if lease_seconds is not None:
+                handle.lease_seconds = self._granted(lease_seconds)
+            self._extend(handle)
+            return handle.expires_at - self._clock.monotonic()
+
+    def release(self, snapshot_id: bytes) -> None:
+        """End a handle; unknown ids are fine."""
+        self._end([snapshot_id], "it was released")
+
+    def describe(self, table_id: int | None = None) -> list[SnapshotDescription]:
+        """The open handles (of one table), the oldest first."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return [
+                SnapshotDescription(
+                    handle.snapshot_id,
+                    handle.table_id,
+                    handle.name,
+                    now - handle.opened_at,
+                    max(0.0, handle.expires_at - now),
+                    len(handle.pins),
+                    handle.pages,
+                    handle.read_bytes,
+                )
+                for handle in self._handles.values()
+                if table_id is None or handle.table_id == table_id
+            ]
+
+    # ---- what takes handles and pins away ---------------------------------------------------------------------------
+
+    def expire(self) -> int:
+        """End the handles whose lease is over; return how many. The server calls this periodically."""
+        now = self._clock.monotonic()
+        with self._lock:
+            over = [handle.snapshot_id for handle in self._handles.values() if now >= handle.expires_at]
+        self._end(over, self._expiry_reason())
+        return len(over)
+
+    def close_bucket(self, bucket: TableBucket) -> int:
+        """Take away all pins of a bucket, also those that are being taken now; return how many there were."""
+        doomed: list[_Pin] = []
+        with self._lock:
+            for gone in self._opening:
+                gone.add(bucket)
+            for handle in list(self._handles.values()):
+                doomed += self._take_away(handle, {bucket})
+        for pin in doomed:
+            pin.close()
+        return len(doomed)
+
+    def shut_down(self) -> None:
+        """End all handles and open no more."""
+        with self._lock:
+            self._shut_down = True
+            ids = list(self._handles)
+        self._end(ids, "the server was stopped")
+
+    # ---- bookkeeping ------------------------------------------------------------------------------------------------
+
+    def _begin_opening(self) -> set[TableBucket]:
+        """Take a place among the handles. The set that is returned gets the buckets that go away meanwhile."""
+        self.expire()
+        with self._lock:
+            if self._shut_down:
+                raise _shutting_down()
+            if len(self._handles) + len(self._opening) >= self.limits.handles_max:
+                raise LimitExceeded(
+                    f"the server has its {self.limits.handles_max} table snapshots open already "
+                    "('kv.snapshot-handle.max-count'); release those that are not needed, or try again later",
+                    ErrorCode.TOO_MANY_SCANNERS,
+                )
+            gone: set[TableBucket] = set()
+            self._opening.append(gone)
+            return gone
+
+    def _end_opening(self, gone: set[TableBucket]) -> None:
+        """With the lock held."""
+        self._opening = [other for other in self._opening if other is not gone]
+
+    def _take_away(self, handle: _Handle, buckets: Collection[TableBucket]) -> list[_Pin]:
+        """The pins of these buckets, which the handle has no more; they are to be closed. With the lock held."""
+        doomed = [pin for bucket in buckets if (pin := handle.pins.pop(bucket, None)) is not None]
+        if doomed:
+            handle.lost.update(buckets)
+            if not handle.pins:
+                self._handles.pop(handle.snapshot_id, None)
+                self._remember(handle.snapshot_id, "its buckets were dropped, or had to grow or close")
+        return doomed
+
+    def _end(self, ids: Collection[bytes], reason: str) -> None:
+        doomed: list[_Pin] = []
+        with self._lock:
+            for snapshot_id in ids:
+                handle = self._handles.pop(snapshot_id, None)
+                if handle is not None:
+                    doomed += handle.pins.values()
+                    self._remember(snapshot_id, reason)
+        for pin in doomed:
+            pin.close()
+
+    def _remember(self, snapshot_id: bytes, reason: str) -> None:
+        self._ended[snapshot_id] = reason
+        while len(self._ended) > _ENDED_REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def _find(self, snapshot_id: bytes) -> _Handle:
+        """With the lock held."""
+        handle = self._handles.get(snapshot_id)
+        if handle is not None and self._clock.monotonic() < handle.expires_at:
+            return handle
+        if handle is None and snapshot_id not in self._ended:
+            raise NotFound(
+                f"there is no table snapshot {_shown(snapshot_id)}: the server has been started anew since it was "
+                "opened, or it never was; open another one",
+                ErrorCode.UNKNOWN_SCANNER_ID,
+            )
+        reason = self._expiry_reason() if handle is not None else self._ended[snapshot_id]
+        raise NotFound(
+            f"table snapshot {_shown(snapshot_id)} has ended: {reason}; open another one", ErrorCode.SCANNER_EXPIRED
+        )
+
+    def _extend(self, handle: _Handle) -> None:
+        """The handle is being used now."""
+        lease_end = self._clock.monotonic() + handle.lease_seconds
+        handle.expires_at = min(lease_end, handle.opened_at + self.limits.age_seconds_max)
+
+    def _granted(self, lease_seconds: float) -> float:
+        if not lease_seconds > 0:
+            raise InvalidRequest(f"a lease of {lease_seconds:g} s makes no sense", ErrorCode.INVALID_SCAN_REQUEST)
+        return min(lease_seconds, self.limits.lease_seconds_max, self.limits.age_seconds_max)
+
+    def _expiry_reason(self) -> str:
+        return (
+            "nobody used it for as long as its lease, or it reached the greatest age "
+            f"('kv.snapshot-handle.max-age', {self.limits.age_seconds_max:g} s)"
+        )
+
+
+def _shown(snapshot_id: bytes) -> str:
+    return snapshot_id.decode("utf-8", "replace")
+
+
+def _shutting_down() -> LimitExceeded:
+    return LimitExceeded("the server is shutting down and opens no more table snapshots", ErrorCode.TOO_MANY_SCANNERS)

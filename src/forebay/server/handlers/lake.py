@@ -1,0 +1,199 @@
+"""Tiering: heartbeats of its workers, the two steps that make a lake snapshot known, and asking for one.
+
+Errors are given for each table. Prepare and commit carry no epoch, so they are fenced by state: by the table's id, and
+by the offsets of the snapshots that are known (`forebay.server.lake_snapshots`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
+from forebay.lake.offsets import BucketOffsets
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
+from forebay.protocol.messages import Message
+from forebay.server.catalog import LiveTable
+from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.lake_snapshots import LakeSnapshotCommit
+
+# ---- heartbeats -----------------------------------------------------------------------------------------------------
+
+
+@serves(ApiKey.LAKE_TIERING_HEARTBEAT)
+def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
+    """What a worker gave up, is at and finished, in this order (Fluss's); then, if it asks, its next table."""
+    request = call.message
+    lake = context.lake
+    response = pb.LakeTieringHeartbeatResponse(coordinator_epoch=lake.coordinator_epoch)
+    forced = set(request.force_finished_tables)
+
+    def finish(table: Any) -> None:
+        stats = table.lake_tiering_stats
+        lake.tiering.finish(
+            table.table_id,
+            table.tiering_epoch,
+            forced=table.table_id in forced,
+            file_bytes=stats.file_size if stats.HasField("file_size") else None,
+            rows=stats.record_count if stats.HasField("record_count") else None,
+        )
+
+    reports: tuple[tuple[Any, Any, Callable[[Any], None]], ...] = (
+        (request.failed_tables, response.failed_table_resp, lambda t: lake.tiering.fail(t.table_id, t.tiering_epoch)),
+        (
+            request.tiering_tables,
+            response.tiering_table_resp,
+            lambda t: lake.tiering.heartbeat(t.table_id, t.tiering_epoch),
+        ),
+        (request.finished_tables, response.finished_table_resp, finish),
+    )
+    for tables, answers, report in reports:
+        for table in tables:
+            _answer_report(lake.coordinator_epoch, table, answers.add(table_id=table.table_id), report)
+    if request.request_table:
+        assignment = lake.tiering.request()
+        if assignment is not None:
+            response.tiering_table.CopyFrom(
+                pb.PbLakeTieringTableInfo(
+                    table_id=assignment.table_id,
+                    table_path=table_path_to_pb(assignment.path),
+                    tiering_epoch=assignment.epoch,
+                )
+            )
+    return response
+
+
+def _answer_report(epoch: int, table: Any, answer: Any, report: Callable[[Any], None]) -> None:
+    try:
+        if table.coordinator_epoch != epoch:
+            raise Conflict(
+                f"coordinator epoch {table.coordinator_epoch} is not the current one, {epoch}: the server has been "
+                "started anew, and has forgotten who works on which table",
+                ErrorCode.INVALID_COORDINATOR_EXCEPTION,
+            )
+        report(table)
+    except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its table
+        code, message = error_to_wire(e)
+        answer.error.CopyFrom(pb.ErrorResponse(error_code=code, error_message=message))
+
+
+# ---- rounds ---------------------------------------------------------------------------------------------------------
+
+
+@serves(ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT)
+async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    merge = not request.ignore_previous_table_offsets
+
+    def prepare(message: Any) -> str:
+        return context.lake.snapshots.prepare(
+            _table(context, message.table_id), _offsets(message.table_id, message.bucket_offsets), merge=merge
+        )
+
+    response = pb.PrepareLakeTableSnapshotResponse()
+    for message in request.bucket_offsets:
+        answer = response.prepare_lake_table_resp.add(table_id=message.table_id)
+        try:
+            answer.lake_table_offsets_path = await context.in_coordinator(prepare, message)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its table
+            put_error(answer, e)
+    return response
+
+
+@serves(ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT)
+async def commit_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
+    """The newer form names files; the older one, where it stands alone, the offsets themselves."""
+    request = call.message
+    newer = {message.table_id for message in request.lake_table_snapshot_metadata}
+    commits: list[tuple[int, Callable[[], None]]] = []
+    for message in request.tables_req:
+        table_id = message.table_id if message.HasField("table_id") else _id_of(context, message)
+        if table_id not in newer:
+            commits.append((table_id, partial(_commit_offsets, context, table_id, message)))
+    for message in request.lake_table_snapshot_metadata:
+        commits.append((message.table_id, partial(_commit_files, context, message)))
+    response = pb.CommitLakeTableSnapshotResponse()
+    for table_id, commit in commits:
+        answer = response.table_resp.add(table_id=table_id)
+        try:
+            await context.in_coordinator(commit)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its table
+            put_error(answer, e)
+    return response
+
+
+def _commit_files(context: ServerContext, message: Any) -> None:
+    commit = LakeSnapshotCommit(
+        message.snapshot_id,
+        message.tiered_bucket_offsets_file_path,
+        _optional(message, "readable_bucket_offsets_file_path"),
+        _optional(message, "earliest_snapshot_id_to_keep"),
+    )
+    context.lake.snapshots.commit(_table(context, message.table_id), commit)
+
+
+def _commit_offsets(context: ServerContext, table_id: int, message: Any) -> None:
+    info = _table(context, table_id)
+    path = context.lake.snapshots.prepare(info, _offsets(table_id, message.buckets_req))
+    context.lake.snapshots.commit(info, LakeSnapshotCommit(message.snapshot_id, path, path))
+
+
+def _offsets(table_id: int, messages: Any) -> Mapping[TableBucket, int]:
+    """The log end offsets that the messages have; those that say "none" (-1, or nothing) are left out."""
+    return {
+        TableBucket(table_id, message.bucket_id, partition_id_of(message)): message.log_end_offset
+        for message in messages
+        if message.HasField("log_end_offset") and message.log_end_offset >= 0
+    }
+
+
+def _table(context: ServerContext, table_id: int) -> TableInfo:
+    table = context.catalog.table_by_id(table_id)
+    if table is None:
+        raise NotFound(f"there is no table with id {table_id}: it was dropped", ErrorCode.TABLE_NOT_EXIST)
+    return table.info
+
+
+def _id_of(context: ServerContext, message: Any) -> int:
+    return context.catalog.table(table_path_from_pb(message.table_path)).info.table_id
+
+
+def _optional(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None
+
+
+# ---- asking ---------------------------------------------------------------------------------------------------------
+
+
+@serves(ApiKey.GET_LAKE_SNAPSHOT)
+async def get_lake_snapshot(context: ServerContext, call: Call) -> Message:
+    request = call.message
+    table = context.catalog.table(table_path_from_pb(request.table_path))
+    info, snapshots = table.info, context.lake.snapshots
+    if request.readable and request.HasField("snapshot_id"):
+        raise InvalidRequest(
+            "GetLakeSnapshot takes a snapshot id or readable=true, not both", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
+    if request.HasField("snapshot_id"):
+        snapshot_id, offsets = await context.in_io(snapshots.by_id, info, request.snapshot_id)
+    elif request.readable:
+        snapshot_id, offsets = await context.in_io(snapshots.newest_readable, info)
+    else:
+        snapshot_id, offsets = await context.in_io(snapshots.newest, info)
+    return _snapshot_to_pb(table, snapshot_id, offsets)
+
+
+def _snapshot_to_pb(table: LiveTable, snapshot_id: int, offsets: BucketOffsets) -> Message:
+    response = pb.GetLakeSnapshotResponse(table_id=table.info.table_id, snapshotId=snapshot_id)
+    partitions = table.current.partitions_by_id
+    for bucket, offset in offsets.offsets.items():
+        message = response.bucket_snapshots.add(
+            bucket_id=bucket.bucket, partition_id=bucket.partition_id, log_offset=offset
+        )
+        if bucket.partition_id is not None and bucket.partition_id in partitions:
+            message.partition_name = partitions[bucket.partition_id].name
+    return response

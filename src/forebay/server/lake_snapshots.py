@@ -1,0 +1,230 @@
+"""Which lake snapshots of each table the server knows, and how much of the log is in them.
+
+A round of tiering asks twice: before its lake commit for a file of offsets (`prepare`), whose path goes into the lake
+snapshot; after it, to make the snapshot known (`commit`). The files lie in the table's folder, one for each `prepare`;
+the metadata store names those that count, with their checksums. Paths are stored relative to the data directory, and
+those that a lake snapshot has kept are found again after the directory has moved.
+
+Order: a table's snapshots are in the order of their offsets, the newest last. Snapshot ids say nothing (Iceberg's are
+random). A commit whose offsets lie behind those of the newest one comes from a worker that was overtaken, and is
+refused, but for one case: a snapshot that has become readable later (Paimon with deletion vectors) takes its place
+before the newest one. A commit that is sent again changes nothing.
+
+Prior art: LakeTableHelper of Apache Fluss; there, overtaken commits become the newest ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from forebay.base.clock import Clock
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.ids import IdSource
+from forebay.codec.crc import crc32c
+from forebay.fs import names
+from forebay.fs.interface import FileMissing, FileSystem
+from forebay.lake.offsets import BucketOffsets
+from forebay.lake.tiering import KEEP_ALL_PREVIOUS
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.server.metadata_store import MetadataStore, OffsetsFile, StoredLakeSnapshot
+
+_LOGGER = logging.getLogger(__name__)
+
+Known = tuple[StoredLakeSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSnapshotCommit:
+    """A lake snapshot that a worker committed, with the paths that `prepare` gave it.
+
+    `earliest_to_keep`: the earlier snapshots from this one on stay known; None: none does;
+    `forebay.lake.tiering.KEEP_ALL_PREVIOUS`: all do.
+    """
+
+    snapshot_id: int
+    tiered_path: str
+    readable_path: str | None = None
+    earliest_to_keep: int | None = None
+
+
+class LakeSnapshots:
+    """The lake snapshots of all tables. Safe to call from any thread; all methods but `last_rounds_ms` read files."""
+
+    def __init__(self, fs: FileSystem, data_dir: str, store: MetadataStore, clock: Clock, ids: IdSource) -> None:
+        self._fs = fs
+        self._data_dir = data_dir
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._known: Mapping[int, Known] = store.lake_snapshots()
+        self._in_lake: dict[int, tuple[OffsetsFile, BucketOffsets]] = {}
+
+    def last_rounds_ms(self) -> dict[int, int]:
+        """When the newest snapshot of each table was committed, by table id."""
+        return {table_id: known[-1].committed_ms for table_id, known in self._known.items()}
+
+    # ---- a round's two steps ----------------------------------------------------------------------------------------
+
+    def prepare(self, info: TableInfo, offsets: Mapping[TableBucket, int], *, merge: bool = True) -> str:
+        """Write the offsets of a lake snapshot to come to a durable file; its absolute path.
+
+        With `merge`, buckets that `offsets` lacks get those of the newest known snapshot.
+        """
+        complete = BucketOffsets(info.table_id, dict(offsets))
+        with self._lock:
+            known = self._known.get(info.table_id)
+            if merge and known:
+                complete = self._read(info, known[-1].tiered).merged(complete)
+            folder = names.lake_offsets_folder(info.path, info.table_id)
+            self._fs.make_directories(names.join(self._data_dir, folder))
+            path = names.join(self._data_dir, names.lake_offsets_file(folder, self._ids.token_hex()))
+            self._fs.write_atomic(path, complete.to_json())
+            return path
+
+    def commit(self, info: TableInfo, commit: LakeSnapshotCommit) -> None:
+        """Make a lake snapshot known, durably, and forget those that it says.
+
+        Raises `Conflict` (FENCED_TIERING_EPOCH) for the late commit of an overtaken worker, and `InvalidRequest` for
+        paths that `prepare` did not give for this table.
+        """
+        with self._lock:
+            known = self._known.get(info.table_id, ())
+            snapshot = StoredLakeSnapshot(
+                commit.snapshot_id,
+                self._clock.now_ms(),
+                self._file(info, commit.tiered_path),
+                None if commit.readable_path is None else self._file(info, commit.readable_path),
+            )
+            kept = self._with(info, known, snapshot, commit.earliest_to_keep)
+            self._store.put_lake_snapshots(info.table_id, kept)
+            self._known = {**self._known, info.table_id: kept}
+        self._discard(known, kept)
+
+    def _with(self, info: TableInfo, known: Known, new: StoredLakeSnapshot, earliest_to_keep: int | None) -> Known:
+        ids = [snapshot.snapshot_id for snapshot in known]
+        if new.snapshot_id in ids:
+            place = ids.index(new.snapshot_id)
+            again = replace(new, readable=new.readable or known[place].readable)
+            before, after = known[:place], known[place + 1 :]
+            return (*(before if after else _kept(before, earliest_to_keep)), again, *after)
+        if known and self._goes_back(info, known[-1], new):
+            if new.readable is None or new.readable.path == new.tiered.path:
+                raise Conflict(
+                    f"lake snapshot {new.snapshot_id} of table {info.path} holds less of the log than snapshot "
+                    f"{ids[-1]}, which is known already: its worker was overtaken by another one",
+                    ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
+                )
+            return (*_kept(known[:-1], earliest_to_keep), new, known[-1])
+        return (*_kept(known, earliest_to_keep), new)
+
+    def _goes_back(self, info: TableInfo, newest: StoredLakeSnapshot, new: StoredLakeSnapshot) -> bool:
+        before, after = self._read(info, newest.tiered).offsets, self._read(info, new.tiered).offsets
+        return any(after.get(bucket, -1) < offset for bucket, offset in before.items())
+
+    def _discard(self, before: Known, after: Known) -> None:
+        """Remove the files that no snapshot needs any more; what fails is left to the removal of the table."""
+        needed = {file.path for snapshot in after for file in snapshot.files}
+        for path in {file.path for snapshot in before for file in snapshot.files} - needed:
+            try:
+                self._fs.remove(names.join(self._data_dir, path))
+            except FileMissing:
+                continue
+            except ForebayError as e:
+                _LOGGER.warning("cannot remove %s: %s", path, e)
+
+    # ---- asking -----------------------------------------------------------------------------------------------------
+
+    def newest(self, info: TableInfo) -> tuple[int, BucketOffsets]:
+        """The newest snapshot's id, and what of the log it holds. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+        with self._lock:
+            known = self._known.get(info.table_id)
+            if not known:
+                raise _missing(f"table {info.path} has no lake snapshot")
+            return known[-1].snapshot_id, self._read(info, known[-1].tiered)
+
+    def newest_readable(self, info: TableInfo) -> tuple[int, BucketOffsets]:
+        """The newest snapshot from which a union read may start, and from where on in the log it goes on."""
+        with self._lock:
+            for snapshot in reversed(self._known.get(info.table_id, ())):
+                if snapshot.readable is not None:
+                    return snapshot.snapshot_id, self._read(info, snapshot.readable)
+        raise _missing(f"table {info.path} has no readable lake snapshot")
+
+    def by_id(self, info: TableInfo, snapshot_id: int) -> tuple[int, BucketOffsets]:
+        """A snapshot that is still known."""
+        with self._lock:
+            for snapshot in self._known.get(info.table_id, ()):
+                if snapshot.snapshot_id == snapshot_id:
+                    return snapshot_id, self._read(info, snapshot.tiered)
+        raise _missing(f"table {info.path} has no lake snapshot {snapshot_id}, or none that is known any more")
+
+    def log_needed_from(self, info: TableInfo, bucket: TableBucket) -> int:
+        """The first log offset of a lake table's bucket that the stream must keep: the lake does not have it readable.
+
+        Raises `CorruptData` and `StorageFailure` where that cannot be told.
+        """
+        with self._lock:
+            for snapshot in reversed(self._known.get(info.table_id, ())):
+                if snapshot.readable is None:
+                    continue
+                cached = self._in_lake.get(info.table_id)
+                if cached is None or cached[0] != snapshot.readable:
+                    cached = self._in_lake[info.table_id] = (snapshot.readable, self._read(info, snapshot.readable))
+                return cached[1].offsets.get(bucket, 0)
+        return 0
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def forget(self, table_id: int) -> None:
+        """Forget a dropped table, whose rows the store and whose files the server has removed."""
+        with self._lock:
+            self._known = {key: known for key, known in self._known.items() if key != table_id}
+            self._in_lake.pop(table_id, None)
+
+    def _file(self, info: TableInfo, path: str) -> OffsetsFile:
+        folder = names.lake_offsets_folder(info.path, info.table_id)
+        parent, _, name = path.rpartition("/")
+        if not f"/{parent}".endswith(f"/{folder}") or not names.is_lake_offsets_file(name):
+            raise InvalidRequest(
+                f"{path!r} is no file of offsets that this server has prepared for table {info.path} "
+                "(PrepareLakeTableSnapshot)"
+            )
+        file = f"{folder}/{name}"
+        try:
+            data = self._fs.read_bytes(names.join(self._data_dir, file))
+        except FileMissing as e:
+            raise InvalidRequest(f"the file of offsets {path!r} of table {info.path} does not exist any more") from e
+        _parse(data, info, file)
+        return OffsetsFile(file, crc32c(data))
+
+    def _read(self, info: TableInfo, file: OffsetsFile) -> BucketOffsets:
+        """Raises `CorruptData`, `StorageFailure`, `FileMissing`."""
+        data = self._fs.read_bytes(names.join(self._data_dir, file.path))
+        if crc32c(data) != file.crc:
+            raise CorruptData(f"the lake offsets in {file.path} do not have their checksum; restore the file")
+        return _parse(data, info, file.path)
+
+
+def _parse(data: bytes, info: TableInfo, path: str) -> BucketOffsets:
+    offsets = BucketOffsets.from_json(data)
+    if offsets.table_id != info.table_id:
+        raise CorruptData(f"the lake offsets in {path} are those of table {offsets.table_id}, not {info.table_id}")
+    return offsets
+
+
+def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
+    """What stays of the earlier snapshots; an id that is not among them keeps all, as in Fluss."""
+    if earliest_to_keep is None:
+        return ()
+    ids = [snapshot.snapshot_id for snapshot in earlier]
+    if earliest_to_keep == KEEP_ALL_PREVIOUS or earliest_to_keep not in ids:
+        return earlier
+    return earlier[ids.index(earliest_to_keep) :]
+
+
+def _missing(message: str) -> NotFound:
+    return NotFound(message, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)

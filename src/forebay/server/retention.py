@@ -1,0 +1,108 @@
+"""Which log segments are old enough to go (`table.log.ttl`), and may.
+
+A segment goes as a whole when its newest record is older than the table's time to live, and is never the active one.
+It stays, however old, while somebody needs it:
+
+- readers of a lake table, until the lake has its records in a snapshot that can be read;
+- the key-value state, until a checkpoint stands for its records: one is written then;
+- clients that know no scan of a primary-key table: they rebuild its rows from the whole changelog, because there are
+  no KV snapshots to download. So the changelog goes only where the table asks for it by name, or has its rows in a
+  lake;
+- the log itself, which first makes sure that it knows its writers without the segment
+  (`LogTablet.delete_segments_before`).
+
+The log's start is where its first segment begins, so nothing else has to be stored, and a crash in between leaves a
+log that begins at one segment or the next. Readers that were below are told LOG_OFFSET_OUT_OF_RANGE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ForebayError
+from forebay.log.reading import SegmentInfo
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import option_value
+from forebay.server.catalog import Catalog, LiveTable
+from forebay.server.lake_snapshots import LakeSnapshots
+from forebay.server.replica import BucketReplica
+from forebay.server.replicas import ReplicaManager, buckets_of
+
+_LOGGER = logging.getLogger(__name__)
+
+_TTL = "table.log.ttl"
+
+
+def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> int:
+    """Where the first segment begins that has a record from `horizon_ms` or later, or is the active one."""
+    for segment in segments[:-1]:
+        if segment.last_timestamp_ms >= horizon_ms:
+            return segment.base_offset
+    return segments[-1].base_offset
+
+
+class LogRetention:
+    """Removes what has expired. Call `run` from one thread at a time."""
+
+    def __init__(self, replicas: ReplicaManager, catalog: Catalog, snapshots: LakeSnapshots, clock: Clock) -> None:
+        self._replicas = replicas
+        self._catalog = catalog
+        self._snapshots = snapshots
+        self._clock = clock
+        self._closed_and_short: set[TableBucket] = set()
+
+    def run(self) -> int:
+        """Remove the expired segments of all buckets; return how many. A failure concerns its own bucket only."""
+        count = 0
+        short: set[TableBucket] = set()
+        for table in self._catalog.tables():
+            for bucket in buckets_of(table.info, table.current.partitions_by_id):
+                try:
+                    replica = self._worth_a_look(bucket)
+                    if replica is None:
+                        short.add(bucket)
+                    else:
+                        count += self._expire(table, replica)
+                except ForebayError as e:
+                    _LOGGER.error("expired records of bucket %s stay for now: %s", bucket, e)
+        self._closed_and_short = short
+        return count
+
+    def _worth_a_look(self, bucket: TableBucket) -> BucketReplica | None:
+        """The replica, opened if need be; None while nobody has opened it and it has one segment only.
+
+        A bucket that is not open does not grow, so its folder is looked at once.
+        """
+        replica = self._replicas.opened(bucket)
+        if replica is not None or bucket in self._closed_and_short:
+            return replica
+        return self._replicas.open(bucket) if len(self._replicas.segment_offsets(bucket)) > 1 else None
+
+    def _expire(self, table: LiveTable, replica: BucketReplica) -> int:
+        log, info = replica.log, table.info
+        if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
+            return 0
+        ttl_ms: int = option_value(info.descriptor, _TTL)
+        segments = log.segments()
+        limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
+        limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
+        start = max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
+        if start <= segments[0].base_offset:
+            return 0
+        limit = min(start, replica.release_changelog(start))
+        count = log.delete_segments_before(limit)
+        if count:
+            _LOGGER.info(
+                "removed %d segments of %s (bucket %s) that are older than 'table.log.ttl'; the log begins at %d now",
+                count,
+                info.path,
+                replica.bucket,
+                log.log_start_offset,
+            )
+        return count
+
+    def _needed_by_lake(self, info: TableInfo, bucket: TableBucket) -> int:
+        no_limit = (1 << 63) - 1
+        return self._snapshots.log_needed_from(info, bucket) if info.lake_enabled else no_limit

@@ -1,0 +1,46 @@
+"""Table snapshots on clusters that have none: plain scans in their place. An exam runs this against Apache Fluss."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import forebay
+from forebay.base.errors import UnsupportedOperation
+from forebay.protocol.api import ApiKey, NegotiatedVersions
+from tests.client.test_table_snapshot import numbered, replayed, rows_of, upsert
+
+
+@pytest.fixture
+def plain_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Apache Fluss cluster, or our server as if it were one: none of the additions is offered."""
+    offers = NegotiatedVersions.offers
+    monkeypatch.setattr(
+        NegotiatedVersions, "offers", lambda self, key: key < ApiKey.OPEN_TABLE_SNAPSHOT and offers(self, key)
+    )
+
+
+@pytest.mark.usefixtures("plain_cluster")
+def test_without_the_additions_a_snapshot_is_plain_scans_and_says_so(make_table):
+    table = numbered(make_table, 100)
+    with table.snapshot() as snapshot:
+        assert (snapshot.is_exact, snapshot.snapshot_id, snapshot.expires) == (False, None, None)
+        assert table.connection.admin.list_table_snapshots() == []
+        snapshot.renew()
+        upsert(table, range(50, 150), 1)
+        rows = rows_of(snapshot.scan())
+        assert len(rows) == 150
+        assert replayed(table, rows, snapshot.log_offsets) == rows
+        scan = snapshot.scan_bucket(0)
+        upsert(table, range(150), 2)
+        assert scan.log_offset == snapshot.log_offsets[table.bucket(0)]
+        rows = rows_of(scan)
+        assert set(rows.values()) == {2}
+        assert scan.log_offset > snapshot.log_offsets[table.bucket(0)]
+        assert scan.position is None
+        assert len(rows_of(snapshot.scan_bucket(0, limit=3))) == 3
+        assert len(rows_of(snapshot.scan_bucket(0, filter=forebay.col("v") == 2, limit=3))) == 3
+        with pytest.raises(UnsupportedOperation, match="cannot be resumed"):
+            snapshot.scan_bucket(0, resume_after=b"x")
+        assert rows_of(pickle.loads(pickle.dumps(snapshot)).scan()) == dict.fromkeys(range(150), 2)

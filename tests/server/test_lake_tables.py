@@ -1,0 +1,223 @@
+"""Lake tables: made and altered with their stream tables, before these; what clients are told of the lake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
+from forebay.client.connection import Connection
+from forebay.metadata.table import TablePath
+from forebay.metadata.table_options import lake_options
+from forebay.server.embedded import EmbeddedServer
+from forebay.server.server import Injected
+from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+
+LAKE = "tests of lake tables"
+PATH = TablePath("fluss", "t")
+ENABLED = {"table.datalake.enabled": "true"}
+SCHEMA = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("name", pa.string())])
+SETTINGS = {
+    "datalake.format": "paimon",
+    "datalake.paimon.name": LAKE,
+    "datalake.paimon.s3.access-key": "open sesame",
+    "datalake.paimon.s3.endpoint": "http://s3",
+}
+
+
+@pytest.fixture
+def lake() -> Iterator[MemoryLakeStorage]:
+    """The lake of the servers below: in memory, under the name of Paimon."""
+    forget_lake(LAKE)
+    yield MemoryLakeStorage({"name": LAKE})
+    forget_lake(LAKE)
+
+
+@contextmanager
+def connected(directory: Path, settings: dict[str, str] | None = None) -> Iterator[tuple[EmbeddedServer, Connection]]:
+    injected = Injected(create_lake_storage=lambda name, options: MemoryLakeStorage(options))
+    settings = SETTINGS if settings is None else settings
+    with (
+        EmbeddedServer(directory / "data", settings=settings, injected=injected) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        yield server, connection
+
+
+def test_a_lake_table_is_made_with_its_stream_table_and_stays_when_that_is_dropped(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=ENABLED)
+        info = connection.admin.table_info(PATH)
+        assert info.lake_enabled
+        assert info.descriptor.lake_format == "paimon"
+        assert [c.name for c in lake.table(PATH).columns] == ["id", "name"]
+        connection.admin.drop_table(PATH)
+        assert [c.name for c in lake.table(PATH).columns] == ["id", "name"]
+        connection.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=ENABLED)
+
+
+def test_clients_of_a_lake_table_are_told_the_options_of_the_lake_without_its_secrets(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.admin.create_table("fluss.stream", SCHEMA)
+        info = connection.admin.table_info(PATH)
+        assert lake_options(info) == {"name": LAKE, "s3.endpoint": "http://s3"}
+        assert lake_options(connection.admin.table_info("fluss.stream")) == {}
+        shown = {entry.key: entry.value for entry in connection.admin.describe_configs()}
+        assert shown["datalake.paimon.name"] == LAKE
+        assert shown["datalake.paimon.s3.access-key"] == "******"
+
+
+def test_a_table_that_is_no_lake_table_has_the_format_recorded_and_no_table_in_the_lake(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, primary_key=["id"])
+        assert connection.admin.table_info(PATH).descriptor.lake_format == "paimon"
+        with pytest.raises(NotFound):
+            lake.table(PATH)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({}, ErrorCode.INVALID_TABLE_EXCEPTION),
+        ({**SETTINGS, "datalake.enabled": "false"}, ErrorCode.INVALID_TABLE_EXCEPTION),
+        ({"datalake.format": "iceberg"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
+    ],
+)
+def test_a_lake_table_that_the_lake_cannot_hold_is_refused_as_fluss_refuses_it(tmp_path, settings, code):
+    with connected(tmp_path, settings) as (_, connection):
+        with pytest.raises(InvalidRequest, match="datalake") as refused:
+            connection.admin.create_table(PATH, SCHEMA, properties={**ENABLED, "table.datalake.format": "paimon"})
+        assert refused.value.code == code
+        assert not connection.admin.table_exists(PATH)
+
+
+def test_a_lake_table_that_is_in_the_way_keeps_the_stream_table_from_being_made(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.admin.drop_table(PATH)
+        lake.table(PATH).add({}, {}, tiered=True)
+        with pytest.raises(AlreadyExists, match="not empty") as refused:
+            connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        assert refused.value.code == ErrorCode.LAKE_TABLE_ALREADY_EXIST
+        assert not connection.admin.table_exists(PATH)
+
+
+def test_tiering_is_switched_on_and_off_and_the_lake_table_keeps_up_in_between(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        admin = connection.admin
+        admin.create_table(PATH, SCHEMA, primary_key=["id"])
+        admin.alter_table(PATH, set=ENABLED)
+        assert admin.table_info(PATH).lake_enabled
+        assert len(lake.table(PATH).columns) == 2
+        lake.table(PATH).add({}, {}, tiered=True)
+        admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
+        admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+        assert [c.name for c in lake.table(PATH).columns] == ["id", "name", "more"]
+        admin.alter_table(PATH, set=ENABLED)
+        assert admin.table_info(PATH).lake_enabled
+
+
+def test_options_of_the_lake_format_reach_the_lake_table(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED, custom_properties={"memory.size": "1"})
+        connection.admin.alter_table(PATH, set={"memory.size": "2", "table.datalake.freshness": "10 s"})
+        assert lake.table(PATH).options["size"] == "2"
+        assert lake.table(PATH).options["fluss.table.datalake.freshness"] == "10 s"
+
+
+def test_a_change_that_reached_the_lake_and_not_the_store_can_be_sent_again(tmp_path, lake, monkeypatch):
+    with connected(tmp_path) as (server, connection):
+        store = server.server.context.store
+        admin = connection.admin
+
+        def fail_once(name: str) -> None:
+            real = getattr(store, name)
+
+            def fail(*_: object) -> None:
+                monkeypatch.setattr(store, name, real)
+                raise StorageFailure("the disk is full", ErrorCode.UNKNOWN_SERVER_ERROR)
+
+            monkeypatch.setattr(store, name, fail)
+
+        fail_once("create_table")
+        with pytest.raises(ForebayError, match="the disk is full"):
+            admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        assert len(lake.table(PATH).columns) == 2
+        admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        fail_once("update_table")
+        with pytest.raises(ForebayError, match="the disk is full"):
+            admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+        assert len(lake.table(PATH).columns) == 3
+        assert len(admin.table_info(PATH).schema.columns) == 2
+        admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+        assert len(admin.table_info(PATH).schema.columns) == 3
+
+
+def test_tables_from_before_the_server_had_a_lake_are_tiered_only_where_buckets_do_not_matter(tmp_path, lake):
+    with connected(tmp_path, {}) as (_, connection):
+        connection.admin.create_table("fluss.keyed", SCHEMA, primary_key=["id"])
+        connection.admin.create_table("fluss.log", SCHEMA)
+        with pytest.raises(InvalidRequest, match="has no lake") as refused:
+            connection.admin.alter_table("fluss.log", set=ENABLED)
+        assert refused.value.code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+    with connected(tmp_path) as (_, connection):
+        with pytest.raises(InvalidRequest, match="copy it into a new table") as refused:
+            connection.admin.alter_table("fluss.keyed", set=ENABLED)
+        assert refused.value.code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+        connection.admin.alter_table("fluss.log", set=ENABLED)
+        assert connection.admin.table_info("fluss.log").descriptor.lake_format == "paimon"
+        assert lake.table(TablePath("fluss", "log")).columns
+
+
+def test_a_lake_table_of_a_server_that_lost_its_lake_is_served_and_can_be_switched_off(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+    with connected(tmp_path, {}) as (_, connection):
+        connection.table(PATH).append(pa.table({"id": pa.array([1], pa.int32()), "name": ["a"]}))
+        with pytest.raises(InvalidRequest, match="has no lake any more"):
+            connection.admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+        connection.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
+        connection.admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+
+
+def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_made_anew(tmp_path, lake):
+    with connected(tmp_path) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        del lake.lake.tables[PATH]
+        with pytest.raises(ForebayError, match=r"the lake table of fluss\.t is gone"):
+            connection.admin.alter_table(PATH, set={"table.datalake.freshness": "1 s"})
+        connection.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
+        connection.admin.alter_table(PATH, set=ENABLED)
+        assert lake.table(PATH).columns
+
+
+def test_a_server_without_lake_tables_imports_no_lake(tmp_path):
+    program = """
+import sys
+import pyarrow as pa
+import forebay
+from forebay.server.embedded import EmbeddedServer
+
+settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": sys.argv[1] + "/lake"}
+schema = pa.schema([("id", pa.int32())])
+with EmbeddedServer(sys.argv[1] + "/data", settings=settings) as server:
+    with forebay.connect(server.bootstrap_servers) as connection:
+        connection.admin.create_table("fluss.stream", schema)
+        before = [name for name in sys.modules if name.startswith(("forebay.paimon", "forebay.lakes"))]
+        connection.admin.create_table("fluss.lake", schema, properties={"table.datalake.enabled": "true"})
+        after = [name for name in sys.modules if name.startswith(("forebay.paimon", "forebay.lakes"))]
+print(len(before), len(after) > 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["0", "True"]
+    assert (tmp_path / "lake" / "fluss.db" / "lake" / "schema" / "schema-0").exists()
