@@ -11,9 +11,15 @@ from forebay.client.options import Settings, make_settings
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.spark.options import (
+    END,
+    OWN_SESSION_PREFIX,
+    READ_OPTIMIZED,
     SERVER_SCAN,
     SESSION_PREFIX,
+    SESSION_ZONE,
     SNAPSHOT_MERGE,
+    START,
+    STARTUP_MODE,
     read_options,
     split_names,
     write_options,
@@ -75,7 +81,7 @@ def test_names_of_options_do_not_depend_on_case(settings: Settings) -> None:
         ({"scan.maxRecordsPerPartition": "many"}, InvalidRequest, "'many', which is not an integer"),
         ({"scan.maxRecordsPerPartition": "0"}, InvalidRequest, "must be at least 1"),
         ({"scan.startup.mode": "latest"}, UnsupportedOperation, "batch reads begin at the beginning"),
-        ({"scan.incremental.start.timestamp": "1"}, UnsupportedOperation, "not served yet"),
+        ({"scan.startup.timestamp": "1"}, UnsupportedOperation, "not served yet"),
         ({STRATEGY: "fast"}, InvalidRequest, "it can be server-scan or snapshot-merge"),
         ({SERVER_SIDE: "perhaps"}, InvalidRequest, SERVER_SIDE),
     ],
@@ -97,3 +103,43 @@ def test_a_write_knows_its_columns_and_nothing_of_reads(settings: Settings) -> N
 
 def test_names_are_split_at_commas() -> None:
     assert split_names(" a, b ,,c") == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "window"),
+    [
+        ("5", None, (5, None)),
+        ("5", "7", (5, 7)),
+        ("2026-01-31 12:00:00", None, (1769857200000, None)),
+        ("2026-01-31T12:00:00+00:00", "2026-01-31 13:00:01", (1769860800000, 1769860801000)),
+    ],
+)
+def test_a_time_range_is_in_milliseconds_or_in_the_zone_of_the_session(
+    settings: Settings, start: str, end: str | None, window: tuple[int, int | None]
+) -> None:
+    given = {START: start} | ({} if end is None else {END: end})
+    assert read_options(settings, None, given, {SESSION_ZONE: "Europe/Berlin"}).window == window
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({END: "5"}, "beside it"),
+        ({START: "5", END: "5"}, "must be after"),
+        ({START: ""}, "neither"),
+        ({START: "yesterday"}, "neither"),
+        ({START: "2026-01-31 12:00:00"}, "needs its zone"),
+        ({START: "5", READ_OPTIMIZED: "true"}, "give one of them"),
+        ({READ_OPTIMIZED: "maybe"}, "maybe"),
+    ],
+)
+def test_a_time_range_that_is_none_is_refused(settings: Settings, given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        read_options(settings, None, given)
+
+
+def test_what_a_lake_table_reads_is_chosen_by_the_read_before_the_session(settings: Settings) -> None:
+    session = {OWN_SESSION_PREFIX + READ_OPTIMIZED: "true"}
+    assert read_options(settings, None, {}, session).read_optimized
+    assert not read_options(settings, None, {READ_OPTIMIZED: "false"}, session).read_optimized
+    assert not read_options(settings, None, {STARTUP_MODE: "earliest"}).from_the_lake_on

@@ -10,6 +10,7 @@ import pytest
 
 from forebay.client.connection import Connection
 from forebay.kv.scanner import ScannerManager
+from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch as fetch_handler
@@ -49,7 +50,16 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
             seen.fetched[fetch.bucket] = seen.fetched.get(fetch.bucket, 0) + size
         return real_answer(request, fetches)
 
+    real_page = TableSnapshotManager.page
+
+    def counted_page(self: TableSnapshotManager, snapshot_id: bytes, bucket: TableBucket, *more: Any) -> Any:
+        after, _, _ = more
+        if after is None:
+            seen.scanned.append(bucket)
+        return real_page(self, snapshot_id, bucket, *more)
+
     monkeypatch.setattr(ScannerManager, "open", counted_open)
+    monkeypatch.setattr(TableSnapshotManager, "page", counted_page)
     monkeypatch.setattr(fetch_handler, "_answer", counted_answer)
     return seen
 
@@ -202,6 +212,9 @@ def test_a_table_of_many_buckets_is_read_by_few_tasks_within_the_server_s_sessio
     monkeypatch.setattr("forebay.spark.planning.ROWS_PER_TASK_MIN", 100)
     frame = spark.table(f"forebay.{database}.t")
     assert frame.rdd.getNumPartitions() == 4  # two for each of the two cores
+    assert sorted(row.id for row in frame.select("id").collect()) == list(range(5000))
+    assert most[0] == 0  # a table snapshot needs no sessions
+    frame = spark.read.format("forebay").load(f"{database}.t", **{"bootstrap.servers": server.bootstrap_servers})
     assert sorted(row.id for row in frame.select("id").collect()) == list(range(5000))
     assert 1 <= most[0] <= 4  # two tasks run at a time, with two sessions each
     assert server.server.context.scanners.session_count == 0

@@ -105,9 +105,12 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
         server = EmbeddedServer(tmp_path / "data", coordinator_port=int(port)).start()
         try:
             connection.table("db.l").append(rows(50, 60))
+            connection.table("db.k").upsert(rows(50, 60))
+            connection.table("db.k").delete([{"id": 7}])
             assert sorted(row.id for row in frames[0].rdd.collect()) == list(range(50))
             assert sorted(row.id for row in frames[1].rdd.collect()) == list(range(50))
             assert spark.table("restarted.db.l").count() == 60
+            assert spark.table("restarted.db.k").count() == 59
         finally:
             server.stop()
 

@@ -1,17 +1,18 @@
-"""`forebay tables | describe | tail | get | scan | status`: look at a server from the command line."""
+"""`forebay tables | describe | tail | get | scan | explain | status`: look at a server from the command line."""
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.cli import explain
 from forebay.cli.conditions import column_names, conjunction, typed_values
+from forebay.cli.connecting import add_connection_arguments, password_of
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.client.connection import Connection, connect
 from forebay.client.table import Table
@@ -23,31 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     command = _COMMANDS[name]
     parser.epilog = command.epilog
     parser.set_defaults(browse=command.run)
-    parser.add_argument(
-        "-b",
-        "--bootstrap-servers",
-        metavar="HOST:PORT",
-        default=os.environ.get("FOREBAY_BOOTSTRAP_SERVERS", "127.0.0.1:9123"),
-        help="the server (default: $FOREBAY_BOOTSTRAP_SERVERS, or 127.0.0.1:9123)",
-    )
-    parser.add_argument("--user", help="log in as this user, by SASL/PLAIN")
-    parser.add_argument(
-        "--password-file", metavar="FILE", help="file that holds the password (default: $FOREBAY_PASSWORD)"
-    )
+    add_connection_arguments(parser)
     command.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    with connect(options.bootstrap_servers, options.user, _password(options)) as connection:
+    with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
         result: int = options.browse(connection, options)
     return result
-
-
-def _password(options: argparse.Namespace) -> str | None:
-    if options.password_file is None:
-        return os.environ.get("FOREBAY_PASSWORD") if options.user else None
-    with open(options.password_file, encoding="utf-8") as file:
-        return file.read().rstrip("\n")
 
 
 # ---- tables, describe, status ---------------------------------------------------------------------------------------
@@ -307,6 +291,11 @@ _COMMANDS = {
         _scan,
         "examples:\n  forebay scan sales.orders -w 'amount >= 100' -c id,amount -n 20\n"
         "  forebay scan sales.orders -f csv > orders.csv",
+    ),
+    "explain": _Browse(
+        explain.arguments,
+        explain.run,
+        "example:\n  forebay explain \"SELECT id FROM sales.orders WHERE amount >= 100 AND day = '2026-01-31'\"",
     ),
     "tail": _Browse(
         _tail_arguments,

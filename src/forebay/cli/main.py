@@ -26,7 +26,9 @@ COMMANDS = {
     "tail": _Command("forebay.cli.browse", "follow a table's log or changelog"),
     "get": _Command("forebay.cli.browse", "look rows up by primary key"),
     "scan": _Command("forebay.cli.browse", "read a whole table"),
+    "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
+    "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
     "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),
     "doctor": _Command("forebay.cli.doctor", "check this machine: Python, compiler, Java, Spark, disk"),
 }

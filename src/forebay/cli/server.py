@@ -18,7 +18,10 @@ _LOGGER = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    settings = "\n".join(f"  {key} (default {s.default}): {s.help}" for key, s in sorted(SETTINGS.items()))
+    settings = "\n".join(
+        f"  {key} ({f'default {setting.default}' if setting.default else 'not set'}): {setting.help}"
+        for key, setting in sorted(SETTINGS.items())
+    )
     parser.epilog = f"settings for -D and --config:\n{settings}\n\nListener and security settings are Fluss's own."
     parser.add_argument(
         "--data-dir", default="forebay-data", metavar="DIR", help="where tables live (default: %(default)s)"

@@ -26,9 +26,11 @@ from forebay.spark.releases import TIME_TYPE
 from forebay.spark.scan_planning import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import from_spark_schema, from_spark_type, uses_time
 from forebay.spark.tables import NewTable, table_proxy
+from forebay.spark.tiering_procedures import TIERING_PROCEDURES
 from forebay.spark.virtual_tables import virtual_table
 
 _TIME_CONF = "spark.sql.timeType.enabled"
+_ALL_PROCEDURES = {**PROCEDURES, **TIERING_PROCEDURES}
 
 
 class ForebayCatalog(Namespaces):
@@ -306,17 +308,17 @@ class ForebayCatalog(Namespaces):
 
     def loadProcedure(self, identifier: JavaObject) -> JavaProxy:
         namespace, name = [str(part) for part in identifier.namespace()], str(identifier.name())
-        procedure = PROCEDURES.get(name.lower()) if namespace == [SYSTEM_NAMESPACE] else None
+        procedure = _ALL_PROCEDURES.get(name.lower()) if namespace == [SYSTEM_NAMESPACE] else None
         if procedure is None:
             raise NotFound(
                 f"there is no procedure {'.'.join([self._context.catalog, *namespace, name])}; there are "
-                + ", ".join(f"{SYSTEM_NAMESPACE}.{known}" for known in sorted(PROCEDURES)),
+                + ", ".join(f"{SYSTEM_NAMESPACE}.{known}" for known in sorted(_ALL_PROCEDURES)),
                 ErrorCode.CLIENT_ERROR,
             )
         return ProcedureProxy(self._context, procedure)
 
     def listProcedures(self, namespace: JavaObject) -> JavaObject:
-        names = sorted(PROCEDURES) if [str(part) for part in namespace] == [SYSTEM_NAMESPACE] else []
+        names = sorted(_ALL_PROCEDURES) if [str(part) for part in namespace] == [SYSTEM_NAMESPACE] else []
         return self.jvm.array(
             CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
         )

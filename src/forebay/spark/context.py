@@ -9,7 +9,16 @@ from forebay.client.admin import Admin
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.options import Settings
 from forebay.spark.jvm import JavaObject, Jvm
-from forebay.spark.options import SERVER_SIDE, SESSION_PREFIX, STRATEGY
+from forebay.spark.options import (
+    LEASE_DURATION,
+    LEASE_ID,
+    OWN_SESSION_PREFIX,
+    READ_OPTIMIZED,
+    SERVER_SIDE,
+    SESSION_PREFIX,
+    SESSION_ZONE,
+    STRATEGY,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +63,8 @@ class CatalogContext:
     def session_options(self) -> dict[str, str]:
         """The scan options in the session's configuration."""
         conf = self.session.sessionState().conf()
-        names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE)]
+        names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
+        names += [OWN_SESSION_PREFIX + READ_OPTIMIZED, SESSION_ZONE]
         return {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
 
     def full_name(self, path: object) -> str:

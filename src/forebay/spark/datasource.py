@@ -32,7 +32,7 @@ from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
 from forebay.spark.options import GivenOptions, positive_integer, read_options, split_names
 from forebay.spark.reading import SplitsPartition
-from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, Wanted
+from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, Wanted, task_partitions
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.worker_errors import short_errors
 from forebay.spark.writing import WriteFunction, write_function
@@ -185,7 +185,12 @@ class ForebayReader(DataSourceReader):
         if self._wanted.limit is not None and len(tasks) > 1:
             # Nobody behind this reader cuts what the tasks read together, so one task reads all.
             tasks = [tuple(split for task in tasks for split in task)]
-        return [SplitsPartition(task) for task in tasks] or [SplitsPartition(())]
+        snapshot = None
+        if self._scan.options.lease.is_asked_for:
+            # This process ends before the tasks begin, and nobody tells when the last one has ended.
+            opened = self._scan.open_snapshot(connection, tasks)
+            snapshot = None if opened is None else opened.keep()
+        return [*task_partitions(tasks, snapshot)] or [SplitsPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitsPartition):

@@ -89,6 +89,10 @@ class Jvm:
             f"{str(error).splitlines()[0]}"
         )
 
+    def collect_garbage(self) -> None:
+        """Ask the JVM to collect what nobody refers to; proxies of old queries then end, a moment later."""
+        self.class_("java.lang.System").gc()
+
     # ---- plain Java values ------------------------------------------------------------------------------------------
 
     def class_(self, name: str) -> Any:

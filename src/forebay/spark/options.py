@@ -9,43 +9,65 @@ Names are Fluss's. `client.*` options are those of forebay.client.
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
+import zoneinfo
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import parse_bool
+from forebay.base.quantity import parse_bool, parse_duration_ms
 from forebay.client.options import Settings, make_settings
+from forebay.client.planning import to_milliseconds
 from forebay.metadata.table import TableDescriptor
+from forebay.spark.snapshots import SnapshotLease
 
 STRATEGY = "client.scanner.kv.batch-strategy"
 SERVER_SIDE = "client.scanner.kv.server-side.enabled"
 SESSION_PREFIX = "spark.sql.fluss."
 """Where the session's configuration has scan options."""
 
+OWN_SESSION_PREFIX = "spark.sql.forebay."
+"""The other name of that place, which wins."""
+
 SERVER_SCAN, SNAPSHOT_MERGE = "server_scan", "snapshot_merge"
+
+LEASE_ID = "scan.kv.snapshot.lease.id"
+LEASE_DURATION = "scan.kv.snapshot.lease.duration"
+"""Name and length of the lease on the table snapshot that a read of a primary-key table pins."""
 
 RECORDS_PER_PARTITION = "scan.maxRecordsPerPartition"
 STARTUP_MODE = "scan.startup.mode"
+READ_OPTIMIZED = "read.optimized"
+"""Read what is in the lake, and not what has come since."""
+
 WRITE_COLUMNS = "columns"
 
-_READ = (RECORDS_PER_PARTITION, STARTUP_MODE)
+START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
+"""What was written from one instant on and before another one, by the log alone. Of a read only, never of a session."""
+
+SESSION_ZONE = "spark.sql.session.timeZone"
+
+_READ = (RECORDS_PER_PARTITION, STARTUP_MODE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED, START, END)
 _WRITE = (WRITE_COLUMNS,)
-_LATER = (
-    "scan.startup.timestamp",
-    "scan.incremental.start.timestamp",
-    "scan.incremental.end.timestamp",
-    "read.optimized",
-)
+_LATER = ("scan.startup.timestamp",)
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How one scan reads. `strategy` is how the rows of primary-key tables are found."""
+    """How one scan reads. `strategy` is how the rows of primary-key tables are found.
+
+    For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
+    others do. `window` is from when to when (milliseconds since the epoch; None: now) what is read was written.
+    """
 
     settings: Settings
     strategy: str = SERVER_SCAN
     records_per_partition: int | None = None
+    lease: SnapshotLease = field(default_factory=SnapshotLease)
+    from_the_lake_on: bool = True
+    read_optimized: bool = False
+    window: tuple[int, int | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,13 +133,81 @@ def read_options(
             f"read option '{STARTUP_MODE}' = '{mode}': batch reads begin at the beginning (full)"
         )
     records = given.take(RECORDS_PER_PARTITION)
+    of_session = {name: (session or {}).get(SESSION_PREFIX + name) for name in (LEASE_ID, LEASE_DURATION)}
+    lease_id, duration = (given.take(name) or of_session[name] for name in (LEASE_ID, LEASE_DURATION))
+    optimized = given.take(READ_OPTIMIZED) or _of_session(session or {}, READ_OPTIMIZED)
+    window = _window(given.take(START), given.take(END), (session or {}).get(SESSION_ZONE))
+    is_optimized = optimized is not None and _boolean(READ_OPTIMIZED, optimized)
+    if window is not None and is_optimized:
+        raise InvalidRequest(
+            f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
     settings = with_client_options(settings, given)
     given.refuse_rest()
     return ReadOptions(
         settings,
         strategy or settings_strategy(settings),
         None if records is None else positive_integer(RECORDS_PER_PARTITION, records),
+        SnapshotLease(lease_id, None if duration is None else _lease_seconds(duration)),
+        mode == "full",
+        is_optimized,
+        window,
     )
+
+
+def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:
+    """The window of a time-range read; None without one. Raises `InvalidRequest` for half a window and empty ones."""
+    if start is None:
+        if end is not None:
+            raise InvalidRequest(f"'{END}' needs '{START}' beside it", ErrorCode.CONFIG_EXCEPTION)
+        return None
+    first, last = _instant(START, start, zone), None if end is None else _instant(END, end, zone)
+    if last is not None and last <= first:
+        raise InvalidRequest(f"'{END}' ({end}) must be after '{START}' ({start})", ErrorCode.CONFIG_EXCEPTION)
+    return first, last
+
+
+def _instant(name: str, text: str, zone: str | None) -> int:
+    """Milliseconds since the epoch, from these or from a time like 2026-01-31 12:00:00 in the zone of the session."""
+    plain = text.strip()
+    if plain.isdigit():
+        return int(plain)
+    try:
+        moment = dt.datetime.fromisoformat(plain)
+        if moment.tzinfo is None:
+            if zone is None:
+                raise ValueError("without a session the time needs its zone, as in 2026-01-31T12:00:00+00:00")
+            moment = moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))
+    except (ValueError, zoneinfo.ZoneInfoNotFoundError) as e:
+        raise InvalidRequest(
+            f"option '{name}' is '{text}', which is neither milliseconds since the epoch nor a time like "
+            f"2026-01-31 12:00:00: {e}",
+            ErrorCode.CONFIG_EXCEPTION,
+        ) from e
+    return to_milliseconds(moment)
+
+
+def _of_session(session: Mapping[str, str], name: str) -> str | None:
+    return session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
+
+
+def _boolean(name: str, text: str) -> bool:
+    try:
+        return parse_bool(text)
+    except InvalidRequest as e:
+        raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
+
+
+def _lease_seconds(text: str) -> float:
+    """Raises `InvalidRequest` for what is no time, or none at all."""
+    try:
+        seconds = parse_duration_ms(text) / 1000
+    except InvalidRequest as e:
+        raise InvalidRequest(f"option '{LEASE_DURATION}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
+    if seconds <= 0:
+        raise InvalidRequest(f"option '{LEASE_DURATION}' is '{text}', which is no time", ErrorCode.CONFIG_EXCEPTION)
+    return seconds
 
 
 def settings_strategy(settings: Settings) -> str:

@@ -4,8 +4,9 @@ A `ReadFunction` is pickled once for a scan, an `InputPartition` for each task. 
 worker process opens one connection for a cluster and keeps it for later tasks. Batches have about `BATCH_ROWS` rows:
 smaller ones cost the JVM per batch, larger ones memory.
 
-A task that fails part of the way is run again by Spark from its beginning. The log between two offsets never changes,
-so it reads the same again; a bucket of a primary-key table it reads as it is then.
+A task that fails part of the way is run again by Spark from its beginning. It reads the same again: the log between two
+offsets never changes, and buckets of a primary-key table belong to a table snapshot (forebay.spark.snapshots). Without
+one, on clusters that have none, a bucket is read as it is then.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from forebay.base.errors import InternalError
+from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.options import Settings
-from forebay.client.replay import current_rows
+from forebay.client.replay import current_rows, rows_at
+from forebay.client.snapshot_scan import GONE, SnapshotScan
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import RowView, rows_without_columns
 from forebay.codec.cast import cast_batch
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
-from forebay.spark.splits import KvBatchSplit, LogSplit, Split
+from forebay.spark.splits import KvBatchSplit, LakePart, LogSplit, Split
 from forebay.spark.worker_errors import short_errors
 
 BATCH_ROWS = 1 << 16
@@ -40,11 +43,12 @@ _SESSIONS = "client.scanner.kv.max-sessions"
 
 
 class SplitsPartition(InputPartition):
-    """The splits of one task."""
+    """The splits of one task, and the table snapshot that they belong to, if they do."""
 
-    def __init__(self, splits: tuple[Split, ...]) -> None:
+    def __init__(self, splits: tuple[Split, ...], snapshot: TableSnapshot | None = None) -> None:
         super().__init__(None)
         self.splits = splits
+        self.snapshot = snapshot
 
     def __repr__(self) -> str:
         return f"SplitsPartition({', '.join(map(str, self.splits))})"
@@ -79,7 +83,7 @@ class ReadFunction:
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's splits. Raises `ForebayError`, which names table and bucket."""
         connection = shared_connection(self._worker_settings())
-        batches = self._rows(connection, partition.splits)
+        batches = self._rows(connection, partition)
         if self.limit is not None:
             batches = first_rows(batches, self.limit)
         if not self.schema.names:
@@ -92,12 +96,18 @@ class ReadFunction:
         given = dict(self.settings.given)
         return replace(self.settings, given=tuple(sorted({_SESSIONS: SESSIONS_PER_TASK, **given}.items())))
 
-    def _rows(self, connection: Connection, splits: tuple[Split, ...]) -> Iterator[pa.RecordBatch]:
-        logs = [split for split in splits if isinstance(split, LogSplit)]
-        buckets = [split.bucket for split in splits if isinstance(split, KvBatchSplit)]
+    def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        for part in partition.splits:
+            if isinstance(part, LakePart):
+                yield from part.reader.read(part.split, connection)
         if logs:
             yield from self._log_rows(connection, logs)
         if not buckets:
+            return
+        if partition.snapshot is not None:
+            yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets)
             return
         if self.strategy == SERVER_SCAN:
             scan = connection.table(self.info).scan(
@@ -109,6 +119,29 @@ class ReadFunction:
         view = RowView(self.info, self.columns, self.predicate)
         for bucket in buckets:
             yield from current_rows(connection, self.info, bucket, view, self.limit).batches
+
+    def _snapshot_rows(
+        self, connection: Connection, snapshot: TableSnapshot, buckets: list[TableBucket]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a table snapshot. One that has ended is made anew from the changelog up to its log offsets.
+
+        That takes longer and needs memory for a bucket, but gives exactly the same rows: a server may be started anew
+        in the middle of a query, and an old plan be run again. A bucket of which rows have been handed out cannot go
+        on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
+        """
+        view = RowView(self.info, self.columns, self.predicate)
+        scan = SnapshotScan(snapshot, buckets, view, self.limit)
+        try:
+            with closing(scan):
+                yield from scan
+        except NotFound as e:
+            if e.code not in GONE or scan.partly_read:
+                raise
+            for bucket in scan.unread:
+                rows = rows_at(connection, self.info, bucket, view, snapshot.log_offsets[bucket])
+                if rows is None:
+                    raise
+                yield from rows
 
     def _log_rows(self, connection: Connection, splits: list[LogSplit]) -> Iterator[pa.RecordBatch]:
         reader = connection.table(self.info).log(

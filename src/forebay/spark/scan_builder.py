@@ -2,7 +2,8 @@
 
 Flow: Spark makes a `ScanBuilder` for every reference to a table in every query, tells it columns, filters and limit,
 and builds a `ScanProxy`. The scan plans when it is first asked for statistics or partitions, once, and keeps the plan:
-buckets and offsets are those of that moment however often Spark runs its tasks.
+buckets and offsets are those of that moment however often Spark runs its tasks. A primary-key table is pinned by a
+table snapshot when its tasks are made (forebay.spark.snapshots).
 
 Filters on partition keys choose partitions and are done with. All others go to the readers, which drop what they can
 (whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
@@ -18,15 +19,16 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
 from forebay.spark.context import CatalogContext
 from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.proxy import JavaProxy
-from forebay.spark.reading import SplitsPartition
 from forebay.spark.releases import counts_rows_without_columns
-from forebay.spark.scan_planning import ScanPlan, Wanted
+from forebay.spark.scan_planning import ScanPlan, Wanted, task_partitions
+from forebay.spark.snapshots import open_snapshots
 
 _READ = CONNECTOR + "read."
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
@@ -42,7 +44,7 @@ Planner = Callable[[Wanted, StructType], ScanPlan]
 class Readable:
     """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner.
 
-    `strategy` says how the rows of a primary-key table are found.
+    `strategy` says how the rows of a primary-key table, or of one with a lake, are found.
     """
 
     name: str
@@ -130,6 +132,7 @@ class ScanProxy(JavaProxy):
         self._schema = schema
         self._lock = threading.Lock()
         self._made: dict[str, Any] = {}
+        self._snapshot: TableSnapshot | None = None
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """`make()`, called once for all threads of the JVM."""
@@ -182,9 +185,13 @@ class ScanProxy(JavaProxy):
         return self._once(name, lambda: make(plan))
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
+        # Kept as long as this scan, and so as long as the query's plan: it releases itself when it is collected.
+        self._snapshot = plan.open_snapshot()
+        if self._snapshot is not None:
+            open_snapshots.add(self._snapshot, self.jvm.collect_garbage)
         made = [
-            self.jvm.input_partition(index, pickle.dumps(SplitsPartition(task)))
-            for index, task in enumerate(plan.tasks)
+            self.jvm.input_partition(index, pickle.dumps(partition))
+            for index, partition in enumerate(task_partitions(plan.tasks, self._snapshot))
         ]
         return self.jvm.array(_READ + "InputPartition", made)
 

@@ -1,31 +1,37 @@
 """Planning a scan: partitions, buckets, offsets and row counts -> tasks. Needs a connection and no JVM.
 
-All that a scan reads is decided here and carried by its input partitions. Logs are read from the earliest to the latest
-offset of the moment of planning; primary-key tables bucket by bucket, as they are when a task opens them.
+All that a scan reads is decided here and carried by its input partitions. A table with a lake is planned by
+forebay.unionread, everything else here. Logs are read from the earliest to the latest
+offset of the moment of planning; primary-key tables at the instant of a table snapshot, which is opened when the tasks
+are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark import planning
 from forebay.spark.filters import matching_partitions
-from forebay.spark.options import SERVER_SCAN, ReadOptions
-from forebay.spark.reading import ReadFunction
+from forebay.spark.lake_tasks import lake_tasks, plan_lake_table, plan_window
+from forebay.spark.options import SERVER_SCAN, START, ReadOptions
+from forebay.spark.reading import ReadFunction, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
-from forebay.spark.splits import Split
+from forebay.spark.snapshots import open_for_query
+from forebay.spark.splits import KvBatchSplit, Split
+from forebay.unionread.planning import UnionPlan
 
 VIRTUAL_SEPARATOR = "$"
 """Between a table's name and that of a virtual table beside it."""
 
-CHANGELOG = "changelog"
+CHANGELOG, LAKE = "changelog", "lake"
 
 CHANGELOG_FIELDS = (
     StructField("_change_type", StringType(), False),
@@ -50,20 +56,25 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """Tasks, how each is read, and how many rows all of them have, if that is known."""
+    """Tasks, how each is read, how many rows all of them have (if that is known), and what they read it from.
+
+    `open_snapshot` opens the table snapshot that the tasks are to read; None where they need none.
+    """
 
     read: ReadFunction
     tasks: Sequence[tuple[Split, ...]]
     rows: int | None
+    open_snapshot: Callable[[], TableSnapshot | None]
 
 
 @dataclass(frozen=True)
 class TableScan:
-    """A table that is to be scanned, or its changelog."""
+    """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`)."""
 
     info: TableInfo
     options: ReadOptions
     is_changelog: bool = False
+    is_lake: bool = False
 
     @property
     def schema(self) -> StructType:
@@ -75,6 +86,22 @@ class TableScan:
     def strategy(self) -> str | None:
         """How the rows of a primary-key table are found; None for logs."""
         return None if self.is_changelog or not self.info.has_primary_key else self.options.strategy
+
+    @property
+    def reads_lake(self) -> bool:
+        """Whether the lake's rows belong to the scan."""
+        if self.is_changelog or self.options.window is not None:
+            return False
+        return self.is_lake or (self.info.lake_enabled and self.options.from_the_lake_on)
+
+    @property
+    def way(self) -> str | None:
+        """How rows are found, for people."""
+        if self.options.window is not None:
+            return "log alone"
+        if not self.reads_lake:
+            return self.strategy
+        return "lake alone" if self.is_lake or self.options.read_optimized else "lake and stream"
 
     def read_function(self, wanted: Wanted, schema: StructType) -> ReadFunction:
         """How each task is read; `schema` is Spark's of the wanted columns."""
@@ -93,6 +120,10 @@ class TableScan:
     def tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]]:
         """The splits of each task."""
         info = self.info
+        if self.reads_lake or self.options.window is not None:
+            planned = self._lake_tasks(connection, cores, wanted)
+            if planned is not None:
+                return planned
         buckets = wanted_buckets(connection, info, wanted.partition_filters)
         if self.strategy is not None:
             return planning.plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
@@ -104,9 +135,50 @@ class TableScan:
             return planning.cut_logs_for_limit(offsets, limit)
         return planning.cut_logs(offsets, cores, self.options.records_per_partition)
 
+    def _lake_tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]] | None:
+        """The splits of each task of a table with a lake, or of a time range; None while nothing is in the lake."""
+        info, window = self.info, self.options.window
+        if window is not None:
+            if self.is_changelog or self.is_lake:
+                raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
+            plan: UnionPlan | None = plan_window(connection, info, wanted, window)
+        else:
+            plan = plan_lake_table(connection, info, wanted, lake_only=self.is_lake or self.options.read_optimized)
+        if plan is None:
+            return None
+        return lake_tasks(
+            plan,
+            frozenset(wanted_buckets(connection, info, wanted.partition_filters)),
+            lambda buckets: row_counts(connection, info, buckets),
+            cores,
+            wanted.limit,
+            self.options.records_per_partition,
+        )
+
+    def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
+        """The table snapshot that these tasks read; None where they read logs, or as the cluster can."""
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        if not buckets or self.strategy != SERVER_SCAN:
+            return None
+        return open_for_query(connection, self.info, buckets, self.options.lease)
+
     def plan(self, connection: Connection, cores: int, wanted: Wanted, schema: StructType) -> ScanPlan:
         tasks = self.tasks(connection, cores, wanted)
-        return ScanPlan(self.read_function(wanted, schema), tasks, planning.estimated_rows(tasks, wanted.limit))
+        return ScanPlan(
+            self.read_function(wanted, schema),
+            tasks,
+            planning.estimated_rows(tasks, wanted.limit),
+            lambda: self.open_snapshot(connection, tasks),
+        )
+
+
+def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:
+    """What each task is sent: its splits, and of the snapshot what it needs."""
+    made = []
+    for task in tasks:
+        buckets = [split.bucket for split in task if isinstance(split, KvBatchSplit)]
+        made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
+    return made
 
 
 def wanted_buckets(

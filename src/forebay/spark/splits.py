@@ -3,8 +3,10 @@
 A *split* is a piece of one bucket; an *input partition* of Spark holds the splits of one task. The kinds:
 
 - `KvBatchSplit`: the current rows of a bucket of a primary-key table, read by ScanKv (the split of FIP-17's connector
-  integration) or by replaying its changelog. Its instant is when the task opens the bucket.
+  integration) or by replaying its changelog. Its instant is that of the scan's table snapshot; where there is none, it
+  is when the task opens the bucket.
 - `LogSplit`: the records of a bucket's log between two offsets, the second excluded.
+- `LakePart`: a piece of the lake, perhaps with the log range that overrides it (forebay.unionread.splits).
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.metadata.table import TableBucket
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import UnionSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +39,19 @@ class LogSplit:
         return self.stop - self.start
 
 
-Split = KvBatchSplit | LogSplit
+@dataclass(frozen=True, slots=True, repr=False)
+class LakePart:
+    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake does not tell.
+
+    The parts of one task share their reader when they are pickled together.
+    """
+
+    reader: UnionReader
+    split: UnionSplit
+    rows: int | None = None
+
+    def __repr__(self) -> str:
+        return f"LakePart({type(self.split).__name__}, rows={self.rows})"
+
+
+Split = KvBatchSplit | LogSplit | LakePart

@@ -36,7 +36,7 @@ def readable(context: CatalogContext, name: str, scan: TableScan) -> Readable:
         scan.info.schema.columns,
         lambda wanted, schema: scan.plan(context.connection, context.cores, wanted, schema),
         scan.info.descriptor.partition_keys,
-        scan.strategy,
+        scan.way,
     )
 
 

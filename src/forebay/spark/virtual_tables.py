@@ -1,7 +1,8 @@
-"""Tables that exist beside every table: `t$changelog`, `t$partitions`, `t$buckets`. For reading only.
+"""Tables that exist beside every table: `t$changelog`, `t$lake`, `t$partitions`, `t$buckets`. For reading only.
 
 - `t$changelog`: every change in the logs from their earliest to their latest offset, with `_change_type` (insert,
   update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns.
+- `t$lake`: what is in the table's lake, as of the newest snapshot that can be read.
 - `t$partitions`: a row for each partition, with the values of its keys.
 - `t$buckets`: a row for each bucket, with its row count and log offsets.
 
@@ -24,7 +25,15 @@ from forebay.spark.options import ReadOptions, read_options
 from forebay.spark.partition_proxies import partition_rows
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.scan_builder import Readable
-from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, log_ranges, row_counts, wanted_buckets
+from forebay.spark.scan_planning import (
+    CHANGELOG,
+    LAKE,
+    VIRTUAL_SEPARATOR,
+    TableScan,
+    log_ranges,
+    row_counts,
+    wanted_buckets,
+)
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.spark.tables import TableProxy, readable
 
@@ -49,6 +58,20 @@ class ChangelogTable(TableProxy):
     def _readable(self, options: dict[str, str]) -> Readable:
         chosen = read_options(self._context.settings, self._info.descriptor, options)
         return readable(self._context, self._name, TableScan(self._info, chosen, is_changelog=True))
+
+
+class LakeTable(TableProxy):
+    """`t$lake`."""
+
+    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+        super().__init__(context, info, to_spark_schema(info.schema.columns), VIRTUAL_SEPARATOR + LAKE)
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return self._info.descriptor.partition_keys
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        chosen = read_options(self._context.settings, self._info.descriptor, options)
+        return readable(self._context, self._name, TableScan(self._info, chosen, is_lake=True))
 
 
 # ---- tables that the driver answers ---------------------------------------------------------------------------------
@@ -137,6 +160,13 @@ def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaPr
     match view:
         case _ if view == CHANGELOG:
             return ChangelogTable(context, info)
+        case _ if view == LAKE:
+            if not info.lake_enabled:
+                raise InvalidRequest(
+                    f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
+                    ErrorCode.CLIENT_ERROR,
+                )
+            return LakeTable(context, info)
         case "partitions":
             if not info.is_partitioned:
                 raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
@@ -149,6 +179,6 @@ def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaPr
         case _:
             raise NotFound(
                 f"there is no table {context.full_name(info.path)}{VIRTUAL_SEPARATOR}{view}; beside a table there are "
-                "$changelog, $partitions and $buckets",
+                "$changelog, $lake, $partitions and $buckets",
                 ErrorCode.CLIENT_ERROR,
             )

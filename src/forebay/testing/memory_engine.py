@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from forebay.kv.engine import EngineState
+from forebay.kv.engine import EngineState, KvCursor
 
 
 class MemorySnapshot:
@@ -18,6 +18,17 @@ class MemorySnapshot:
 
     def values(self) -> Iterator[bytes]:
         return iter([self._rows[key] for key in sorted(self._rows)])
+
+    def cursor(self, after: bytes | None = None) -> KvCursor:
+        keys = [key for key in sorted(self._rows) if after is None or key > after]
+        given = [after or b""]
+
+        def values() -> Iterator[bytes]:
+            for key in keys:
+                given[0] = key
+                yield self._rows[key]
+
+        return KvCursor(values(), lambda: given[0])
 
     def close(self) -> None:
         self._rows = {}

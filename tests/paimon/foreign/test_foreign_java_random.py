@@ -30,7 +30,7 @@ from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
 from tests.paimon.histories import ENGINES, Life
 from tests.paimon.lake import new_catalog
 
-pytestmark = [pytest.mark.foreign, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _SEEDS = int(os.environ.get("PAIMON_SEEDS", "2"))
 _STEPS = 16

@@ -1,0 +1,29 @@
+"""Options with which a command finds its server and logs in."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--bootstrap-servers`, `--user` and `--password-file`."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-servers",
+        metavar="HOST:PORT",
+        default=os.environ.get("FOREBAY_BOOTSTRAP_SERVERS", "127.0.0.1:9123"),
+        help="the server (default: $FOREBAY_BOOTSTRAP_SERVERS, or 127.0.0.1:9123)",
+    )
+    parser.add_argument("--user", help="log in as this user, by SASL/PLAIN")
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="file that holds the password (default: $FOREBAY_PASSWORD)"
+    )
+
+
+def password_of(options: argparse.Namespace) -> str | None:
+    """The password that goes with `--user`, from the file or the environment; None without a user."""
+    if options.password_file is None:
+        return os.environ.get("FOREBAY_PASSWORD") if options.user else None
+    with open(options.password_file, encoding="utf-8") as file:
+        return file.read().rstrip("\n")

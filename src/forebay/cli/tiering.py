@@ -1,0 +1,222 @@
+"""`forebay tiering`: move rows from streams into their lakes, on Spark or in threads, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.cli.connecting import add_connection_arguments, password_of
+from forebay.cli.output import text_table
+from forebay.client.connection import Connection, connect
+from forebay.tiering.lag import table_lag
+from forebay.tiering.now import TierOutcome, lake_tables, tier_now
+from forebay.tiering.round import TieringLake
+from forebay.tiering.runner import SplitRunner, ThreadRunner
+from forebay.tiering.service import POLL_SECONDS, TABLES_MAX, TieringService
+from forebay.tiering.status import HEADER, ServiceStatus
+
+_REDRAW_SECONDS = 0.5
+_EPILOG = """examples:
+  forebay tiering                                   as often as each table's 'table.datalake.freshness' asks
+  forebay tiering --once                            every lake table now, then end
+  forebay tiering --once --table sales.orders       one table
+  forebay tiering --master 'spark://host:7077'      on a Spark cluster
+  forebay tiering --without-spark                   in threads of this process
+  forebay tiering --lag                             how far each lake is behind, whoever tiers it
+
+It ends with Ctrl-C or SIGTERM: logs are read no further then, and what was read is committed. A second one
+ends it at once, and nothing more is committed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_connection_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then end")
+    parser.add_argument("--lag", action="store_true", help="only show how far the lakes are behind their logs")
+    parser.add_argument(
+        "--table",
+        action="append",
+        metavar="DATABASE.TABLE",
+        help="with --once or --lag: only this table; may be repeated",
+    )
+    parser.add_argument(
+        "--tables-max", type=int, default=TABLES_MAX, metavar="N", help="tables at a time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--poll-seconds", type=float, default=POLL_SECONDS, metavar="S",
+        help="time between questions whose turn it is (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lake-option", action="append", default=[], metavar="key=value",
+        help="an option of the lake that the server does not tell, such as a secret; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--without-spark", action="store_true", help="write in threads of this process")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        metavar="N",
+        help="without Spark: threads of each round (default: %(default)s)",
+    )
+    parser.add_argument("--master", metavar="URL", help="Spark's master (default: Spark's own)")
+    parser.add_argument(
+        "--spark-conf", action="append", default=[], metavar="key=value", help="a setting of Spark; may be repeated"
+    )
+    parser.add_argument("--log-level", default="WARNING", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.table and not (options.once or options.lag):
+        raise InvalidRequest("the server says whose turn it is: give --table together with --once")
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    lake = TieringLake(_definitions(options.lake_option))
+    if options.lag:
+        with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
+            return _show_lag(connection, options.table)
+    with (
+        connect(options.bootstrap_servers, options.user, password_of(options)) as connection,
+        _runner(options) as runner,
+    ):
+        if options.once:
+            return _once(connection, runner, lake, options)
+        return _serve(connection, runner, lake, options)
+
+
+def _definitions(texts: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequest(f"'{key}' does not define an option: write key=value")
+        found[key] = value
+    return found
+
+
+@contextmanager
+def _runner(options: argparse.Namespace) -> Iterator[SplitRunner]:
+    if options.without_spark:
+        yield ThreadRunner(options.threads)
+        return
+    try:
+        from forebay.spark import session
+        from forebay.spark.tiering import SparkRunner
+    except ImportError as e:
+        raise UnsupportedOperation(f"{e}; or give --without-spark") from e
+    # Spark's own words would run through ours.
+    quiet = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
+    settings = {
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={quiet}",
+        **_definitions(options.spark_conf),
+    }
+    spark: Any = session("forebay tiering", options.master, settings)
+    try:
+        yield SparkRunner(spark.sparkContext)
+    finally:
+        spark.stop()
+
+
+def _show_lag(connection: Connection, tables: Sequence[str] | None) -> int:
+    lags = [table_lag(connection, path) for path in tables or lake_tables(connection)]
+    rows = [
+        [
+            str(lag.path),
+            "" if lag.snapshot_id is None else str(lag.snapshot_id),
+            f"{lag.records:,}",
+            f"{lag.seconds:.1f}",
+        ]
+        for lag in lags
+    ]
+    print("\n".join(text_table(["table", "lake snapshot", "records behind", "seconds behind"], rows, {2, 3})))
+    return 0
+
+
+# ---- once -----------------------------------------------------------------------------------------------------------
+
+
+def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, options: argparse.Namespace) -> int:
+    """1 if a table failed."""
+    failed = False
+
+    def tell(outcome: TierOutcome) -> None:
+        nonlocal failed
+        if outcome.error is not None:
+            failed = True
+            print(f"forebay: {outcome.path}: {outcome.error}", file=sys.stderr, flush=True)
+        else:
+            print(outcome.report, flush=True)
+
+    outcomes = tier_now(connection, options.table, runner, lake, tables_at_once=options.tables_max, on_outcome=tell)
+    if not outcomes:
+        print("no table is tiered: 'table.datalake.enabled' is not true for any")
+    return 1 if failed else 0
+
+
+# ---- a service ------------------------------------------------------------------------------------------------------
+
+
+def _serve(connection: Connection, runner: SplitRunner, lake: TieringLake, options: argparse.Namespace) -> int:
+    watched = sys.stdout.isatty()
+    service = TieringService(
+        connection,
+        runner,
+        tables_max=options.tables_max,
+        poll_seconds=options.poll_seconds,
+        lake=lake,
+        on_round=None if watched else lambda report: print(report, flush=True) if report.snapshot_id else None,
+    )
+    ending = threading.Event()
+
+    def end(*_: object) -> None:
+        if ending.is_set():
+            raise KeyboardInterrupt
+        ending.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    print(f"tiering the lake tables of {options.bootstrap_servers}; stop it with Ctrl-C or SIGTERM", flush=True)
+    service.start()
+    try:
+        if watched:
+            _watch(service, ending)
+        else:
+            ending.wait()
+        print("stopping: what was read is committed first; once more, and it is given up", flush=True)
+        service.stop()
+    finally:
+        service.stop(now=True)  # does nothing if it has stopped
+    print(service.status().title)
+    return 0
+
+
+def _watch(service: TieringService, ending: threading.Event) -> None:
+    """Show what the service is at, rewritten in place, until `ending`."""
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(_screen(service.status()), console=Console(), auto_refresh=False) as live:
+        while not ending.wait(_REDRAW_SECONDS):
+            live.update(_screen(service.status()), refresh=True)
+
+
+def _screen(status: ServiceStatus) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"tiering: {status.title}", title_justify="left", expand=False)
+    for name in HEADER:
+        table.add_column(name, justify="left" if name in ("table", "state", "last error") else "right")
+    for row in status.tables:
+        table.add_row(*row.cells())
+    return table

@@ -1,0 +1,63 @@
+"""How far the lake side of a table is behind its log, measured now, whoever tiers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.base.errors import ErrorCode, NotFound
+from forebay.client.connection import Connection
+from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
+from forebay.client.results import LakeSnapshot
+from forebay.metadata.table import TableBucket, TableInfo, TablePath
+
+
+@dataclass(frozen=True, slots=True)
+class TableLag:
+    """What the lake does not have of a table's log.
+
+    `snapshot_id` is the newest lake snapshot that the cluster knows, None without one. `records` are log offsets,
+    `seconds` is the age of the oldest record among them; both are 0 where the lake has everything.
+    """
+
+    path: TablePath
+    snapshot_id: int | None
+    records: int
+    seconds: float
+
+
+def table_lag(connection: Connection, path: str | TablePath) -> TableLag:
+    """Measure the lag of one table. Reads the first record of each bucket that the lake does not have."""
+    info = connection.cluster.table_info(TablePath.parse(path))
+    buckets = plan_buckets(connection.cluster, info)
+    latest = list_offsets(connection.cluster, info, buckets, LATEST)
+    known = newest_known(connection, info)
+    tiered = {} if known is None else known.log_offsets
+    behind = {bucket: end for bucket, end in latest.items() if end > tiered.get(bucket, 0)}
+    earliest = list_offsets(connection.cluster, info, list(behind), EARLIEST) if behind else {}
+    starts = {bucket: max(tiered.get(bucket, 0), earliest[bucket]) for bucket in behind}
+    first = [_first_ms(connection, info, bucket, starts[bucket], end) for bucket, end in behind.items()]
+    oldest = [ms for ms in first if ms is not None]
+    return TableLag(
+        info.path,
+        None if known is None else known.snapshot_id,
+        sum(end - tiered.get(bucket, 0) for bucket, end in behind.items()),
+        max(connection.clock.now_ms() - min(oldest), 0) / 1000 if oldest else 0.0,
+    )
+
+
+def newest_known(connection: Connection, info: TableInfo) -> LakeSnapshot | None:
+    """The newest lake snapshot that the cluster knows; None if it knows none."""
+    try:
+        return connection.admin.lake_snapshot(info.path)
+    except NotFound as e:
+        if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+            raise
+        return None
+
+
+def _first_ms(connection: Connection, info: TableInfo, bucket: TableBucket, start: int, end: int) -> int | None:
+    """When the first record of a range of a log was written; None if it has no records."""
+    columns = info.schema.names[:1]
+    with connection.table(info).log({bucket: start}, {bucket: end}, columns=columns, include=("timestamp",)) as reader:
+        first = next(iter(reader), None)
+    return None if first is None else first.column(0)[0].value

@@ -1,0 +1,112 @@
+"""Bring lake tables up to date at once, without waiting for their turn.
+
+    for report in forebay.tiering.now.tier_now(connection, ["sales.orders"]):
+        print(report)
+
+No worker is asked for, so the cluster hands the same table to a service meanwhile. That does no harm: the lake takes
+one of the two rounds and refuses the other (`forebay.lake.tiering.check_base`), which is then done anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from forebay.base.errors import ErrorCode, ForebayError, InternalError
+from forebay.client.connection import Connection
+from forebay.client.display import Listing
+from forebay.client.lake import TieringTable
+from forebay.lake.tiering import EPOCH_PROPERTY, CommitterContext
+from forebay.metadata.table import TableInfo, TablePath
+from forebay.tiering.control import RoundControl
+from forebay.tiering.report import RoundReport
+from forebay.tiering.round import TieringLake, run_round
+from forebay.tiering.runner import SplitRunner, ThreadRunner
+
+_LOGGER = logging.getLogger(__name__)
+
+OVERTAKEN_MAX = 5
+"""How often a round is begun anew because a service was faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierOutcome:
+    """What became of a table: a report, or the error that its round failed with."""
+
+    path: TablePath
+    report: RoundReport | None = None
+    error: Exception | None = None
+
+
+def lake_tables(connection: Connection) -> list[TablePath]:
+    """The tables of the cluster that are tiered."""
+    admin = connection.admin
+    return [
+        TablePath(database, table)
+        for database in admin.list_databases()
+        for table in admin.list_tables(database)
+        if admin.table_info(TablePath(database, table)).lake_enabled
+    ]
+
+
+def tier_table(
+    connection: Connection,
+    path: str | TablePath,
+    runner: SplitRunner | None = None,
+    lake: TieringLake | None = None,
+    control: RoundControl | None = None,
+) -> RoundReport:
+    """One round of one table, now. Raises what fails; a round that a service overtakes is begun anew a few times."""
+    chosen, lake = TablePath.parse(path), lake or TieringLake()
+    for attempt in range(1, OVERTAKEN_MAX + 1):
+        info = connection.cluster.table_info(chosen)
+        table = _as_if_handed_out(info, lake)
+        try:
+            return run_round(connection, table, runner or ThreadRunner(), control or RoundControl(), lake)
+        except ForebayError as e:
+            if e.code != ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION or attempt == OVERTAKEN_MAX:
+                raise
+            _LOGGER.info("table %s: another worker was faster, so the round is begun anew", chosen)
+    raise InternalError("a round was neither done nor failed")
+
+
+def _as_if_handed_out(info: TableInfo, lake: TieringLake) -> TieringTable:
+    """The table with the epoch of its newest lake snapshot: not newer than any worker's, and not fenced off either."""
+    committer = lake.factory(info).create_committer(CommitterContext(info, 0, None))
+    try:
+        newest = committer.get_missing_lake_snapshot(None)
+    finally:
+        committer.close()
+    epoch = 0 if newest is None else int(newest.properties.get(EPOCH_PROPERTY, 0))
+    return TieringTable(info.table_id, info.path, epoch >> 32, epoch & 0xFFFF_FFFF)
+
+
+def tier_now(
+    connection: Connection,
+    paths: Sequence[str | TablePath] | None = None,
+    runner: SplitRunner | None = None,
+    lake: TieringLake | None = None,
+    *,
+    tables_at_once: int = 4,
+    on_outcome: Callable[[TierOutcome], None] | None = None,
+) -> list[TierOutcome]:
+    """A round of each table (default: all that are tiered), several at a time. One that fails stops none of the others.
+
+    `on_outcome` is called for each as it ends, in the thread of its round.
+    """
+    chosen: Iterable[str | TablePath] = lake_tables(connection) if paths is None else paths
+    tables = list(dict.fromkeys(TablePath.parse(path) for path in chosen))
+
+    def tier(path: TablePath) -> TierOutcome:
+        try:
+            outcome = TierOutcome(path, tier_table(connection, path, runner, lake))
+        except Exception as e:  # noqa: BLE001 - the others go on
+            outcome = TierOutcome(path, error=e)
+        if on_outcome is not None:
+            on_outcome(outcome)
+        return outcome
+
+    with ThreadPoolExecutor(max(tables_at_once, 1), thread_name_prefix="forebay-round") as pool:
+        return Listing(pool.map(tier, tables))

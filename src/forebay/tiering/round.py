@@ -1,0 +1,431 @@
+"""One round: what a table's log has and its lake has not is written into the lake, as one lake snapshot.
+
+    plan     what the cluster knows of the lake, what the lake knows, where the logs end now -> splits
+    write    workers turn splits into files (`forebay.tiering.splits`); nothing is visible yet
+    save     the cluster writes the new offsets down, durably: a file, whose path goes into the lake snapshot
+    commit   the lake's snapshot becomes visible, all rows and the path of the offsets at once
+    tell     the cluster learns of the snapshot: union reads start from it, and the log may be trimmed up to it
+    maintain expiry and compaction, as the table's options ask
+
+A round that dies before `commit` has changed nothing: its files belong to no snapshot, and the lake's own clean-up
+finds them. One that dies between `commit` and `tell` has left a snapshot that the cluster does not know; the next plan
+asks the lake for it first, tells the cluster, and goes on from its offsets. So no row is lost, and none is written
+twice. Two rounds of one table never both commit: the lake refuses the one whose base is not the newest any more
+(`forebay.lake.tiering.check_base`).
+
+Order matters in `plan`: where the logs end is asked first and the table's schema after it, so that every row below the
+end has a schema that the round knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.client.connection import Connection
+from forebay.client.lake import LakeTieringClient, TieringTable
+from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
+from forebay.client.results import LakeSnapshot
+from forebay.lake.offsets import BucketOffsets
+from forebay.lake.registry import create_lake_storage
+from forebay.lake.storage import LakeStorage
+from forebay.lake.tiering import (
+    KEEP_ALL_PREVIOUS,
+    OFFSETS_PROPERTY,
+    TABLE_PROPERTY,
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitResult,
+    LakeCommitter,
+    LakeTieringFactory,
+)
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import lake_options, option_value
+from forebay.tiering.control import RoundControl
+from forebay.tiering.lag import newest_known
+from forebay.tiering.report import RoundReport
+from forebay.tiering.runner import SplitRunner
+from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
+
+_LOGGER = logging.getLogger(__name__)
+
+STEPS = ("planned", "data written", "offsets saved", "lake committed", "server told", "maintained")
+"""The steps that a round tells of (`RoundControl.reached`), when they are done."""
+
+CreateStorage: TypeAlias = Callable[[str, Mapping[str, str]], LakeStorage]
+
+
+@dataclass(frozen=True)
+class TieringLake:
+    """How a worker gets at the lakes of tables: by what the cluster tells of them, and `options` on top of that.
+
+    `options` are the lake's (`warehouse`, ...), for secrets that a cluster does not tell.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    create_storage: CreateStorage = create_lake_storage
+
+    def factory(self, info: TableInfo) -> LakeTieringFactory:
+        """Raises `InvalidRequest` where the table is not one to be tiered."""
+        name = info.descriptor.lake_format
+        if not info.lake_enabled or name is None:
+            raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
+        return self.create_storage(name, {**lake_options(info), **self.options}).create_tiering_factory()
+
+
+@dataclass(frozen=True)
+class TieringRound:
+    """A planned round. `base` is the newest tiering snapshot of the lake, None without one.
+
+    `starts` are the log end offsets that the lake has before the round, `stops` the ends of the logs when it was
+    planned. `must_commit`: a snapshot is due even without splits. `lost_records`: log offsets that were removed from
+    the log before any round came to them.
+    """
+
+    table: TieringTable
+    info: TableInfo
+    factory: LakeTieringFactory
+    base: int | None
+    splits: tuple[TieringSplit, ...]
+    starts: Mapping[TableBucket, int]
+    stops: Mapping[TableBucket, int]
+    must_commit: bool = False
+    lost_records: int = 0
+
+    def committer(self) -> LakeCommitter:
+        return self.factory.create_committer(CommitterContext(self.info, self.table.fence, self.base))
+
+
+# ---- planning -------------------------------------------------------------------------------------------------------
+
+
+def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | None = None) -> TieringRound:
+    """What a round of `table` has to do.
+
+    A lake snapshot that the cluster has not been told of is told first. Raises `NotFound` where the table was dropped
+    or made anew, `InvalidRequest` where it has no lake or the lake's table does not fit.
+    """
+    info = _same_table(connection, table)
+    partitions = _partitions(connection, info)
+    stops = list_offsets(connection.cluster, info, list(partitions), LATEST)
+    info = _same_table(connection, table)
+    factory = (lake or TieringLake()).factory(info)
+    factory.validate(info)
+    known = newest_known(connection, info)
+    must_commit = _tell_missing(connection, table, info, factory, known)
+    if must_commit:
+        known = newest_known(connection, info)
+    starts: Mapping[TableBucket, int] = {} if known is None else known.log_offsets
+    splits, lost = _splits(connection, info, partitions, starts, stops)
+    base = None if known is None else known.snapshot_id
+    return TieringRound(table, info, factory, base, splits, starts, stops, must_commit, lost)
+
+
+def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
+    info = connection.cluster.table_info(table.path)
+    if info.table_id != table.table_id:
+        raise NotFound(
+            f"table {table.path} with id {table.table_id} was dropped; the one of this name now has id {info.table_id}",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    return info
+
+
+def _partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
+    """All buckets, each with the values of its partition."""
+    numbers = range(info.bucket_count)
+    if not info.is_partitioned:
+        return {TableBucket(info.table_id, number): None for number in numbers}
+    return {
+        TableBucket(info.table_id, number, partition.partition_id): dict(partition.spec)
+        for partition in sorted(list_partitions(connection.cluster, info.path), key=lambda p: p.partition_id)
+        for number in numbers
+    }
+
+
+def _tell_missing(
+    connection: Connection,
+    table: TieringTable,
+    info: TableInfo,
+    factory: LakeTieringFactory,
+    known: LakeSnapshot | None,
+) -> bool:
+    """Tell the cluster of the lake's newest tiering snapshot if it does not know it; whether that was so."""
+    base = None if known is None else known.snapshot_id
+    committer = factory.create_committer(CommitterContext(info, table.fence, base))
+    try:
+        missing = committer.get_missing_lake_snapshot(base)
+    finally:
+        committer.close()
+    if missing is None:
+        return False
+    tiering = LakeTieringClient(connection)
+    path = _offsets_path(tiering, info, missing)
+    _LOGGER.warning(
+        "table %s: lake snapshot %d was committed and its worker died before it told the cluster, which is told now",
+        info.path,
+        missing.snapshot_id,
+    )
+    # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
+    tiering.commit(info, missing.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS)
+    return True
+
+
+def _offsets_path(tiering: LakeTieringClient, info: TableInfo, missing: CommittedLakeSnapshot) -> str:
+    """The path of the offsets of a snapshot. Raises `Conflict` where the snapshot is not one of this table."""
+    owner = missing.properties.get(TABLE_PROPERTY, str(info.table_id))
+    held = missing.properties.get(OFFSETS_PROPERTY)
+    if owner != str(info.table_id) or held is None:
+        whose = f"table id {owner}" if held is not None else "somebody who noted no log offsets"
+        raise Conflict(
+            f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {missing.snapshot_id} of "
+            f"{whose}; drop the lake table, or create the stream table under another name",
+            ErrorCode.LAKE_TABLE_ALREADY_EXIST,
+        )
+    if held.lstrip().startswith("{"):  # Fluss 0.8 kept the offsets themselves there
+        return tiering.prepare(info, BucketOffsets.from_json(held).offsets)
+    return held
+
+
+def _splits(
+    connection: Connection,
+    info: TableInfo,
+    partitions: Mapping[TableBucket, Mapping[str, str] | None],
+    starts: Mapping[TableBucket, int],
+    stops: Mapping[TableBucket, int],
+) -> tuple[tuple[TieringSplit, ...], int]:
+    """The splits of a round, the longest first, and how many records are lost to it."""
+    behind = [bucket for bucket in partitions if stops[bucket] > starts.get(bucket, 0)]
+    in_log = [bucket for bucket in behind if bucket in starts or not info.has_primary_key]
+    earliest = list_offsets(connection.cluster, info, in_log, EARLIEST) if in_log else {}
+    splits, lost = [], 0
+    for bucket in behind:
+        if bucket not in earliest:
+            splits.append(TieringSplit(bucket, partitions[bucket]))
+            continue
+        start = starts.get(bucket, earliest[bucket])
+        if start < earliest[bucket]:
+            _check_may_skip(info, bucket, start, earliest[bucket])
+            lost += earliest[bucket] - start
+            start = earliest[bucket]
+        splits.append(TieringSplit(bucket, partitions[bucket], start, stops[bucket]))
+    splits.sort(key=lambda split: (not split.is_snapshot, -split.records))
+    return tuple(splits), lost
+
+
+def _check_may_skip(info: TableInfo, bucket: TableBucket, start: int, earliest: int) -> None:
+    """A log that was trimmed before it was tiered: without its start an appended log is shorter, a state is wrong."""
+    gap = (
+        f"records {start} to {earliest - 1} of bucket {bucket} of table {info.path} were removed from the log "
+        "('table.log.ttl') before they were tiered"
+    )
+    if info.has_primary_key:
+        raise InvalidRequest(
+            f"{gap}, so the lake table cannot be brought up to date: drop it, and create the stream table anew",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
+    _LOGGER.error("%s: the lake table will not have them", gap)
+
+
+# ---- running --------------------------------------------------------------------------------------------------------
+
+
+def run_round(
+    connection: Connection,
+    table: TieringTable,
+    runner: SplitRunner,
+    control: RoundControl,
+    lake: TieringLake | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    ids: IdSource = SYSTEM_IDS,
+) -> RoundReport:
+    """Plan, write and commit one round. When it raises, nothing was committed, or the next plan finds out."""
+    began = clock.monotonic()
+    control.on_phase("planning")
+    planned = plan_round(connection, table, lake)
+    control.begin(option_value(planned.info.descriptor, "table.datalake.freshness"))
+    control.reached("planned")
+    results = write_round(connection, planned, runner, control, ids)
+    report = commit_round(connection, planned, results, control, clock)
+    return replace(report, seconds=clock.monotonic() - began)
+
+
+def write_round(
+    connection: Connection,
+    planned: TieringRound,
+    runner: SplitRunner,
+    control: RoundControl,
+    ids: IdSource = SYSTEM_IDS,
+) -> list[SplitResult]:
+    """Have all splits written. If that fails, the files of those that were finished are removed."""
+    attempt = ids.token_hex()[:12]
+    tasks = [SplitTask(planned.info, planned.factory, split, attempt, control.deadline_ms) for split in planned.splits]
+    results: list[SplitResult] = []
+
+    def finished(result: SplitResult) -> None:
+        results.append(result)
+        control.on_progress(len(results), len(tasks))
+
+    control.on_phase("writing")
+    control.on_progress(0, len(tasks))
+    try:
+        if tasks:
+            runner.run(tasks, connection, control, finished)
+    except BaseException:
+        _abort(planned, results)
+        raise
+    control.reached("data written")
+    return results
+
+
+def commit_round(
+    connection: Connection,
+    planned: TieringRound,
+    results: Sequence[SplitResult],
+    control: RoundControl,
+    clock: Clock = SYSTEM_CLOCK,
+) -> RoundReport:
+    """Make the results visible in the lake, and known to the cluster. Without anything new there is no snapshot.
+
+    Raises `Conflict` where the round was overtaken, `NotFound` where the table was dropped; the files are removed then.
+    """
+    done = [result for result in results if not result.gone]
+    report = RoundReport.of(planned.info, results, lost_records=planned.lost_records)
+    if not done and not planned.must_commit:
+        return _with_lag(report, connection, planned, {}, clock)
+    control.on_phase("committing")
+    ends = {result.bucket: result.end_offset for result in done if result.end_offset is not None}
+    tiering = LakeTieringClient(connection)
+    try:
+        control.check()
+        path = tiering.prepare(planned.info, ends)
+    except BaseException:
+        _abort(planned, results)
+        raise
+    control.reached("offsets saved")
+    committed = _commit_to_lake(connection, planned, done, path, control)
+    control.reached("lake committed")
+    _tell(connection, tiering, planned, committed, path, ends, done)
+    control.reached("server told")
+    report = replace(
+        report, snapshot_id=committed.snapshot_id, lake_bytes=committed.stats.file_bytes, lake_rows=committed.stats.rows
+    )
+    report = _with_lag(report, connection, planned, ends, clock)
+    control.on_phase("maintaining")
+    report = replace(report, maintenance_error=_maintain(planned, committed))
+    control.reached("maintained")
+    return report
+
+
+def _commit_to_lake(
+    connection: Connection,
+    planned: TieringRound,
+    done: Sequence[SplitResult],
+    path: str,
+    control: RoundControl,
+) -> LakeCommitResult:
+    """The lake commit. Where it is not sure whether there was one, the lake is asked."""
+    try:
+        _same_table(connection, planned.table)
+        control.check_still_mine()
+    except BaseException:
+        _abort(planned, done)
+        raise
+    committer = planned.committer()
+    try:
+        return committer.commit([r.written for r in done if r.written is not None], {OFFSETS_PROPERTY: path})
+    except Exception as e:
+        newest = None if _is_fenced(e) else committer.get_missing_lake_snapshot(planned.base)
+        if newest is None or newest.properties.get(OFFSETS_PROPERTY) != path:
+            _abort(planned, done)
+            raise
+        _LOGGER.warning("table %s: the lake commit failed (%s) after it had become visible", planned.info.path, e)
+        return LakeCommitResult(newest.snapshot_id, None, KEEP_ALL_PREVIOUS)
+    finally:
+        committer.close()
+
+
+def _is_fenced(error: Exception) -> bool:
+    return isinstance(error, ForebayError) and error.code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION
+
+
+def _tell(
+    connection: Connection,
+    tiering: LakeTieringClient,
+    planned: TieringRound,
+    committed: LakeCommitResult,
+    path: str,
+    ends: Mapping[TableBucket, int],
+    done: Sequence[SplitResult],
+) -> None:
+    """Tell the cluster of the new snapshot, and of an earlier one that has become readable by it."""
+    info, earliest = planned.info, committed.earliest_snapshot_to_keep
+    if earliest is None and not committed.is_readable:
+        earliest = KEEP_ALL_PREVIOUS  # readers start from one of them
+    tiering.commit(
+        info,
+        committed.snapshot_id,
+        path,
+        readable_path=path if committed.is_readable else None,
+        earliest_to_keep=earliest,
+        log_end_offsets=ends,
+        max_timestamps={result.bucket: result.newest_ms for result in done if result.newest_ms is not None},
+    )
+    readable = committed.readable_snapshot_id
+    if readable is None or committed.is_readable:
+        return
+    offsets = connection.admin.lake_snapshot(info.path, snapshot_id=readable).log_offsets
+    its_path = tiering.prepare(info, offsets, merge=False)
+    tiering.commit(info, readable, its_path, readable_path=its_path, earliest_to_keep=KEEP_ALL_PREVIOUS)
+
+
+def _maintain(planned: TieringRound, committed: LakeCommitResult) -> str | None:
+    """Expiry and compaction. They are not part of the round: what fails is told, and tried again by the next one."""
+    committer = replace(planned, base=committed.snapshot_id).committer()
+    try:
+        committer.maintain()
+    except Exception as e:  # noqa: BLE001 - a lake may raise anything, and the round is done
+        _LOGGER.warning("table %s: maintenance of the lake table failed: %s", planned.info.path, e)
+        return str(e)
+    finally:
+        committer.close()
+    return None
+
+
+def _abort(planned: TieringRound, results: Sequence[SplitResult]) -> None:
+    """Remove files that will not be committed; what cannot be removed is left to the lake's own clean-up."""
+    written = [result.written for result in results if result.written is not None]
+    if not written:
+        return
+    try:
+        committer = planned.committer()
+        try:
+            committer.abort(written)
+        finally:
+            committer.close()
+    except Exception as e:  # noqa: BLE001 - a lake may raise anything, and the error that led here matters more
+        _LOGGER.warning("table %s: files of a round that failed stay behind: %s", planned.info.path, e)
+
+
+def _with_lag(
+    report: RoundReport,
+    connection: Connection,
+    planned: TieringRound,
+    ends: Mapping[TableBucket, int],
+    clock: Clock,
+) -> RoundReport:
+    """How far the lake is behind the log now; not known where the servers do not answer."""
+    now_ms = clock.now_ms()
+    try:
+        buckets = list(_partitions(connection, planned.info))
+        latest = list_offsets(connection.cluster, planned.info, buckets, LATEST)
+    except ForebayError:
+        return replace(report, finished_ms=now_ms)
+    in_lake = {**planned.starts, **ends}
+    lag = sum(max(offset - in_lake.get(bucket, 0), 0) for bucket, offset in latest.items())
+    return replace(report, finished_ms=now_ms, lag_records=lag)

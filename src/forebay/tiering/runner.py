@@ -1,0 +1,67 @@
+"""Who writes the splits of a round: threads of this process, or something else that is a `SplitRunner` (Spark)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+from forebay.base.errors import InvalidRequest, Unavailable
+from forebay.client.connection import Connection
+from forebay.tiering.control import RoundControl
+from forebay.tiering.splits import SplitResult, SplitTask, write_split
+
+OnResult = Callable[[SplitResult], None]
+
+
+class SplitRunner(Protocol):
+    """Runs the tasks of one round. Several rounds may call `run` at the same time, each in a thread of its own."""
+
+    def run(
+        self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
+    ) -> None:
+        """Write all splits; `on_result` is called once for each, in the caller's thread.
+
+        If one fails, or `control` is cancelled, the others are ended, and the error is raised when none is running any
+        more: results that `on_result` was told of are the caller's to abort.
+        """
+        ...
+
+
+class ThreadRunner:
+    """Threads of this process. Each round has its own, so a slow table takes none from the others."""
+
+    def __init__(self, threads: int = 2) -> None:
+        """`threads` of each round."""
+        if threads < 1:
+            raise InvalidRequest(f"a round needs at least one thread, not {threads}")
+        self.threads = threads
+
+    def run(
+        self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
+    ) -> None:
+        group = RoundControl()
+        control.when_cancelled(lambda: group.cancel(Unavailable("the round was given up")))
+
+        def write(task: SplitTask) -> SplitResult:
+            group.check()
+            return write_split(task, connection, lambda: control.should_cut, group.check)
+
+        error: BaseException | None = None
+        with ThreadPoolExecutor(min(self.threads, max(len(tasks), 1)), thread_name_prefix="forebay-tiering") as pool:
+            running: set[Future[SplitResult]] = {pool.submit(write, task) for task in tasks}
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    failure = future.exception()
+                    if failure is None:
+                        on_result(future.result())
+                    elif error is None:
+                        error = failure
+                        group.cancel(Unavailable("another split of the round failed"))
+        control.check()
+        if error is not None:
+            raise error
+
+    def __repr__(self) -> str:
+        return f"ThreadRunner({self.threads})"

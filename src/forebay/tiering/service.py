@@ -1,0 +1,310 @@
+"""The tiering service: asks the cluster for tables whose turn it is, and runs a round of each, several at a time.
+
+    with TieringService(connection) as service:
+        ...
+        service.status()
+
+A thread of its own sends heartbeats whatever the rounds do, so a round that takes long is not taken for dead. It
+reports what is finished and what has failed, and asks for tables while there is room. Each round has a thread.
+
+Failures: a table whose round has failed is kept for a pause that doubles from failure to failure, and only then given
+back, so that the others have their turn in between; a table that the cluster has taken away (another worker has it,
+the server was started anew, it was dropped) is given up at once, and its files are removed. A round is cut when the
+table's freshness has passed: what is there is committed, and the table queues again for the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
+from forebay.client.connection import Connection
+from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
+from forebay.metadata.table import TablePath
+from forebay.tiering.control import Reached, RoundControl, nothing_happens
+from forebay.tiering.report import RoundReport
+from forebay.tiering.round import TieringLake, run_round
+from forebay.tiering.runner import SplitRunner, ThreadRunner
+from forebay.tiering.status import ServiceStatus, TableStatus, status_html
+
+_LOGGER = logging.getLogger(__name__)
+
+TABLES_MAX = 4
+POLL_SECONDS = 1.0
+PAUSE_FIRST_SECONDS = 1.0
+PAUSE_MAX_SECONDS = 60.0
+
+
+@dataclass
+class _Job:
+    """A table that the cluster has handed to us, until the cluster knows what became of it."""
+
+    table: TieringTable
+    control: RoundControl
+    done: TieringDone | None = None
+    paused_until: float | None = None
+    running: bool = True
+
+
+@dataclass
+class _Record:
+    """What is remembered of a table between its rounds."""
+
+    status: TableStatus
+    failures_in_a_row: int = 0
+
+
+class TieringService:
+    """Rounds for as long as it runs. Use it as a context manager, or call `start` and `stop`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        runner: SplitRunner | None = None,
+        *,
+        tables_max: int = TABLES_MAX,
+        poll_seconds: float = POLL_SECONDS,
+        lake: TieringLake | None = None,
+        reached: Reached = nothing_happens,
+        on_round: Callable[[RoundReport], None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`runner` writes splits (default: threads of this process); at most `tables_max` tables have rounds at a time.
+
+        `poll_seconds` is the time between heartbeats, and so how late a table's turn is noticed. `on_round` is called
+        after each round, in the round's thread; `reached` after each of its steps.
+        """
+        if tables_max < 1 or poll_seconds <= 0:
+            raise InvalidRequest(f"tables_max={tables_max} and poll_seconds={poll_seconds:g} must be positive")
+        self._connection = connection
+        self._tiering = LakeTieringClient(connection)
+        self._runner = runner or ThreadRunner()
+        self._tables_max = tables_max
+        self._poll_seconds = poll_seconds
+        self._lake = lake or TieringLake()
+        self._reached = reached
+        self._on_round = on_round
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._stopping = threading.Event()
+        self._jobs: dict[int, _Job] = {}
+        self._records: dict[TablePath, _Record] = {}
+        self._cluster_error: str | None = None
+        self._thread: threading.Thread | None = None
+        self._rounds = ThreadPoolExecutor(tables_max, thread_name_prefix="forebay-round")
+
+    # ---- for users --------------------------------------------------------------------------------------------------
+
+    def start(self) -> TieringService:
+        """Begin to ask for tables. A service that was stopped cannot be started again."""
+        if self._thread is not None:
+            raise InvalidRequest("this tiering service was started before; make another one")
+        self._thread = threading.Thread(target=self._beat, name="forebay-tiering-heartbeat", daemon=True)
+        self._thread.start()
+        return self
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask for no more tables, cut the rounds under way, and wait until they are committed and reported.
+
+        With `now` they are given up instead: nothing of them is committed. A second call does nothing.
+        """
+        self._stopping.set()
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            if now:
+                job.control.cancel(Unavailable("the tiering service was stopped"))
+            else:
+                job.control.cut()
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._rounds.shutdown()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the service ends, which it does not by itself, or for `seconds`."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def status(self) -> ServiceStatus:
+        """What the service is at now, and what it has done."""
+        with self._lock:
+            tables = tuple(record.status for _, record in sorted(self._records.items()))
+            return ServiceStatus(self.running, tables, self._cluster_error)
+
+    def __enter__(self) -> TieringService:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(now=kind is not None)
+
+    def __repr__(self) -> str:
+        return f"<forebay.TieringService {self.status().title}>"
+
+    def _repr_html_(self) -> str:
+        return status_html(self.status())
+
+    # ---- heartbeats -------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        while True:
+            self._news.clear()
+            got_one = self._heartbeat()
+            with self._lock:
+                idle = not self._jobs
+            if self._stopping.is_set() and (idle or (self._cluster_error is not None and not self._any_running())):
+                return
+            if not got_one:
+                self._news.wait(self._poll_seconds)
+
+    def _any_running(self) -> bool:
+        with self._lock:
+            return any(job.running for job in self._jobs.values())
+
+    def _heartbeat(self) -> bool:
+        """One exchange with the cluster; whether it gave a table."""
+        stopping, now = self._stopping.is_set(), self._clock.monotonic()
+        with self._lock:
+            jobs = list(self._jobs.values())
+        finished = [job.done for job in jobs if job.done is not None]
+        failed = [
+            job.table
+            for job in jobs
+            if job.done is None and job.paused_until is not None and (stopping or now >= job.paused_until)
+        ]
+        ended = {done.table.table_id for done in finished} | {table.table_id for table in failed}
+        working = [job.table for job in jobs if job.table.table_id not in ended]
+        # A table in its pause holds no place; so that broken tables do not take in everything, there is a limit.
+        busy = sum(job.running for job in jobs)
+        request = not stopping and busy < self._tables_max and len(working) < 16 * self._tables_max
+        try:
+            heartbeat = self._tiering.heartbeat(working, finished, failed, request=request)
+        except Exception as e:  # noqa: BLE001 - rounds go on, and the next heartbeat may get through
+            if self._cluster_error is None:
+                _LOGGER.warning("no heartbeat: %s", e)
+            self._cluster_error = str(e)
+            return False
+        self._cluster_error = None
+        with self._lock:
+            for table_id in ended:
+                self._jobs.pop(table_id, None)
+        self._take_away(heartbeat, ended)
+        if heartbeat.table is not None:
+            self._begin(heartbeat.table)
+        return heartbeat.table is not None
+
+    def _take_away(self, heartbeat: Heartbeat, ended: Iterable[int]) -> None:
+        """Give up the tables that the cluster does not count as ours any more."""
+        for table_id, error in heartbeat.errors.items():
+            with self._lock:
+                job = self._jobs.pop(table_id, None)
+            if job is not None:
+                _LOGGER.warning("table %s was taken away from this worker: %s", job.table.path, error)
+                job.control.cancel(error)
+            elif table_id in ended:
+                _LOGGER.warning("the end of a round of the table with id %d came too late: %s", table_id, error)
+
+    # ---- rounds -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, table: TieringTable) -> None:
+        with self._lock:
+            before = self._jobs.get(table.table_id)
+            if before is not None:
+                before.control.cancel(Unavailable("the cluster has handed the table out anew"))
+            record = self._records.setdefault(table.path, _Record(TableStatus(table.path, "planning")))
+            job = _Job(table, self._control(table))
+            if self._stopping.is_set():
+                job.control.cut()
+            self._jobs[table.table_id] = job
+            record.status = replace(record.status, phase="planning", splits_done=0, splits=0)
+        self._rounds.submit(self._run, job)
+
+    def _control(self, table: TieringTable) -> RoundControl:
+        def check_still_mine() -> None:
+            error = self._tiering.heartbeat([table]).errors.get(table.table_id)
+            if error is not None:
+                raise error
+
+        def show(**changes: object) -> None:
+            with self._lock:
+                record = self._records[table.path]
+                record.status = replace(record.status, **changes)  # type: ignore[arg-type]
+
+        return RoundControl(
+            limit_to_freshness=True,
+            clock=self._clock,
+            reached=self._reached,
+            check_still_mine=check_still_mine,
+            on_progress=lambda done, total: show(splits_done=done, splits=total),
+            on_phase=lambda phase: show(phase=phase),
+        )
+
+    def _run(self, job: _Job) -> None:
+        """A round, in its thread."""
+        try:
+            report = run_round(self._connection, job.table, self._runner, job.control, self._lake, self._clock)
+        except BaseException as e:
+            # Whatever a lake raises, the other tables go on, and the cluster hears of this one.
+            self._failed(job, e)
+            if not isinstance(e, Exception):
+                raise
+        else:
+            self._succeeded(job, report)
+        finally:
+            self._news.set()
+
+    def _succeeded(self, job: _Job, report: RoundReport) -> None:
+        with self._lock:
+            record = self._records[job.table.path]
+            before = record.status
+            record.failures_in_a_row = 0
+            record.status = replace(
+                before,
+                phase="waiting",
+                rounds=before.rounds + 1,
+                rows=before.rows + report.rows,
+                read_bytes=before.read_bytes + report.read_bytes,
+                last_report=report,
+                last_error=report.maintenance_error,
+            )
+            job.done = TieringDone(job.table, report.was_cut, report.lake_bytes, report.lake_rows)
+            job.running = False
+        _LOGGER.info("%s", report)
+        if self._on_round is not None:
+            try:
+                self._on_round(report)
+            except Exception:
+                _LOGGER.exception("what was to follow a round of table %s failed", job.table.path)
+
+    def _failed(self, job: _Job, error: BaseException) -> None:
+        path = job.table.path
+        if isinstance(error, ForebayError):
+            _LOGGER.warning("a round of table %s failed: %s", path, error)
+        else:
+            _LOGGER.exception("a round of table %s failed", path, exc_info=error)
+        with self._lock:
+            kept = self._jobs.get(job.table.table_id) is job
+            record = self._records[path]
+            pause = min(PAUSE_FIRST_SECONDS * 2**record.failures_in_a_row, PAUSE_MAX_SECONDS)
+            record.failures_in_a_row += 1
+            record.status = replace(
+                record.status,
+                phase="pausing" if kept else "waiting",
+                failures=record.status.failures + 1,
+                last_error=str(error),
+            )
+            job.running = False
+            job.paused_until = self._clock.monotonic() + pause

@@ -1,0 +1,87 @@
+"""What a tiering service is at: values for metrics, text and HTML for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.base.markup import grid, heading
+from forebay.metadata.table import TablePath
+from forebay.tiering.report import RoundReport
+
+HEADER = ("table", "state", "splits", "rounds", "rows", "MB read", "behind (records)", "behind (s)", "last error")
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table that a service has had.
+
+    `phase` is what its round is at ("planning", "writing", "committing", "maintaining"), "pausing" after a failure,
+    or "waiting" where the cluster has the table. Counts are those of this service since it was started.
+    """
+
+    path: TablePath
+    phase: str
+    splits_done: int = 0
+    splits: int = 0
+    rounds: int = 0
+    failures: int = 0
+    rows: int = 0
+    read_bytes: int = 0
+    last_report: RoundReport | None = None
+    last_error: str | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """The values below `HEADER`."""
+        report = self.last_report
+        lag = None if report is None else report.lag_records
+        seconds = None if report is None else report.lag_seconds
+        return (
+            str(self.path),
+            self.phase,
+            f"{self.splits_done}/{self.splits}" if self.phase == "writing" else "",
+            f"{self.rounds:,}" + (f" ({self.failures} failed)" if self.failures else ""),
+            f"{self.rows:,}",
+            f"{self.read_bytes / 1e6:,.1f}",
+            "" if lag is None else f"{lag:,}",
+            "" if seconds is None else f"{seconds:,.1f}",
+            self.last_error or "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """All tables of a service. `cluster_error` is why the last heartbeat failed, None if it did not."""
+
+    running: bool
+    tables: tuple[TableStatus, ...]
+    cluster_error: str | None = None
+
+    @property
+    def rounds(self) -> int:
+        return sum(table.rounds for table in self.tables)
+
+    @property
+    def failures(self) -> int:
+        return sum(table.failures for table in self.tables)
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(table.read_bytes for table in self.tables)
+
+    @property
+    def title(self) -> str:
+        state = "running" if self.running else "stopped"
+        trouble = f", the cluster does not answer: {self.cluster_error}" if self.cluster_error else ""
+        return f"{state}, {self.rounds:,} rounds, {self.rows:,} rows{trouble}"
+
+    def _repr_html_(self) -> str:
+        return status_html(self)
+
+
+def status_html(status: ServiceStatus) -> str:
+    """A heading and a row for each table."""
+    return heading("Forebay tiering", status.title) + grid(HEADER, [table.cells() for table in status.tables])

@@ -1,0 +1,133 @@
+"""`forebay tiering`: what a user types, and what is printed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from forebay.base.errors import NotFound
+from forebay.cli.main import main
+from forebay.cli.tiering import _screen
+from forebay.metadata.table import TablePath
+from forebay.tiering.report import RoundReport
+from forebay.tiering.status import ServiceStatus, TableStatus
+from tests.tiering.dying_worker import ROOT
+from tests.tiering.running import LakeCluster
+
+SCHEMA = {"k": pa.int32(), "v": pa.string()}
+ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
+PATIENCE_SECONDS = 90
+
+
+def run(capsys: pytest.CaptureFixture[str], cluster: LakeCluster, *words: str) -> tuple[int, str, str]:
+    code = main(["tiering", "-b", cluster.server.bootstrap_servers, "--without-spark", *words])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_all_tables_are_brought_up_to_date_once(paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, paimon_lake, "--once")
+    assert (code, out) == (0, "no table is tiered: 'table.datalake.enabled' is not true for any\n")
+    tables = [paimon_lake.create(name, SCHEMA) for name in ("a", "b")]
+    for table in tables:
+        table.append(ROWS)
+    code, out, _ = run(capsys, paimon_lake, "--once", "--table", "fluss.a")
+    assert code == 0
+    assert "fluss.a: 2 rows in lake snapshot 1" in out
+    assert "fluss.b" not in out
+    code, out, _ = run(capsys, paimon_lake, "--once")
+    assert "fluss.a: nothing new" in out
+    assert "fluss.b: 2 rows" in out
+    for table in tables:
+        assert len(paimon_lake.check_complete(table)) == 2
+
+
+def test_the_lag_of_tables_is_shown(paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    tiered, behind = (paimon_lake.create(name, SCHEMA) for name in ("tiered", "behind"))
+    tiered.append(ROWS)
+    paimon_lake.tier(tiered)
+    behind.append(ROWS)
+    code, out, _ = main(["tiering", "-b", paimon_lake.server.bootstrap_servers, "--lag"]), *capsys.readouterr()
+    header, _line, *lines = out.splitlines()
+    assert (code, header.split()) == (0, ["table", "lake", "snapshot", "records", "behind", "seconds", "behind"])
+    assert [line.split()[:3] for line in lines] == [
+        ["fluss.behind", "2", lines[0].split()[2]],
+        ["fluss.tiered", "1", "0"],
+    ]
+
+
+def test_a_table_that_fails_is_told_of_and_ends_the_command_with_1(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = paimon_lake.create("good", SCHEMA)
+    good.append(ROWS)
+    code, out, err = run(capsys, paimon_lake, "--once", "--table", "fluss.missing", "--table", "fluss.good")
+    assert code == 1
+    assert "fluss.good: 2 rows" in out
+    assert "fluss.missing" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--table", "a.b"], "--once"), (["--lake-option", "secret"], "key=value"), (["--tables-max", "0"], "positive")],
+)
+def test_what_cannot_be_is_refused(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    code, _, err = run(capsys, paimon_lake, *words)
+    assert code == 1
+    assert message in err
+
+
+def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> None:
+    table = paimon_lake.create("t", SCHEMA, properties={"table.datalake.freshness": "50 ms"})
+    table.append(ROWS)
+    command = [
+        sys.executable, "-m", "forebay", "tiering", "-b", paimon_lake.server.bootstrap_servers, "--without-spark",
+        "--poll-seconds", "0.05",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not _is_tiered(paimon_lake):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, out
+    assert "fluss.t: 2 rows in lake snapshot 1" in out
+    assert "stopped, " in out
+    assert len(paimon_lake.check_complete(table)) == 2
+
+
+def _is_tiered(cluster: LakeCluster) -> bool:
+    try:
+        cluster.connection.admin.lake_snapshot("fluss.t")
+    except NotFound:
+        return False
+    return True
+
+
+def test_the_screen_shows_each_table_with_its_state_and_how_far_the_lake_is_behind() -> None:
+    path = TablePath("sales", "orders")
+    report = RoundReport(path, 1, 7, newest_ms=1_000, finished_ms=3_500, lag_records=12)
+    tables = (
+        TableStatus(path, "writing", 3, 8, rounds=4, rows=1_000, read_bytes=2_500_000, last_report=report),
+        TableStatus(TablePath("sales", "lines"), "pausing", failures=2, last_error="the lake is full"),
+    )
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(_screen(ServiceStatus(True, tables)))
+        text = console.export_text()
+    for part in ("running, 4 rounds, 1,000 rows", "sales.orders", "3/8", "12", "2.5", "pausing", "the lake is full"):
+        assert part in text

@@ -1,0 +1,102 @@
+"""Workers that are killed (SIGKILL) at every step of a round; another one goes on: no row is lost, none is twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.client.table import Table
+from forebay.lakes.paimon_tables import lake_table
+from forebay.tiering.round import STEPS
+from tests.tiering.dying_worker import killed_at
+from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
+
+SCHEMA = {"k": pa.int32(), "v": pa.string()}
+
+
+def change(table: Table, number: int) -> None:
+    """Rows of which some replace, and some delete, those of the change before, where the table has a key."""
+    data = [{"k": k, "v": f"{number}"} for k in range(2 * number, 2 * number + 5)]
+    if not table.has_primary_key:
+        table.append(data)
+        return
+    table.upsert(data)
+    table.delete([{"k": 2 * number + 1}])
+
+
+def files_of(cluster: LakeCluster, table: Table) -> set[str]:
+    """Data files in the lake table's folder."""
+    folder = Path(cluster.lake_options["warehouse"]) / f"{table.path.database}.db" / table.path.table
+    return {p.name for p in folder.rglob("data-*")}
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "primary key"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_that_is_killed_at_any_step_loses_and_doubles_nothing(
+    paimon_lake: LakeCluster, step: str, keyed: bool
+) -> None:
+    die_and_go_on(paimon_lake, step, keyed)
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["log", "primary key"])
+@pytest.mark.parametrize("step", ["data written", "lake committed"])
+def test_so_it_is_with_iceberg(iceberg_lake: LakeCluster, step: str, keyed: bool) -> None:
+    die_and_go_on(iceberg_lake, step, keyed)
+
+
+def die_and_go_on(cluster: LakeCluster, step: str, keyed: bool) -> None:
+    table = cluster.create("t", SCHEMA, primary_key=["k"] if keyed else [], bucket_keys=["k"])
+    change(table, 0)
+    cluster.tier(table)
+    change(table, 1)
+    killed_at(cluster.server.bootstrap_servers, step, str(table.path))
+    change(table, 2)
+    cluster.tier(table)
+    cluster.check_complete(table)
+    change(table, 3)
+    cluster.tier(table)
+    cluster.check_complete(table)
+
+
+@pytest.mark.parametrize("step", ["data written", "lake committed"])
+def test_the_first_round_of_a_table_may_be_killed_too(paimon_lake: LakeCluster, step: str) -> None:
+    table = paimon_lake.create("t", SCHEMA, primary_key=["k"])
+    change(table, 0)
+    killed_at(paimon_lake.server.bootstrap_servers, step, str(table.path))
+    change(table, 1)
+    paimon_lake.tier(table)
+    paimon_lake.check_complete(table)
+
+
+def test_files_of_a_killed_round_are_in_no_snapshot_and_are_found_by_the_lakes_clean_up(
+    paimon_lake: LakeCluster,
+) -> None:
+    table = paimon_lake.create("t", SCHEMA, bucket_keys=["k"])
+    change(table, 0)
+    killed_at(paimon_lake.server.bootstrap_servers, "data written", str(table.path))
+    left_over = files_of(paimon_lake, table)
+    assert left_over
+    paimon_lake.tier(table)
+    paimon_lake.check_complete(table)
+    removed = lake_table(paimon_lake.lake_options, table.path).remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    assert removed.files
+    assert not left_over & files_of(paimon_lake, table)
+    paimon_lake.check_complete(table)
+
+
+@pytest.mark.parametrize("step", ["planned", "data written", "offsets saved", "lake committed", "server told"])
+def test_a_server_that_is_started_anew_in_the_middle_of_a_round_makes_no_difference(tmp_path: Path, step: str) -> None:
+    with lake_cluster(tmp_path, paimon_storage) as before:
+        table = before.create("t", SCHEMA, primary_key=["k"])
+        change(table, 0)
+        before.tier(table)
+        change(table, 1)
+        killed_at(before.server.bootstrap_servers, step, str(table.path))
+    with lake_cluster(tmp_path, paimon_storage) as after:
+        again = after.connection.table(table.path)
+        change(again, 2)
+        after.tier(again)
+        after.check_complete(again)
