@@ -162,8 +162,7 @@ def test_what_the_data_source_cannot_write_it_refuses_by_name(
         source(server, table, colums="id").writer(schema, False)
     with pytest.raises(InvalidRequest, match=r"changelog can only be read"):
         ForebayDataSource({**options, "table": f"{table.path}$changelog"}).writer(schema, False)
-    for stream in ("streamReader", "simpleStreamReader"):
-        with pytest.raises(UnsupportedOperation, match=r"readStream.format\('forebay'\) is not served yet"):
-            getattr(source(server, table), stream)(schema)
+    with pytest.raises(InvalidRequest, match=r"a stream has no option 'limit'"):
+        source(server, table, limit="3").streamReader(schema)
     with pytest.raises(UnsupportedOperation, match=r"writeStream.format\('forebay'\) is not served yet"):
         source(server, table).streamWriter(schema, False)

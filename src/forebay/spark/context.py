@@ -61,11 +61,12 @@ class CatalogContext:
         return int(self.jvm.context.defaultParallelism)
 
     def session_options(self) -> dict[str, str]:
-        """The scan options in the session's configuration."""
+        """The scan options in the session's configuration, and its time zone."""
         conf = self.session.sessionState().conf()
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
-        names += [OWN_SESSION_PREFIX + READ_OPTIMIZED, SESSION_ZONE]
-        return {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
+        names.append(OWN_SESSION_PREFIX + READ_OPTIMIZED)
+        found = {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
+        return {**found, SESSION_ZONE: str(conf.sessionLocalTimeZone())}
 
     def full_name(self, path: object) -> str:
         """How the table is written in SQL."""

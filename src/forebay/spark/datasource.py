@@ -1,4 +1,4 @@
-"""The format "forebay": `spark.read.format("forebay")` and `df.write.format("forebay")`, also with Spark Connect.
+"""The format "forebay": `spark.read`, `spark.readStream` and `df.write.format("forebay")`, also with Spark Connect.
 
 Options: `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`; `columns` ("a, b");
 for reads `filter` (forebay.spark.filter_text) and `limit`; `client.*`. The table may be a `$changelog`.
@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -32,8 +33,10 @@ from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
 from forebay.spark.options import GivenOptions, positive_integer, read_options, split_names
 from forebay.spark.reading import SplitsPartition
+from forebay.spark.releases import streams_have_limits
 from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, Wanted, task_partitions
 from forebay.spark.schemas import spark_arrow_schema
+from forebay.spark.streaming_options import MAX_ROWS, stream_options
 from forebay.spark.worker_errors import short_errors
 from forebay.spark.writing import WriteFunction, write_function
 
@@ -72,11 +75,9 @@ class ForebayDataSource(DataSource):
                 )
             return target.writer(schema)
 
-    def streamReader(self, schema: StructType) -> Any:
-        raise UnsupportedOperation("readStream.format('forebay') is not served yet: read tables with spark.read")
-
-    def simpleStreamReader(self, schema: StructType) -> Any:
-        raise UnsupportedOperation("readStream.format('forebay') is not served yet: read tables with spark.read")
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        with short_errors():
+            return Target.of(self.options).stream_reader(schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         raise UnsupportedOperation(
@@ -152,6 +153,27 @@ class Target:
         )
         planned_cores = DEFAULT_CORES if cores is None else positive_integer("cores", cores)
         return ForebayReader(self.scan(given.values), wanted, schema, planned_cores)
+
+    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        """Raises `InvalidRequest` for unknown options and bad filters, `UnsupportedOperation` before Spark 4.2."""
+        if not streams_have_limits():
+            raise UnsupportedOperation("readStream.format('forebay') needs Spark 4.2 or newer")
+        from forebay.spark.streaming import ForebayStreamReader
+
+        self.schema(tuple(schema.fieldNames()))
+        given = self.given
+        if given.take("limit") is not None:
+            raise InvalidRequest(f"a stream has no option 'limit', but '{MAX_ROWS}'", ErrorCode.CONFIG_EXCEPTION)
+        cores, text = given.take("cores"), given.take("filter")
+        predicate = None if text is None else parse_filter(text, self.info.schema.columns)
+        options = stream_options(self.settings, self.info.descriptor, given.values, is_changelog=self.is_changelog)
+        return ForebayStreamReader(
+            TableScan(self.info, options.read, self.is_changelog),
+            options,
+            Wanted(tuple(schema.fieldNames()), (), predicate),
+            schema,
+            DEFAULT_CORES if cores is None else positive_integer("cores", cores),
+        )
 
     def writer(self, schema: StructType) -> ForebayWriter:
         """Raises `InvalidRequest` for unknown options and for what cannot be written."""

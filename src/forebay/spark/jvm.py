@@ -314,6 +314,22 @@ class Jvm:
         state = self.scala_object("org.apache.spark.JobArtifactSet").getCurrentJobArtifactState()
         return self.class_("scala.Option").apply(state.get().uuid()) if state.isDefined() else self.none()
 
+    def python_stream(
+        self, format_name: str, schema: StructType, options: Mapping[str, str], checkpoint: str
+    ) -> JavaObject:
+        """The MicroBatchStream of a format written in Python, which Spark knows by its name."""
+        try:
+            source = self.class_(_PYTHON + "PythonDataSourceV2")()
+            source.setShortName(format_name)
+            given = self.class_("org.apache.spark.sql.util.CaseInsensitiveStringMap")(self.map(options))
+            table = source.getTable(
+                self.struct_type(schema), self.array(CONNECTOR + "expressions.Transform", ()), given
+            )
+            scan = table.newScanBuilder(given).build()
+        except Exception as e:
+            raise self._unknown_layout("stream of a Python data source", e) from e
+        return scan.toMicroBatchStream(checkpoint)
+
     def python_metrics(self) -> JavaObject:
         """The metrics that Spark's Python runner reports for every task, for the SQL tab."""
         return self._python_source().createPythonMetrics()

@@ -38,6 +38,7 @@ LEASE_DURATION = "scan.kv.snapshot.lease.duration"
 
 RECORDS_PER_PARTITION = "scan.maxRecordsPerPartition"
 STARTUP_MODE = "scan.startup.mode"
+STARTUP_TIMESTAMP = "scan.startup.timestamp"
 READ_OPTIMIZED = "read.optimized"
 """Read what is in the lake, and not what has come since."""
 
@@ -50,7 +51,7 @@ SESSION_ZONE = "spark.sql.session.timeZone"
 
 _READ = (RECORDS_PER_PARTITION, STARTUP_MODE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED, START, END)
 _WRITE = (WRITE_COLUMNS,)
-_LATER = ("scan.startup.timestamp",)
+_OF_STREAMS = (STARTUP_TIMESTAMP, "maxRowsPerTrigger", "scan.partition.discovery.interval")
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class GivenOptions:
     def refuse_rest(self) -> None:
         """Raise `InvalidRequest` for the first option that is left."""
         for name in self.values:
-            if name in _LATER:
-                raise UnsupportedOperation(f"{self.what} option '{name}' is not served yet (docs/limits.md)")
+            if name in map(str.lower, _OF_STREAMS):
+                raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
             lowered = {known.lower(): known for known in self.known}
             near = [repr(lowered[n]) for n in difflib.get_close_matches(name, list(lowered), 3, 0.5)]
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.known)} and client.*"
@@ -130,7 +131,8 @@ def read_options(
     mode = (given.take(STARTUP_MODE) or "full").lower()
     if mode not in ("full", "earliest"):
         raise UnsupportedOperation(
-            f"read option '{STARTUP_MODE}' = '{mode}': batch reads begin at the beginning (full)"
+            f"read option '{STARTUP_MODE}' = '{mode}': batch reads begin at the beginning (full), or read "
+            f"what was written from an instant on ('{START}')"
         )
     records = given.take(RECORDS_PER_PARTITION)
     of_session = {name: (session or {}).get(SESSION_PREFIX + name) for name in (LEASE_ID, LEASE_DURATION)}
@@ -162,13 +164,13 @@ def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, 
         if end is not None:
             raise InvalidRequest(f"'{END}' needs '{START}' beside it", ErrorCode.CONFIG_EXCEPTION)
         return None
-    first, last = _instant(START, start, zone), None if end is None else _instant(END, end, zone)
+    first, last = instant(START, start, zone), None if end is None else instant(END, end, zone)
     if last is not None and last <= first:
         raise InvalidRequest(f"'{END}' ({end}) must be after '{START}' ({start})", ErrorCode.CONFIG_EXCEPTION)
     return first, last
 
 
-def _instant(name: str, text: str, zone: str | None) -> int:
+def instant(name: str, text: str, zone: str | None) -> int:
     """Milliseconds since the epoch, from these or from a time like 2026-01-31 12:00:00 in the zone of the session."""
     plain = text.strip()
     if plain.isdigit():

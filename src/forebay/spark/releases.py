@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import io
 from typing import Any
@@ -42,6 +43,12 @@ def checkpoints_by_rename(version: str = pyspark.__version__) -> str:
     """The class that keeps streaming checkpoints in files which it renames; Spark 4.1 moved it."""
     package = _STREAMING + ("checkpointing." if release(version) >= (4, 1) else "")
     return package + "FileSystemBasedCheckpointFileManager"
+
+
+@functools.cache
+def streams_have_limits() -> bool:
+    """Whether stream readers written in Python are told where a batch starts and how much it may read: from 4.2 on."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 @functools.cache

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import StructType
 
+from forebay.base.errors import UnsupportedOperation
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
 from forebay.spark.context import CatalogContext
+from forebay.spark.datasource import FORMAT_NAME
 from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.proxy import JavaProxy
@@ -38,6 +40,8 @@ DEFAULT_VALUE_BYTES = 20
 
 
 Planner = Callable[[Wanted, StructType], ScanPlan]
+StreamSource = Callable[[], Mapping[str, str]]
+"""The options by which the format "forebay" reads the same as a stream."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Readable:
     plan: Planner
     partition_keys: tuple[str, ...] = ()
     strategy: str | None = None
+    stream: StreamSource | None = None
 
 
 class ScanBuilder(JavaProxy):
@@ -133,6 +138,7 @@ class ScanProxy(JavaProxy):
         self._lock = threading.Lock()
         self._made: dict[str, Any] = {}
         self._snapshot: TableSnapshot | None = None
+        self._is_stream = False
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """`make()`, called once for all threads of the JVM."""
@@ -165,13 +171,20 @@ class ScanProxy(JavaProxy):
     def toBatch(self) -> JavaProxy:
         return self
 
+    def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
+        """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
+        if self._readable.stream is None:
+            raise UnsupportedOperation(f"{self._readable.name} cannot be read as a stream")
+        self._is_stream = True
+        return self.jvm.python_stream(FORMAT_NAME, self._schema, self._readable.stream(), checkpoint)
+
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", self.jvm.python_metrics)
 
     # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
 
     def estimateStatistics(self) -> JavaProxy:
-        rows = self._plan().rows
+        rows = None if self._is_stream else self._plan().rows
         width = 8 + sum(value_bytes(field.dataType) for field in self._schema.fields)
         return StatisticsProxy(self._context, rows, None if rows is None else rows * width)
 

@@ -17,27 +17,14 @@ from forebay.spark import ddl, deletes
 from forebay.spark.context import CatalogContext
 from forebay.spark.filters import ALWAYS_FALSE, ALWAYS_TRUE, to_predicate
 from forebay.spark.jvm import CONNECTOR, JavaObject
-from forebay.spark.options import read_options
 from forebay.spark.partition_proxies import Partitions
 from forebay.spark.proxy import JavaProxy
+from forebay.spark.readable import readable
 from forebay.spark.scan_builder import Readable, ScanBuilder
-from forebay.spark.scan_planning import TableScan
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.write_builder import NewTableWriteBuilder, WriteBuilder
 
 _CATALOG = CONNECTOR + "catalog."
-
-
-def readable(context: CatalogContext, name: str, scan: TableScan) -> Readable:
-    """What a scan builder needs of a table or changelog."""
-    return Readable(
-        name,
-        scan.schema,
-        scan.info.schema.columns,
-        lambda wanted, schema: scan.plan(context.connection, context.cores, wanted, schema),
-        scan.info.descriptor.partition_keys,
-        scan.way,
-    )
 
 
 class TableProxy(JavaProxy):
@@ -99,7 +86,7 @@ class StoredTable(TableProxy):
     """A table of the cluster."""
 
     interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "SupportsWrite", _CATALOG + "SupportsDeleteV2")
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE")
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "MICRO_BATCH_READ")
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns))
@@ -111,9 +98,7 @@ class StoredTable(TableProxy):
         return {**ddl.table_properties(self._info), ddl.PROVIDER: ddl.PROVIDERS[0]}
 
     def _readable(self, options: dict[str, str]) -> Readable:
-        context, info = self._context, self._info
-        scan = TableScan(info, read_options(context.settings, info.descriptor, options, context.session_options()))
-        return readable(context, self._name, scan)
+        return readable(self._context, self._name, self._info, options)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
@@ -24,6 +25,7 @@ from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.options import ReadOptions, read_options
 from forebay.spark.partition_proxies import partition_rows
 from forebay.spark.proxy import JavaProxy
+from forebay.spark.readable import readable
 from forebay.spark.scan_builder import Readable
 from forebay.spark.scan_planning import (
     CHANGELOG,
@@ -35,7 +37,7 @@ from forebay.spark.scan_planning import (
     wanted_buckets,
 )
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
-from forebay.spark.tables import TableProxy, readable
+from forebay.spark.tables import TableProxy
 
 _BUCKET_FIELDS = [
     StructField("bucket", IntegerType(), False),
@@ -48,6 +50,8 @@ _BUCKET_FIELDS = [
 class ChangelogTable(TableProxy):
     """`t$changelog`."""
 
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
+
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
         schema = TableScan(info, ReadOptions(context.settings), is_changelog=True).schema
         super().__init__(context, info, schema, VIRTUAL_SEPARATOR + CHANGELOG)
@@ -56,8 +60,7 @@ class ChangelogTable(TableProxy):
         return self._info.descriptor.partition_keys
 
     def _readable(self, options: dict[str, str]) -> Readable:
-        chosen = read_options(self._context.settings, self._info.descriptor, options)
-        return readable(self._context, self._name, TableScan(self._info, chosen, is_changelog=True))
+        return readable(self._context, self._name, self._info, options, is_changelog=True)
 
 
 class LakeTable(TableProxy):
@@ -70,8 +73,7 @@ class LakeTable(TableProxy):
         return self._info.descriptor.partition_keys
 
     def _readable(self, options: dict[str, str]) -> Readable:
-        chosen = read_options(self._context.settings, self._info.descriptor, options)
-        return readable(self._context, self._name, TableScan(self._info, chosen, is_lake=True))
+        return readable(self._context, self._name, self._info, options, is_lake=True)
 
 
 # ---- tables that the driver answers ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
     reading.py    a split -> record batches
     scan.py       all of it as `table.union_scan()`
     explain.py    a plan in words
+    streaming.py  where a stream stands, and its next micro-batch, as values; streaming_lake.py its lake snapshot
 
 Rules (design D10). The readable lake snapshot says how far it holds each bucket's log; from there on the log is read
 up to a stop offset that is fixed at planning. Filters never touch the changelog of a primary-key table: a row that a

@@ -1,0 +1,239 @@
+"""A streaming read as values: where it stands, and what the next micro-batch reads. Pure functions, without I/O.
+
+A stream that begins with the whole table (`FullRead`) first reads a lake snapshot and perhaps a table snapshot, as a
+list of *pieces*, and then the logs from the offsets that belong to these. Rows of the snapshots and rows of the logs
+never share a micro-batch, so that a key comes at most once in a batch, in its newest version.
+
+A `StreamOffset` travels as JSON in the checkpoint of whoever runs the stream. Rules:
+
+- What lies between two offsets never changes, so a batch that is run again is the same batch.
+- Where a stream begins may be answered differently the second time ("latest", a snapshot that is opened). So the end of
+  a first batch carries its start, and the first batch is run again from there.
+- A bucket that an offset does not name belongs to a partition that came later: it is read from offset 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from forebay.base.errors import Conflict, CorruptData, InternalError, UnsupportedOperation
+from forebay.metadata.table import TableBucket
+
+VERSION = 1
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class FullRead:
+    """A whole table that is being read. `done` pieces of it have been read.
+
+    Its pieces are the splits of the lake snapshot `lake_snapshot` (None: no lake), and behind them `buckets`, read from
+    the table snapshot `table_snapshot` (None where there are no such buckets).
+    """
+
+    lake_snapshot: int | None = None
+    table_snapshot: str | None = None
+    buckets: tuple[TableBucket, ...] = ()
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """Where a stream stands: all below the offsets `log` has been read, and of `full` what it says.
+
+    `is_first`: this is where a stream begins. `start`: where the batch that ends here began, for the first one only.
+    """
+
+    table_id: int
+    log: Mapping[TableBucket, int]
+    full: FullRead | None = None
+    is_first: bool = False
+    start: StreamOffset | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers, texts, lists and dicts. Equal offsets are equal texts of JSON."""
+        document: dict[str, Any] = {
+            "version": VERSION,
+            "table": self.table_id,
+            "log": {_bucket_text(bucket): self.log[bucket] for bucket in sorted(self.log, key=_order)},
+        }
+        if self.full is not None:
+            document["full"] = {
+                "lake": self.full.lake_snapshot,
+                "snapshot": self.full.table_snapshot,
+                "buckets": [_bucket_text(bucket) for bucket in self.full.buckets],
+                "done": self.full.done,
+            }
+        if self.is_first:
+            document["first"] = True
+        if self.start is not None:
+            document["start"] = self.start.to_json()
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> StreamOffset:
+        """Raises `CorruptData` for what is no offset, `UnsupportedOperation` for one of a newer release."""
+        try:
+            version = int(document["version"])
+            if version > VERSION:
+                raise UnsupportedOperation(
+                    f"the checkpoint holds a stream offset of version {version}; this release reads {VERSION}"
+                )
+            table_id = int(document["table"])
+            start = document.get("start")
+            return cls(
+                table_id,
+                {_bucket_of(table_id, text): int(offset) for text, offset in document["log"].items()},
+                _full_of(table_id, document.get("full")),
+                bool(document.get("first", False)),
+                None if start is None else cls.from_json(start),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            if isinstance(e, UnsupportedOperation):
+                raise
+            raise CorruptData(f"the checkpoint holds {document!r}, which is no stream offset: {e!r}") from e
+
+
+def _full_of(table_id: int, document: Mapping[str, Any] | None) -> FullRead | None:
+    if document is None:
+        return None
+    lake, snapshot = document["lake"], document["snapshot"]
+    return FullRead(
+        None if lake is None else int(lake),
+        None if snapshot is None else str(snapshot),
+        tuple(_bucket_of(table_id, text) for text in document["buckets"]),
+        int(document["done"]),
+    )
+
+
+def _order(bucket: TableBucket) -> tuple[int, int]:
+    return -1 if bucket.partition_id is None else bucket.partition_id, bucket.bucket
+
+
+def _bucket_text(bucket: TableBucket) -> str:
+    return str(bucket.bucket) if bucket.partition_id is None else f"{bucket.partition_id}/{bucket.bucket}"
+
+
+def _bucket_of(table_id: int, text: str) -> TableBucket:
+    partition, _, number = text.rpartition("/")
+    return TableBucket(table_id, int(number), int(partition) if partition else None)
+
+
+# ---- the next micro-batch -------------------------------------------------------------------------------------------
+
+
+def next_offset(
+    start: StreamOffset,
+    ends: Mapping[TableBucket, int],
+    pieces: Sequence[int | None] = (),
+    limit: int | None = None,
+) -> StreamOffset:
+    """Where a batch from `start` ends. It is `start` itself where there is nothing to read.
+
+    `ends` are where the logs of all buckets end now; buckets that are not among them are gone. `pieces` are the rows of
+    each piece of the full read, None where nobody knows. At most `limit` log records are taken (None: all); of the
+    pieces as many as fit, but one at least, for a piece is never cut.
+    """
+    end = _after_pieces(start, pieces, limit)
+    if end.full is None and not (start.full is not None and start.full.done < len(pieces)):
+        end = replace(end, log=_after_logs(start.log, ends, limit))
+    if end.full == start.full and dict(end.log) == dict(start.log):
+        return start
+    return replace(end, is_first=False, start=replace(start, start=None) if start.is_first else None)
+
+
+def _after_pieces(start: StreamOffset, pieces: Sequence[int | None], limit: int | None) -> StreamOffset:
+    full = start.full
+    if full is None:
+        return start
+    done, left = full.done, limit
+    while done < len(pieces):
+        rows = pieces[done]
+        if left is not None:
+            # A piece of unknown size fills a batch.
+            if done > full.done and (rows is None or rows > left):
+                break
+            left = 0 if rows is None else max(0, left - rows)
+        done += 1
+    return replace(start, full=None if done >= len(pieces) else replace(full, done=done))
+
+
+def _after_logs(
+    log: Mapping[TableBucket, int], ends: Mapping[TableBucket, int], limit: int | None
+) -> dict[TableBucket, int]:
+    starts = {bucket: log.get(bucket, 0) for bucket in ends}
+    waiting = {bucket: max(0, end - starts[bucket]) for bucket, end in ends.items()}
+    taken = waiting if limit is None else shares(waiting, limit)
+    return {bucket: starts[bucket] + taken[bucket] for bucket in ends if bucket in log or taken[bucket]}
+
+
+def shares(waiting: Mapping[K, int], limit: int) -> dict[K, int]:
+    """How many records each bucket may read, `limit` in all: the same for each, as far as they have so many.
+
+    What small ones leave goes to the others, and what cannot be divided to the one that has most waiting, so that no
+    bucket waits for ever.
+    """
+    taken = {}
+    left = limit
+    smallest_first = sorted(waiting, key=lambda bucket: waiting[bucket])
+    for place, bucket in enumerate(smallest_first):
+        taken[bucket] = min(waiting[bucket], left // (len(smallest_first) - place))
+        left -= taken[bucket]
+    return taken
+
+
+def capped(
+    start: StreamOffset, ends: Mapping[TableBucket, int], target: Mapping[TableBucket, int]
+) -> dict[TableBucket, int]:
+    """`ends`, but no further than `target`: what came after a stream said "up to now" is left for the next one."""
+    return {
+        bucket: max(start.log.get(bucket, 0), min(end, target.get(bucket, 0)))
+        for bucket, end in ends.items()
+        if bucket in start.log or bucket in target
+    }
+
+
+# ---- what a micro-batch reads ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What lies between two offsets. Of the pieces of `full` those from `first_piece` to before `stop_piece` (None:
+    to the last one), and of logs the records from one offset to before the other. `start` is where it begins.
+    """
+
+    start: StreamOffset
+    full: FullRead | None
+    first_piece: int
+    stop_piece: int | None
+    logs: Mapping[TableBucket, tuple[int, int]]
+
+    @property
+    def records(self) -> int:
+        return sum(stop - start for start, stop in self.logs.values())
+
+
+def micro_batch(start: StreamOffset, end: StreamOffset) -> MicroBatch:
+    """What a batch from `start` to `end` reads.
+
+    Raises `Conflict` where the two belong to different tables, `InternalError` where `end` is before `start`.
+    """
+    if start.is_first:
+        # It may have been asked for again, after a crash; `end` knows the answer that counts.
+        start = end.start or (end if end.is_first else start)
+    if start.table_id != end.table_id:
+        raise Conflict(f"a stream cannot go on from table id {start.table_id} to {end.table_id}")
+    logs = {}
+    for bucket, stop in end.log.items():
+        first = start.log.get(bucket, 0)
+        if first > stop:
+            raise InternalError(f"a micro-batch of bucket {bucket} would go from offset {first} back to {stop}")
+        if first < stop:
+            logs[bucket] = (first, stop)
+    full = start.full
+    if full is None:
+        return MicroBatch(start, None, 0, 0, logs)
+    return MicroBatch(start, full, full.done, None if end.full is None else end.full.done, logs)
