@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart test lint fast-test spark-test simulate kill-trials exams bench bench-paimon build proto clean
+.PHONY: help quickstart test lint fast-test spark-test simulate kill-trials invariants exams bench bench-paimon bench-union build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ simulate: $(VENV)/dev-ready build ## power loss and disk faults: SIM_SEEDS=5000 
 kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
 	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600
 
+invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minutes: INVARIANT_SECONDS=60 make invariants
+	INVARIANT_SECONDS=$${INVARIANT_SECONDS:-1800} $(BIN)/python -m pytest tests/invariants -s
+
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh
 
@@ -39,6 +42,9 @@ bench: $(VENV)/dev-ready build ## measure us and our peers in one run; write doc
 
 bench-paimon: $(VENV)/dev-ready build ## the same for the lake engine; write its part of docs/benchmarks.md
 	$(BIN)/python -m benchmarks paimon --out docs/benchmarks.md
+
+bench-union: $(VENV)/dev-ready build ## the same for tiering and union reads; write its part of docs/benchmarks.md
+	$(BIN)/python -m benchmarks union --out docs/benchmarks.md
 
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python setup.py -q build_ext --inplace

@@ -24,8 +24,9 @@ SECTIONS = {
     "spark": "Spark reading and writing our tables, against Parquet files",
     "recovery": "opening after kill -9, and replaying a changelog",
     "paimon": "the lake engine: ours, pypaimon, its Rust engine, plain Parquet",
+    "union": "lake and stream as one: tiering, freshness, union reads, against Spark on Parquet",
 }
-PARTS = ("paimon",)
+PARTS = ("paimon", "union")
 """Sections that are run by their names only, and that have a part of the report of their own."""
 
 _EPILOG = (
@@ -34,8 +35,9 @@ _EPILOG = (
     + """
 
 examples:
-  python -m benchmarks                                all but the lake, into docs/benchmarks.md (about 15 minutes)
+  python -m benchmarks                                all others, into docs/benchmarks.md (about 15 minutes)
   python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 6 minutes)
+  python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 20 minutes)
   python -m benchmarks append upsert --out -          two sections, printed only
   python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
 )
@@ -48,13 +50,13 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but paimon)")
+    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but paimon and union)")
     made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
     made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
     made.add_argument(
         "--out",
         help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none); "
-        "the part of the lake engine stays in it when other sections are written, and they stay when it is",
+        "the parts of paimon and union stay in it when other sections are written, and these stay when they are",
     )
     made.add_argument("--dir", help="where to put servers' files meanwhile (default: the system's temporary folder)")
     return made

@@ -67,7 +67,13 @@ class Bench:
         return self.server.bootstrap_servers
 
     def create(
-        self, name: str, primary_key: bool, *, buckets: int = BUCKETS, custom: Mapping[str, str] | None = None
+        self,
+        name: str,
+        primary_key: bool,
+        *,
+        buckets: int = BUCKETS,
+        custom: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> Table:
         """An empty table `fluss.<name>` of `data.SCHEMA` rows."""
         path = f"fluss.{name}"
@@ -76,6 +82,7 @@ class Bench:
             data.SCHEMA,
             primary_key=[data.KEY] if primary_key else (),
             buckets=buckets,
+            properties=dict(properties or {}),
             custom_properties=dict(custom or {}),
         )
         return self.connection.table(path)

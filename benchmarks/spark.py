@@ -37,7 +37,7 @@ def run(options: Run) -> Section:
     with bench(options, "spark") as server, scratch(options, "spark-files") as folder:
         for name, rows in sizes.items():
             _load(server, folder, name, rows)
-        session = _session(server, folder)
+        session = session_of(server, folder)
         try:
             scans = {name: _scans(options, server, session, folder, name) for name in sizes}
             writes = _writes(options, server, session, folder, inserted)
@@ -62,7 +62,8 @@ def _load(server: Bench, folder: Path, name: str, rows: int) -> None:
         (table.upsert if table.has_primary_key else table.append)(part)
 
 
-def _session(server: Bench, folder: Path) -> Any:
+def session_of(server: Bench, folder: Path) -> Any:
+    """A Spark session on `CORES` cores of this machine, with the server's tables as the catalog `forebay`."""
     from forebay.spark import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -98,12 +99,12 @@ def _scans(options: Run, server: Bench, session: Any, folder: Path, name: str) -
         (_OURS, contenders[f"catalog: SELECT * FROM forebay.{name}"]),
         (_THEIRS, contenders["spark.read.parquet"]),
     ):
-        turns = [_cpu_by_part(server, query) for _ in range(options.repeat)]
+        turns = [cpu_by_part(server, query) for _ in range(options.repeat)]
         seconds |= {_CPU.format(part, what): statistics.median(turn[part] for turn in turns) for part in _PARTS}
     return seconds
 
 
-def _cpu_by_part(server: Bench, work: Callable[[], Any]) -> dict[str, float]:
+def cpu_by_part(server: Bench, work: Callable[[], Any]) -> dict[str, float]:
     """CPU seconds of the server, the Python workers and the JVM while `work` runs."""
     before = _cpu_now(server)
     work()

@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from forebay.cli import flights as flight_data
+from forebay.cli.quickstart import flights as flight_data
 
 
 @pytest.fixture(scope="module")

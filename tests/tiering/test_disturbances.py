@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table.snapshots import Operation
 
 import forebay
 from forebay.base.errors import ForebayError, Unavailable
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import CommitterContext, LakeCommitter, LakeTieringFactory, LakeWriter, WriterContext
+from forebay.lakes.iceberg_tiering import current_table
 from forebay.lakes.paimon_tables import lake_table
 from forebay.metadata.table import TableInfo
 from forebay.paimon.format.snapshot import CommitKind
@@ -157,6 +159,18 @@ def test_rounds_compact_and_expire_the_lake_table_as_its_options_ask(paimon_lake
     assert lake.snapshots.latest_id() == paimon_lake.connection.admin.lake_snapshot(table.path).snapshot_id
     assert CommitKind.COMPACT in {snapshot.commit_kind for snapshot in lake.snapshots.snapshots()}
     assert len(paimon_lake.check_complete(table)) == 10
+
+
+def test_rounds_compact_iceberg_tables_too(iceberg_lake: LakeCluster) -> None:
+    table = iceberg_lake.create(
+        "t", SCHEMA, primary_key=["k"], buckets=1, properties={"table.datalake.auto-compaction": "true"}
+    )
+    for i in range(7):
+        table.upsert([{"k": k, "v": f"{i}"} for k in range(i, i + 3)])
+        assert iceberg_lake.tier(table).maintenance_error is None
+    metadata = current_table(iceberg_lake.lake_options, table.path).metadata
+    assert Operation.REPLACE in {s.summary.operation for s in metadata.snapshots if s.summary is not None}
+    assert len(iceberg_lake.check_complete(table)) == 9
 
 
 def test_every_snapshot_of_the_lake_is_a_prefix_of_the_log_while_money_is_moved(any_lake: LakeCluster) -> None:

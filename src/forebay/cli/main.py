@@ -19,7 +19,7 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
-    "quickstart": _Command("forebay.cli.quickstart", "stream real data into live tables, query them, prove the result"),
+    "quickstart": _Command("forebay.cli.quickstart.job", "stream real data into a lake, query both, prove the result"),
     "server": _Command("forebay.cli.server", "run the server: live tables on the Apache Fluss protocol"),
     "tables": _Command("forebay.cli.browse", "list databases and tables"),
     "describe": _Command("forebay.cli.browse", "show a table's columns, keys, options and size"),

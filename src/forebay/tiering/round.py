@@ -308,35 +308,40 @@ def commit_round(
         _abort(planned, results)
         raise
     control.reached("offsets saved")
-    committed = _commit_to_lake(connection, planned, done, path, control)
-    control.reached("lake committed")
-    _tell(connection, tiering, planned, committed, path, ends, done)
-    control.reached("server told")
-    report = replace(
-        report, snapshot_id=committed.snapshot_id, lake_bytes=committed.stats.file_bytes, lake_rows=committed.stats.rows
-    )
-    report = _with_lag(report, connection, planned, ends, clock)
-    control.on_phase("maintaining")
-    report = replace(report, maintenance_error=_maintain(planned, committed))
+    _check_still_ours(connection, planned, done, control)
+    committer = planned.committer()
+    try:
+        committed = _commit_to_lake(committer, planned, done, path)
+        control.reached("lake committed")
+        _tell(connection, tiering, planned, committed, path, ends, done)
+        control.reached("server told")
+        stats = committed.stats
+        report = replace(report, snapshot_id=committed.snapshot_id, lake_bytes=stats.file_bytes, lake_rows=stats.rows)
+        report = _with_lag(report, connection, planned, ends, clock)
+        control.on_phase("maintaining")
+        # By the committer of the round, which knows what the round has changed.
+        report = replace(report, maintenance_error=_maintain(committer, planned))
+    finally:
+        committer.close()
     control.reached("maintained")
     return report
 
 
-def _commit_to_lake(
-    connection: Connection,
-    planned: TieringRound,
-    done: Sequence[SplitResult],
-    path: str,
-    control: RoundControl,
-) -> LakeCommitResult:
-    """The lake commit. Where it is not sure whether there was one, the lake is asked."""
+def _check_still_ours(
+    connection: Connection, planned: TieringRound, done: Sequence[SplitResult], control: RoundControl
+) -> None:
     try:
         _same_table(connection, planned.table)
         control.check_still_mine()
     except BaseException:
         _abort(planned, done)
         raise
-    committer = planned.committer()
+
+
+def _commit_to_lake(
+    committer: LakeCommitter, planned: TieringRound, done: Sequence[SplitResult], path: str
+) -> LakeCommitResult:
+    """The lake commit. Where it is not sure whether there was one, the lake is asked."""
     try:
         return committer.commit([r.written for r in done if r.written is not None], {OFFSETS_PROPERTY: path})
     except Exception as e:
@@ -346,8 +351,6 @@ def _commit_to_lake(
             raise
         _LOGGER.warning("table %s: the lake commit failed (%s) after it had become visible", planned.info.path, e)
         return LakeCommitResult(newest.snapshot_id, None, KEEP_ALL_PREVIOUS)
-    finally:
-        committer.close()
 
 
 def _is_fenced(error: Exception) -> bool:
@@ -384,16 +387,13 @@ def _tell(
     tiering.commit(info, readable, its_path, readable_path=its_path, earliest_to_keep=KEEP_ALL_PREVIOUS)
 
 
-def _maintain(planned: TieringRound, committed: LakeCommitResult) -> str | None:
+def _maintain(committer: LakeCommitter, planned: TieringRound) -> str | None:
     """Expiry and compaction. They are not part of the round: what fails is told, and tried again by the next one."""
-    committer = replace(planned, base=committed.snapshot_id).committer()
     try:
         committer.maintain()
     except Exception as e:  # noqa: BLE001 - a lake may raise anything, and the round is done
         _LOGGER.warning("table %s: maintenance of the lake table failed: %s", planned.info.path, e)
         return str(e)
-    finally:
-        committer.close()
     return None
 
 

@@ -1,0 +1,107 @@
+"""The quickstart's lake: where it is, how it is emptied, and how somebody opens it who knows nothing of the server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+
+from forebay.base.errors import InternalError, UnsupportedOperation
+
+TABLES = ("nyc.flights", "nyc.events")
+
+_ICEBERG = """from pyiceberg.catalog import load_catalog
+
+lake = load_catalog("fluss-iceberg-catalog", type="sql", uri={uri}, warehouse={warehouse})
+flights = lake.load_table("nyc.flights").scan().to_arrow()
+events = lake.load_table("nyc.events").scan(selected_fields=("kind",)).to_arrow()
+"""
+
+_PAIMON = """from forebay.paimon import Catalog
+
+lake = Catalog.open({folder})
+flights = lake.get_table("nyc.flights").read().read_all()
+events = lake.get_table("nyc.events").read(columns=["kind"]).read_all()
+"""
+
+_HAND_OVER = """
+import sys
+import pyarrow as pa
+
+for name, table in (("flights", flights), ("events", events)):
+    with pa.OSFile(f"{sys.argv[1]}/{name}", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+"""
+
+
+@dataclass(frozen=True)
+class QuickstartLake:
+    """A warehouse in a folder of its own. `format` is "iceberg" or "paimon"."""
+
+    format: str
+    folder: Path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of the server whose tables are tiered into it."""
+        return {"datalake.format": self.format, f"datalake.{self.format}.warehouse": str(self.folder)}
+
+    def check_installed(self) -> None:
+        """Raises `UnsupportedOperation` where a package is missing."""
+        if self.format == "iceberg" and find_spec("pyiceberg") is None:
+            raise UnsupportedOperation("the quickstart needs pyiceberg: pip install 'forebay[quickstart]'")
+
+    def drop_tables(self) -> None:
+        """Drop the tables that an earlier quickstart left: the server never drops what is in a lake."""
+        if self.format == "iceberg":
+            from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+            from forebay.lakes.iceberg_tables import opened
+
+            with opened({"warehouse": str(self.folder)}) as catalog:
+                for table in TABLES:
+                    try:
+                        catalog.purge_table(table)
+                    except (NoSuchTableError, NoSuchNamespaceError):
+                        continue
+            return
+        from forebay.paimon import Catalog
+
+        if self.folder.exists():
+            warehouse = Catalog.open(str(self.folder))
+            for table in TABLES:
+                warehouse.drop_table(table, ignore_if_missing=True)
+
+    @property
+    def reader_name(self) -> str:
+        """Who opens the tables: software of others where there is some that pip installs beside ours."""
+        return "pyiceberg" if self.format == "iceberg" else "forebay.paimon"
+
+    @property
+    def program(self) -> str:
+        """Python that reads both tables from their files, into `flights` and `events`, and knows of no server."""
+        if self.format == "iceberg":
+            database = f"sqlite:///{self.folder / 'catalog.db'}"
+            return _ICEBERG.format(uri=json.dumps(database), warehouse=json.dumps(self.folder.as_uri()))
+        return _PAIMON.format(folder=json.dumps(str(self.folder)))
+
+    def read_alone(self) -> tuple[pa.Table, pa.Table]:
+        """The flights and the events that `program` finds, in a process of its own."""
+        with tempfile.TemporaryDirectory(prefix="forebay-quickstart-") as folder:
+            command = [sys.executable, "-c", self.program + _HAND_OVER, folder]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise InternalError(f"{self.reader_name} cannot read the lake tables:\n{done.stderr}")
+            flights, events = (_read(Path(folder) / name) for name in ("flights", "events"))
+        return flights, events
+
+
+def _read(path: Path) -> pa.Table:
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()

@@ -1,0 +1,99 @@
+"""The quickstart's proof: the same rows by several ways, compared cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.cli.output import text_table
+from forebay.cli.quickstart.flights import KEY
+
+if TYPE_CHECKING:
+    from forebay.client.table import Table
+
+_SUMMED = ("dep_delay", "arr_delay", "distance", "air_time")
+
+
+def changelog_state(table: Table) -> pa.Table:
+    """The rows of a primary-key table, found without its state: the last change of every key, deletions left out."""
+    changes = table.log("earliest", "latest", include=("change_type",)).to_arrow()
+    changes = changes.filter(pc.not_equal(changes["_change_type"].cast(pa.string()), "update_before"))
+    numbered = changes.append_column("position", pa.array(range(changes.num_rows), pa.int64()))
+    last = numbered.group_by(KEY).aggregate([("position", "max")])["position_max"]
+    rows = changes.take(last)
+    return rows.filter(pc.not_equal(rows["_change_type"].cast(pa.string()), "delete"))
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One way to the rows: what it is called, the rows in order, and their count and sums."""
+
+    name: str
+    rows: Any
+    totals: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, rows: Any) -> Witness:
+        """`rows` is a pandas frame as `forebay.cli.quickstart.flights.comparable` makes them."""
+        return cls(name, rows, (len(rows), *(int(rows[column].sum()) for column in _SUMMED)))
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What must agree at the end.
+
+    The first of the `witnesses` is the referee. `spark_totals` are sums that Spark SQL made, in the order of
+    `Witness.totals`; `logs` says how many events of each kind each reader found, and `expected` how many there are.
+    """
+
+    witnesses: Sequence[Witness]
+    spark_totals: tuple[int, ...]
+    logs: Mapping[str, Mapping[str, int]]
+    expected: Mapping[str, int]
+
+    def show(self, checks: int, disagreeing: int) -> bool:
+        """Print what each witness says; return whether all agree, as did all `checks` made on the way."""
+        good = self._show_flights()
+        for name, found in self.logs.items():
+            told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.items()))
+            same = dict(found) == dict(self.expected)
+            verdict = "equal to the source" if same else f"DIFFERENT, the source has {dict(self.expected)}"
+            print(f"   log table, {name}: {told}: {verdict}")
+            good = good and same
+        on_the_way = "all equal" if not disagreeing else f"{disagreeing} DIFFERENT"
+        print(f"   checks while the tables changed: {checks}, {on_the_way if checks else 'NONE WAS MADE'}")
+        good = good and checks > 0 and not disagreeing
+        print("   PROVEN: all agree, to the row." if good else "   NOT PROVEN: please report this, it is a bug.")
+        return good
+
+    def _show_flights(self) -> bool:
+        referee = self.witnesses[0]
+        verdicts = [_difference(referee, witness) for witness in self.witnesses]
+        lines = [
+            [witness.name, *(f"{total:,}" for total in witness.totals), verdict or "equal, every cell"]
+            for witness, verdict in zip(self.witnesses, verdicts, strict=True)
+        ]
+        same = self.spark_totals == referee.totals
+        sums = [f"{total:,}" for total in self.spark_totals]
+        lines.append(["sums made by Spark SQL", *sums, "equal" if same else "DIFFERENT"])
+        header = ["", "flights", *(f"sum({column})" for column in _SUMMED), "against pandas"]
+        print("\n".join("   " + line for line in text_table(header, lines, set(range(1, len(header) - 1)))))
+        return same and not any(verdicts)
+
+
+def _difference(referee: Witness, witness: Witness) -> str | None:
+    """What differs first, in a few words; None if nothing does."""
+    if list(referee.rows.columns) != list(witness.rows.columns):
+        return f"DIFFERENT columns {list(witness.rows.columns)}"
+    if len(referee.rows) != len(witness.rows):
+        return f"DIFFERENT: {len(witness.rows):,} rows, not {len(referee.rows):,}"
+    for column in referee.rows.columns:
+        ours, theirs = referee.rows[column], witness.rows[column]
+        unequal = (ours.isna() != theirs.isna()) | (ours.ne(theirs).fillna(False) & ours.notna())
+        if bool(unequal.any()):
+            return f"DIFFERENT in {int(unequal.sum()):,} values of {column}"
+    return None

@@ -1,0 +1,49 @@
+"""How the quickstart speaks: steps with their time, a bar that moves, lines between."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
+from forebay.base.clock import SYSTEM_CLOCK
+
+BAR_CHARACTERS = 40
+
+_screen = threading.Lock()
+"""Answers of Spark come from a thread of their own: what belongs together is printed together."""
+
+
+@contextlib.contextmanager
+def step(name: str, what: str) -> Iterator[None]:
+    """A line that says what is going on, and how long it took once it is done."""
+    print(f"{name:<11} {what}", end=" ", flush=True)
+    began = SYSTEM_CLOCK.monotonic()
+    yield
+    print(f"({SYSTEM_CLOCK.monotonic() - began:.1f} s)", flush=True)
+
+
+def say(*lines: str) -> None:
+    """Lines of their own, in the place of the bar that is there now."""
+    with _screen:
+        if sys.stdout.isatty():
+            print("\r\033[K", end="")
+        for line in lines:
+            print(line, flush=True)
+
+
+def draw_bar(fraction: float, text: str, *, last: bool = False) -> None:
+    """A bar that is drawn over the one before it. Where nobody watches, only the `last` one is printed."""
+    terminal = sys.stdout.isatty()
+    if not terminal and not last:
+        return
+    filled = round(BAR_CHARACTERS * min(fraction, 1))
+    line = f"   {'█' * filled}{'·' * (BAR_CHARACTERS - filled)} {fraction:4.0%}  {text}"
+    with _screen:
+        print(f"\r{line}\033[K" if terminal else line, end="\n" if last else "", flush=True)
+
+
+def indented(text: str, spaces: int = 3) -> list[str]:
+    """The lines of a program or a statement, moved to the right."""
+    return [" " * spaces + line if line else "" for line in text.rstrip().splitlines()]
