@@ -121,12 +121,12 @@ async def _for_each_bucket(
         answer = answers.add(bucket_id=message.bucket_id)
         if message.HasField("partition_id"):
             answer.partition_id = message.partition_id
-        jobs.append(one(message, payload, answer))
+        jobs.append((message, payload, answer))
     if len(jobs) == 1:
         await asyncio.sleep(0)  # as long as `gather` takes to begin: one bucket must not overtake many
-        await jobs[0]
+        await one(*jobs[0])
     else:
-        await asyncio.gather(*jobs)
+        await asyncio.gather(*(one(*job) for job in jobs))
 
 
 async def acknowledged(future: Future[Any], acks: int, timeout_ms: int) -> Any:
