@@ -291,4 +291,4 @@ def test_queries_give_their_snapshots_back(spark: Any, table: Table, server: Emb
     for _ in range(90):
         assert spark.sql(f"SELECT count(*) FROM forebay.{table.path}").collect()[0][0] == 1000
     assert len(open_snapshots) <= 70, "the JVM was not asked, or did not collect old plans"
-    wait_for_handles(server, 8, spark._jvm.System.gc)
+    wait_for_handles(server, 8, lambda: (gc.collect(), spark._jvm.System.gc()))

@@ -14,6 +14,7 @@ Where Spark looks different, `UnsupportedOperation` says which point failed and 
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Mapping, Sequence
@@ -90,7 +91,11 @@ class Jvm:
         )
 
     def collect_garbage(self) -> None:
-        """Ask the JVM to collect what nobody refers to; proxies of old queries then end, a moment later."""
+        """Have both sides collect what nobody refers to; proxies of old queries then end, a moment later.
+
+        Python first: references of its own to Java's plans may hang in cycles (a data frame and its session).
+        """
+        gc.collect()
         self.class_("java.lang.System").gc()
 
     # ---- plain Java values ------------------------------------------------------------------------------------------
