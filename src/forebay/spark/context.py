@@ -25,30 +25,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CatalogContext:
-    """A catalog's name, its cluster, and the session that it is attached to.
+class SessionContext:
+    """A catalog's name, and the session that it is attached to.
 
     The session is held weakly: it holds the catalog, and a cycle between the JVM and Python is never collected.
     """
 
     jvm: Jvm
     catalog: str
-    settings: Settings
     weak_session: JavaObject
-
-    @classmethod
-    def of(cls, session: SparkSession, catalog: str, settings: Settings) -> CatalogContext:
-        jvm = Jvm.of(session)
-        return cls(jvm, catalog, settings, jvm.weak(session._jsparkSession))
-
-    @property
-    def connection(self) -> Connection:
-        """The driver's connection, which all catalogs of the same cluster share."""
-        return shared_connection(self.settings)
-
-    @property
-    def admin(self) -> Admin:
-        return self.connection.admin
 
     @property
     def session(self) -> JavaObject:
@@ -60,6 +45,31 @@ class CatalogContext:
         """Tasks that the cluster runs at the same time."""
         return int(self.jvm.context.defaultParallelism)
 
+    def full_name(self, path: object) -> str:
+        """How the table is written in SQL."""
+        return f"{self.catalog}.{path}"
+
+
+@dataclass(frozen=True)
+class CatalogContext(SessionContext):
+    """What the proxies of a catalog of stream tables share: its cluster, beside the session."""
+
+    settings: Settings
+
+    @classmethod
+    def of(cls, session: SparkSession, catalog: str, settings: Settings) -> CatalogContext:
+        jvm = Jvm.of(session)
+        return cls(jvm, catalog, jvm.weak(session._jsparkSession), settings)
+
+    @property
+    def connection(self) -> Connection:
+        """The driver's connection, which all catalogs of the same cluster share."""
+        return shared_connection(self.settings)
+
+    @property
+    def admin(self) -> Admin:
+        return self.connection.admin
+
     def session_options(self) -> dict[str, str]:
         """The scan options in the session's configuration, and its time zone."""
         conf = self.session.sessionState().conf()
@@ -67,7 +77,3 @@ class CatalogContext:
         names.append(OWN_SESSION_PREFIX + READ_OPTIMIZED)
         found = {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
         return {**found, SESSION_ZONE: str(conf.sessionLocalTimeZone())}
-
-    def full_name(self, path: object) -> str:
-        """How the table is written in SQL."""
-        return f"{self.catalog}.{path}"
