@@ -6,24 +6,28 @@ Each request is a JVM of its own: the SQLite file of the catalog has one owner a
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
-import os
 import struct
 import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from tests.java_programs import (
+    ExamUnavailable,
+    class_path,
+    compiled,
+    digest_of,
+    entry,
+    java_command,
+    maven_jars,
+    run,
+    spark_jars,
+)
+
+__all__ = ["ExamUnavailable", "JavaIceberg", "digest_of", "entry", "iceberg_jars", "plain", "run"]
+
 HERE = Path(__file__).resolve().parent
-if (_exams := str(HERE.parent / "foreign")) not in sys.path:
-    sys.path.append(_exams)
-
-from exams_cache import ExamUnavailable, cache_root, digest_of, entry, java_tool, run, tool  # noqa: E402
-
-__all__ = ["ExamUnavailable", "JavaIceberg", "digest_of", "entry", "plain", "run"]
-
-_JVM = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2", "-Duser.timezone=UTC"]
+_HEAP_MB = 400
 _ANSWER_SECONDS = 120
 _EPOCH = dt.datetime(1970, 1, 1)
 
@@ -32,8 +36,9 @@ class JavaIceberg:
     """Java Iceberg on one table. Raises `ExamUnavailable` where there can be none."""
 
     def __init__(self, warehouse: Path, table: str) -> None:
-        jars = _class_path()
-        self._command = [java_tool("java"), *_JVM, "-cp", f"{_classes(jars)}{os.pathsep}{jars}", "IcebergExam"]
+        jars = class_path([*iceberg_jars(), *spark_jars()])
+        classes = compiled([HERE / "java" / "IcebergExam.java"], jars, "iceberg-classes")
+        self._command = java_command(classes, jars, "IcebergExam", _HEAP_MB)
         self._command += [str(warehouse / "catalog.db"), warehouse.as_uri(), table]
 
     def ask(self, *words: str) -> list[str]:
@@ -48,35 +53,8 @@ class JavaIceberg:
 
 def iceberg_jars() -> list[Path]:
     """The jars that `java/pom.xml` names: Iceberg's and SQLite's."""
-    pom = HERE / "java" / "pom.xml"
-
-    def resolve(scratch: Path) -> None:
-        maven = tool("mvn", "download Apache Iceberg from Maven Central")
-        run(
-            [maven, "--batch-mode", "--quiet", "--file", pom, f"-Dmaven.repo.local={cache_root() / 'maven'}",
-             "dependency:copy-dependencies", "-DincludeArtifactIds=iceberg-spark-runtime-4.1_2.13,sqlite-jdbc",
-             f"-DoutputDirectory={scratch}"],
-            "download Apache Iceberg from Maven Central",
-        )  # fmt: skip
-
-    return sorted(entry("iceberg-jars", digest_of(pom), resolve).glob("*.jar"))
-
-
-def _class_path() -> str:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ExamUnavailable("PySpark, whose jars Java Iceberg needs, is not installed")
-    jars = [*iceberg_jars(), *sorted((Path(spec.origin).parent / "jars").glob("*.jar"))]
-    return os.pathsep.join(map(str, jars))
-
-
-def _classes(jars: str) -> Path:
-    source = HERE / "java" / "IcebergExam.java"
-
-    def build(scratch: Path) -> None:
-        run([java_tool("javac"), "-nowarn", "-proc:none", "-cp", jars, "-d", scratch, source], "compile the exam")
-
-    return entry("iceberg-classes", digest_of(source, jars), build)
+    artifacts = ["iceberg-spark-runtime-4.1_2.13", "sqlite-jdbc"]
+    return maven_jars(HERE / "java" / "pom.xml", artifacts, "iceberg-jars", "Apache Iceberg")
 
 
 def plain(value: Any) -> str:

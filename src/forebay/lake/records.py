@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,6 +40,13 @@ class ChangeRows:
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
+
+    @property
+    def kinds(self) -> npt.NDArray[np.uint8]:
+        """The number of each record's `ChangeType`, also where all rows are appended."""
+        if self.change_types is None:
+            return np.zeros(len(self), np.uint8)
+        return np.asarray(self.change_types)
 
     def slice(self, start: int, length: int) -> ChangeRows:
         """`length` records from `start` on, without a copy."""

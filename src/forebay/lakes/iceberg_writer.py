@@ -20,27 +20,23 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import InvalidRequest
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.codec.key_index import KeyIndex
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeWriter, WriterContext
+from forebay.lake.writing import LakeRows, check_appended, check_partition
 from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_files import FileWriter, Positions, WrittenFile, remove_files, write_positions
 from forebay.lakes.iceberg_keys import KeyColumns, KeyRange, locate
 from forebay.lakes.iceberg_layout import live_files
-from forebay.lakes.iceberg_tables import BUCKET_COLUMN, SYSTEM_COLUMNS
+from forebay.lakes.iceberg_tables import BUCKET_COLUMN
 from forebay.lakes.iceberg_types import arrow_schema, internal_value
-from forebay.metadata.partitions import partition_text
-from forebay.metadata.table import TableInfo
-from forebay.metadata.types import TypeRoot
 
 BUFFER_BYTES = 32 << 20
 BUFFER_ROWS = 1 << 20
 _TARGET_BYTES, _TARGET_BYTES_DEFAULT = "write.target-file-size-bytes", 512 << 20
-_PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.DATE, TypeRoot.BOOLEAN})
-"""Types of partition keys of which every value has one text, whoever writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,8 @@ class IcebergLakeWriter(LakeWriter):
         if count is not None and not 0 <= context.bucket < count:
             raise InvalidRequest(f"bucket {context.bucket} is none of the {count} that {context.info.path} has")
         self._load, self._table, self._context = load, table, context
-        self._rows = _LakeRows(table, context)
+        self._rows = LakeRows(context, arrow_schema(table.metadata.schema().fields), has_system_columns=True)
+        self._partition = _Partition(table, context)
         self._keyed = context.info.descriptor.has_primary_key
         self._held: list[ChangeRows] = []
         self._held_bytes = self._held_rows = self._numbered = 0
@@ -161,10 +158,8 @@ class IcebergLakeWriter(LakeWriter):
     def write(self, records: ChangeRows) -> None:
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
-        if not self._keyed and np.any(_types_of(records) != ChangeType.APPEND_ONLY):
-            raise InvalidRequest(
-                f"table {self._context.info.path} has no primary key, so its log has nothing but appended rows"
-            )
+        if not self._keyed:
+            check_appended(self._context.info, records)
         kept = records.without_update_before() if self._keyed else records
         if len(kept) == 0:
             return
@@ -179,12 +174,12 @@ class IcebergLakeWriter(LakeWriter):
         if not self._held:
             return
         batch = _joined([self._rows.lake_batch(held) for held in self._held])
-        types = np.concatenate([_types_of(held) for held in self._held])
+        types = np.concatenate([held.kinds for held in self._held])
         self._held, self._held_rows, self._held_bytes = [], 0, 0
         if self._files is None:
-            self._place = FilePlace(self._table, self._rows.partition_of(batch))
+            self._place = FilePlace(self._table, self._partition.values_of(batch))
             self._files = RowFiles(self._table.io, self._table, self._place)
-        self._rows.check_partition(batch)
+        self._partition.check(batch)
         if not self._keyed:
             self._files.write(batch)
             return
@@ -243,12 +238,6 @@ class IcebergLakeWriter(LakeWriter):
                 self._files.abort()
 
 
-def _types_of(records: ChangeRows) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    if records.change_types is None:
-        return np.zeros(len(records), np.uint8)
-    return np.asarray(records.change_types)
-
-
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
@@ -256,79 +245,34 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
-class _LakeRows:
-    """Makes rows of the stream's schema into rows of the lake's."""
+class _Partition:
+    """The partition of a writer's rows."""
 
     def __init__(self, table: Table, context: WriterContext) -> None:
-        self._info: TableInfo = context.info
         self._context = context
-        self._table_schema: Schema = table.metadata.schema()
+        self._schema: Schema = table.metadata.schema()
         self._spec = table.metadata.spec()
-        self._schema = arrow_schema(self._table_schema.fields)
-        self._partition: Mapping[str, pa.Scalar] = {}
+        self._values: Mapping[str, pa.Scalar] = {}
 
-    def lake_batch(self, records: ChangeRows) -> pa.RecordBatch:
-        """The records as a batch of all of the lake table's columns; those that the stream lacks yet are null.
-
-        Raises `InvalidRequest` where the records have other columns than the lake's first ones.
-        """
-        rows, names = records.rows, self._schema.names[: -len(SYSTEM_COLUMNS)]
-        if rows.schema.names != names[: rows.num_columns]:
-            raise InvalidRequest(
-                f"records of {self._info.path} have the columns {rows.schema.names}, but its lake table has {names}: "
-                "alter the lake table first",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
-        columns = []
-        for i, name in enumerate(names):
-            f = self._schema.field(i)
-            columns.append(_cast(rows.column(i), f) if i < rows.num_columns else pa.nulls(len(records), f.type))
-            if columns[-1].null_count and not f.nullable:
-                raise InvalidRequest(
-                    f"column '{name}' of {self._info.path} is NOT NULL in the lake, and a row has a null"
-                )
-        moment = self._schema.field(len(names) + 2).type
-        columns += [
-            pa.repeat(pa.scalar(self._context.bucket, pa.int32()), len(records)),
-            records.offsets,
-            records.timestamps.cast(pa.timestamp("ms", "UTC")).cast(moment),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def partition_of(self, batch: pa.RecordBatch) -> tuple[object, ...]:
+    def values_of(self, batch: pa.RecordBatch) -> tuple[object, ...]:
         """The values of the lake's partition: those of the first row, and the bucket.
 
         Raises `InvalidRequest` if they are not what this writer is for.
         """
-        first = {key: batch.column(key)[0] for key in self._info.descriptor.partition_keys}
-        for key, text in (self._context.partition or {}).items():
-            t = self._info.schema.column(key).data_type
-            if t.root in _PLAIN_ROOTS and partition_text(t, first[key].as_py()) != text:
-                raise InvalidRequest(
-                    f"a row with {key} = {first[key]} came to the writer of partition '{text}' of {self._info.path}"
-                )
-        self._partition = first
+        first = {key: batch.column(key)[0] for key in self._context.info.descriptor.partition_keys}
+        check_partition(self._context, first)
+        self._values = first
         values = []
         for f in self._spec.fields:
-            name = self._table_schema.find_column_name(f.source_id)
+            name = self._schema.find_column_name(f.source_id)
             is_key = name in first and name != BUCKET_COLUMN and str(f.transform) == "identity"
             values.append(internal_value(first[name].as_py()) if is_key and name else self._context.bucket)
         return tuple(values)
 
-    def check_partition(self, batch: pa.RecordBatch) -> None:
+    def check(self, batch: pa.RecordBatch) -> None:
         """Raise `InvalidRequest` if a row belongs to another partition than the first one did."""
-        for key, value in self._partition.items():
+        for key, value in self._values.items():
             if not pc.all(pc.equal(batch.column(key), value)).as_py():
-                raise InvalidRequest(f"rows of several partitions came to one writer of {self._info.path}: see '{key}'")
-
-
-def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
-    if column.type == target.type:
-        return column
-    try:
-        return column.cast(target.type)
-    except pa.ArrowException as e:
-        raise InvalidRequest(
-            f"column '{target.name}' is {column.type}, which does not fit the lake's {target.type}: {e}",
-            ErrorCode.INVALID_TABLE_EXCEPTION,
-        ) from e
+                raise InvalidRequest(
+                    f"rows of several partitions came to one writer of {self._context.info.path}: see '{key}'"
+                )

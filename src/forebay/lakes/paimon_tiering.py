@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.base.errors import Conflict, ErrorCode, InvalidRequest
+from forebay.base.errors import Conflict, InvalidRequest
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import (
@@ -26,11 +25,10 @@ from forebay.lake.tiering import (
     WriterContext,
     check_base,
 )
-from forebay.lakes.paimon_tables import business_fields, check_fits, is_legacy, lake_table
-from forebay.metadata.partitions import partition_text
+from forebay.lake.writing import LakeRows, check_appended, check_partition
+from forebay.lakes.paimon_tables import check_fits, is_legacy, lake_table
 from forebay.metadata.table import TableInfo
 from forebay.metadata.table_options import option_value
-from forebay.metadata.types import TypeRoot
 from forebay.paimon.commit.committer import Committable
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
@@ -40,9 +38,6 @@ from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE, PartitionSplitter
 
 _AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
-_PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.DATE, TypeRoot.BOOLEAN})
-"""Types of partition keys of which every value has one text, whoever writes it."""
-
 _ROW_KINDS = np.array([0, 0, 1, 2, 3], np.int8)
 """Paimon's row kinds (+I, -U, +U, -D) of the numbers of `ChangeType`."""
 
@@ -83,7 +78,8 @@ class PaimonLakeWriter(LakeWriter):
     def __init__(self, table: Table, context: WriterContext) -> None:
         self._context = context
         self._keyed = table.schema.has_primary_key
-        self._rows = _LakeRows(table, context)
+        schema = arrow_schema(table.schema.fields)
+        self._rows = LakeRows(context, schema, has_system_columns=is_legacy(table.schema))
         self._partitions = PartitionSplitter(table.schema)
         self._bucket = 0 if table.options.bucket == UNAWARE else context.bucket
         self._write = table.new_write()
@@ -99,11 +95,7 @@ class PaimonLakeWriter(LakeWriter):
         if self._keyed:
             self._write_paired(records)
             return
-        types = records.change_types
-        if types is not None and np.any(np.asarray(types) != ChangeType.APPEND_ONLY):
-            raise InvalidRequest(
-                f"table {self._context.info.path} has no primary key, so its log has nothing but appended rows"
-            )
+        check_appended(self._context.info, records)
         self._write_rows(records)
 
     def _write_paired(self, records: ChangeRows) -> None:
@@ -111,7 +103,7 @@ class PaimonLakeWriter(LakeWriter):
 
         It is in the changelog that readers of the Paimon table follow; by itself it would delete the row.
         """
-        types = _types_of(records)
+        types = records.kinds
         if self._held is not None:
             if types[0] == ChangeType.UPDATE_AFTER:
                 self._write_rows(self._held)
@@ -132,23 +124,14 @@ class PaimonLakeWriter(LakeWriter):
         batch = self._rows.lake_batch(records)
         if self._partition is None:
             self._partition = self._partition_of(batch)
-        self._write.write_bucket(self._partition, self._bucket, batch, _ROW_KINDS[_types_of(records)])
+        self._write.write_bucket(self._partition, self._bucket, batch, _ROW_KINDS[records.kinds])
 
     def _partition_of(self, batch: pa.RecordBatch) -> bytes:
         """The partition of the first row: more exact than a name, in which a timestamp may have lost digits.
 
         Raises `InvalidRequest` if it is not the one that this writer is for.
         """
-        given = self._context.partition or {}
-        for key, text in given.items():
-            value, t = (
-                batch.column(batch.schema.get_field_index(key))[0],
-                self._context.info.schema.column(key).data_type,
-            )
-            if t.root in _PLAIN_ROOTS and partition_text(t, value.as_py()) != text:
-                raise InvalidRequest(
-                    f"a row with {key} = {value} came to the writer of partition '{text}' of {self._context.info.path}"
-                )
+        check_partition(self._context, {key: batch.column(key)[0] for key in self._context.partition or {}})
         return self._partitions.split(batch.slice(0, 1))[0][0]
 
     def complete(self) -> PaimonWriteResult:
@@ -161,62 +144,6 @@ class PaimonLakeWriter(LakeWriter):
         if not self._completed:
             self._completed = True
             self._write.abort()
-
-
-def _types_of(records: ChangeRows) -> npt.NDArray[np.uint8]:
-    if records.change_types is None:
-        return np.zeros(len(records), np.uint8)
-    return np.asarray(records.change_types)
-
-
-class _LakeRows:
-    """Makes rows of the stream's schema into rows of the lake's."""
-
-    def __init__(self, table: Table, context: WriterContext) -> None:
-        self._path, self._bucket = context.info.path, context.bucket
-        self._legacy = is_legacy(table.schema)
-        self._business = business_fields(table.schema)
-        self._schema = arrow_schema(table.schema.fields)
-
-    def lake_batch(self, records: ChangeRows) -> pa.RecordBatch:
-        """The records as a batch of all of the lake table's columns; those that the stream lacks yet are null.
-
-        Raises `InvalidRequest` where the records have other columns than the lake's first ones.
-        """
-        rows = records.rows
-        names = [f.name for f in self._business]
-        if rows.schema.names != names[: rows.num_columns]:
-            raise InvalidRequest(
-                f"records of {self._path} have the columns {rows.schema.names}, but its lake table has {names}: "
-                "alter the lake table first",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
-        columns = []
-        for i in range(len(names)):
-            target = self._schema.field(i)
-            columns.append(
-                _cast(rows.column(i), target) if i < rows.num_columns else pa.nulls(len(records), target.type)
-            )
-        if self._legacy:
-            zone = self._schema.field(len(names) + 2).type
-            buckets = pa.repeat(pa.scalar(self._bucket, pa.int32()), len(records))
-            columns += [buckets, records.offsets, records.timestamps.cast(pa.timestamp("ms", "UTC")).cast(zone)]
-        for column, f in zip(columns, self._schema, strict=True):
-            if column.null_count and not f.nullable:
-                raise InvalidRequest(f"column '{f.name}' of {self._path} is NOT NULL in the lake, and a row has a null")
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
-    if column.type == target.type:
-        return column
-    try:
-        return column.cast(target.type)
-    except pa.ArrowException as e:
-        raise InvalidRequest(
-            f"column '{target.name}' is {column.type}, which does not fit the lake's {target.type}: {e}",
-            ErrorCode.INVALID_TABLE_EXCEPTION,
-        ) from e
 
 
 # ---- committing -----------------------------------------------------------------------------------------------------
@@ -292,6 +219,9 @@ class PaimonLakeCommitter(LakeCommitter):
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
         newest = self._table.snapshots.latest_of_user(TIERING_USER, (latest_known or 0) + 1)
         return None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        return self._table.snapshots.exists(snapshot_id)
 
     def maintain(self) -> None:
         """Expire snapshots and partitions, and compact tables without buckets, as far as the table's options ask."""

@@ -7,91 +7,38 @@ between a client and a server, and cuts connections.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
 import select
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 from pathlib import Path
 
+from tests.java_programs import ExamUnavailable, JavaProgram, class_path, compiled, java_command, spark_jars
+
+__all__ = ["HERE", "Cutter", "ExamUnavailable", "MetastoreServer"]
+
 HERE = Path(__file__).resolve().parent
-if (_exams := str(HERE.parents[1] / "foreign")) not in sys.path:
-    sys.path.append(_exams)
-
-from exams_cache import ExamUnavailable, cache_root, digest_of, entry, java_tool, run, tool  # noqa: E402
-
-__all__ = ["ExamUnavailable", "cache_root", "digest_of", "entry", "java_tool", "run", "tool"]
-
-JVM = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2"]
+_HEAP_MB = 400
 _START_SECONDS = 60.0
-
-
-def spark_jars() -> list[Path]:
-    """The jars that PySpark brings, among them all of Hive's. Raises `ExamUnavailable` where there is no PySpark."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ExamUnavailable("PySpark, whose jars hold the Hive Metastore, is not installed")
-    return sorted((Path(spec.origin).parent / "jars").glob("*.jar"))
 
 
 class MetastoreServer:
     """A running metastore. Raises `ExamUnavailable` where there can be none."""
 
     def __init__(self) -> None:
-        jars = os.pathsep.join(map(str, spark_jars()))
-        classes = compile_java("MetastoreServer", jars)
-        self._scratch = tempfile.TemporaryDirectory(prefix="forebay-metastore-")
-        folder = self._scratch.name
-        self._log = (Path(folder) / "log").open("w+")
-        command = [
-            java_tool("java"), *JVM, f"-Dderby.stream.error.file={folder}/derby.log", "-cp",
-            f"{classes}{os.pathsep}{jars}", "MetastoreServer", folder,
-        ]  # fmt: skip
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=folder
-        )
-        assert self._process.stdout is not None
-        watch = threading.Timer(_START_SECONDS, self._process.kill)
-        watch.start()
+        jars = class_path(spark_jars())
+        classes = compiled([HERE / "java" / "MetastoreServer.java"], jars, "catalog-classes")
+        derby = "-Dderby.stream.error.file={scratch}/derby.log"
+        command = java_command(classes, jars, "MetastoreServer", _HEAP_MB, [derby])
+        self._program = JavaProgram("metastore", [*command, "{scratch}"], _START_SECONDS)
         try:
-            line = self._process.stdout.readline()
-        finally:
-            watch.cancel()
-        if not line:
-            self._log.seek(0)
-            said = self._log.read()[-3000:]
+            self.port = int(self._program.answer())
+        except RuntimeError:
             self.close()
-            raise RuntimeError(f"the metastore did not start:\n{said}")
-        self.port = int(line)
+            raise
         self.uri = f"thrift://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """End the JVM that this object started."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-        self._scratch.cleanup()
-
-
-def compile_java(program: str, class_path: str) -> Path:
-    """The folder with the classes of our `java/<program>.java`, compiled once."""
-    source = HERE / "java" / f"{program}.java"
-
-    def build(scratch: Path) -> None:
-        command = [java_tool("javac"), "-nowarn", "-proc:none", "-cp", class_path, "-d", scratch, source]
-        run(command, f"compile {source.name}")
-
-    return entry("catalog-classes", digest_of(source, class_path), build)
+        self._program.close()
 
 
 class Cutter:

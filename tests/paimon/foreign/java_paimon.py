@@ -9,15 +9,9 @@ The jar comes from Maven Central into the cache of `tests/foreign`; Hadoop's cli
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import struct
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,16 +23,30 @@ import pyarrow.compute as pc
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.types_json import format_type
+from tests.java_programs import (
+    ExamUnavailable,
+    JavaProgram,
+    class_path,
+    compiled,
+    java_command,
+    maven_jars,
+    spark_jars,
+)
 
-HERE = Path(__file__).resolve().parent
-if (_exams := str(HERE.parents[1] / "foreign")) not in sys.path:
-    sys.path.append(_exams)
-
-from exams_cache import ExamUnavailable, cache_root, digest_of, entry, java_tool, run, tool  # noqa: E402
+__all__ = [
+    "ExamUnavailable",
+    "JavaError",
+    "JavaPaimon",
+    "JavaTable",
+    "Plain",
+    "plain_rows",
+    "rows_for_java",
+    "sorted_rows",
+]
 
 Plain = Any
-_JVM = ["-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2"]
-_JVM += ["-Duser.timezone=UTC", "-Dlog4j2.level=ERROR"]
+HERE = Path(__file__).resolve().parent
+_HEAP_MB, _JVM = 700, ["-Dlog4j2.level=ERROR"]
 _HADOOP = ("hadoop-client-", "slf4j-", "jcl-over-slf4j", "log4j-", "commons-lang", "snappy-java", "lz4-java")
 _ANSWER_SECONDS = 120.0
 
@@ -51,81 +59,23 @@ class JavaError(Exception):
         self.kind, self.message, self.trace = kind, message, trace
 
 
-def _class_path() -> str:
-    pom = HERE / "java" / "pom.xml"
-
-    def resolve(scratch: Path) -> None:
-        maven = tool("mvn", "download Apache Paimon from Maven Central")
-        run(
-            [maven, "--batch-mode", "--quiet", "--file", pom, f"-Dmaven.repo.local={cache_root() / 'maven'}",
-             "dependency:copy-dependencies", "-DincludeArtifactIds=paimon-bundle", f"-DoutputDirectory={scratch}"],
-            "download Apache Paimon from Maven Central",
-        )  # fmt: skip
-
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ExamUnavailable("PySpark, whose Hadoop client Java Paimon needs, is not installed")
-    jars = list(entry("paimon-jars", digest_of(pom), resolve).glob("*.jar"))
-    jars += [j for j in sorted((Path(spec.origin).parent / "jars").glob("*.jar")) if j.name.startswith(_HADOOP)]
-    return os.pathsep.join(map(str, jars))
-
-
-def _classes(class_path: str) -> Path:
-    sources = sorted((HERE / "java").glob("*.java"))
-
-    def build(scratch: Path) -> None:
-        command = [java_tool("javac"), "-nowarn", "-proc:none", "-cp", class_path, "-d", scratch, *sources]
-        run(command, "compile tests/paimon/foreign/java")
-
-    return entry("paimon-classes", digest_of(*sources, class_path), build)
-
-
 class JavaPaimon:
     """A running JVM with Java Paimon. Not thread-safe. Raises `ExamUnavailable` where there can be none."""
 
     def __init__(self) -> None:
-        class_path = _class_path()
-        classes = _classes(class_path)
-        self._scratch = tempfile.TemporaryDirectory(prefix="forebay-java-paimon-")
-        self._log = (Path(self._scratch.name) / "log").open("w+")
-        command = [java_tool("java"), *_JVM, "-cp", f"{classes}{os.pathsep}{class_path}", "PaimonExam"]
-        self._process = subprocess.Popen(
-            [*command, self._scratch.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            encoding="utf-8",
-        )  # fmt: skip
+        own = maven_jars(HERE / "java" / "pom.xml", ["paimon-bundle"], "paimon-jars", "Apache Paimon")
+        jars = class_path([*own, *spark_jars(_HADOOP)])
+        classes = compiled(sorted((HERE / "java").glob("*.java")), jars, "paimon-classes")
+        command = java_command(classes, jars, "PaimonExam", _HEAP_MB, _JVM)
+        self._program = JavaProgram("java-paimon", [*command, "{scratch}"], _ANSWER_SECONDS)
 
     def close(self) -> None:
-        """End the JVM that this object started."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-        self._scratch.cleanup()
+        self._program.close()
 
     def ask(self, op: str, warehouse: str, table: str, **details: Any) -> Any:
         """One request; its value. Raises `JavaError` with what Java says if it refuses."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         request = {"op": op, "warehouse": warehouse, "table": table, **details}
-        # A JVM that hangs must not hold up the tests: it is ended, and the missing answer is the failure.
-        watch = threading.Timer(_ANSWER_SECONDS, self._process.kill)
-        watch.start()
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        finally:
-            watch.cancel()
-        if not line:
-            self._log.seek(0)
-            raise RuntimeError(f"Java Paimon did not answer {request}:\n{self._log.read()[-3000:]}")
-        answer = json.loads(line)
+        answer = json.loads(self._program.answer(json.dumps(request)))
         if "error" in answer:
             raise JavaError(answer["error"], answer["message"], answer["trace"])
         return answer["value"]

@@ -1,0 +1,26 @@
+"""Options of a stream table that its lake table takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.metadata.table import TableDescriptor
+
+
+def lake_options(
+    descriptor: TableDescriptor, prefix: str, reserved: Collection[str], follows_from: str
+) -> dict[str, str]:
+    """All options of the table by their names in the stream, where those of the format begin with `prefix`.
+
+    `reserved` are options of the format that nobody can set, because they follow from `follows_from`. Raises
+    `InvalidRequest` for one of them.
+    """
+    found = {**descriptor.properties, **descriptor.custom_properties}
+    for name in found:
+        if name.removeprefix(prefix) in reserved:
+            raise InvalidRequest(
+                f"option '{name}' follows from the table's {follows_from}, and cannot be set",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+    return found
