@@ -81,7 +81,7 @@ def test_decoding_some_columns_gives_what_decoding_all_gives(table, row_format, 
 
 
 @pytest.mark.parametrize("row_format", [*VALUE_FORMATS, RowFormat.ALIGNED])
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(table=tables(), data=st.data())
 def test_hostile_bytes_are_refused_or_decode_to_valid_arrays(table, row_format, data):
     columns, rows = table

@@ -145,6 +145,44 @@ def test_the_late_commit_of_an_overtaken_worker_is_refused(lake: Lake) -> None:
         lake.commit_paths(3, lacking, lacking)
 
 
+def test_a_worker_that_was_overtaken_long_ago_is_told_so_although_its_file_is_gone(lake: Lake) -> None:
+    late = lake.prepare(10, 15)
+    for snapshot_id in range(2, 5):
+        lake.commit(snapshot_id, 10 * snapshot_id, 15)
+    assert not Path(late).exists()
+    with pytest.raises(Conflict, match="overtaken") as refused:
+        lake.commit_paths(1, late, late)
+    assert refused.value.code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION
+    assert lake.newest() == (4, at(40, 15))
+
+
+def test_files_of_rounds_that_never_ended_are_removed_by_the_second_commit_after_them(lake: Lake) -> None:
+    abandoned = {lake.prepare(10), lake.prepare(11)}
+    first = lake.commit(1, 10)
+    assert lake.files() == {*abandoned, first}
+    lake.commit_paths(1, first, first)  # the same commit again tells nothing of what came after it
+    between = lake.prepare(20)
+    assert lake.files() == {*abandoned, first, between}
+    second = lake.commit(2, 20)
+    assert lake.files() == {between, second}
+    lake.store.close()
+    lake.open(lake.directory)
+    third = lake.commit(3, 30)
+    assert lake.files() == {between, third}
+    fourth = lake.commit(4, 40)
+    assert lake.files() == {fourth}
+
+
+def test_the_file_of_a_lake_snapshot_that_nobody_was_told_of_is_kept_for_who_finds_it(lake: Lake) -> None:
+    lake.commit(1, 10)
+    in_the_lake = lake.prepare(20)
+    lake.prepare(20)  # of a worker that the lake will refuse
+    lake.commit_paths(2, in_the_lake)
+    assert lake.newest() == (2, at(20))
+    lake.commit(3, 30)
+    assert len(lake.files()) == 1
+
+
 def test_a_snapshot_that_becomes_readable_later_stands_before_the_newest_one(lake: Lake) -> None:
     lake.commit(1, 10, readable=False, keep=KEEP_ALL_PREVIOUS)
     lake.commit(2, 20, readable=False, keep=KEEP_ALL_PREVIOUS)

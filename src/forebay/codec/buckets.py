@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec._hash import buckets
+from forebay.metadata.table_options import is_added_lake_format
 
 _FUNCTIONS = {None: 0, "lance": 0, "paimon": 1, "iceberg": 2, "hudi": 3}
 
@@ -21,6 +22,8 @@ _FUNCTIONS = {None: 0, "lance": 0, "paimon": 1, "iceberg": 2, "hudi": 3}
 def bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | None = None) -> npt.NDArray[np.int32]:
     """The bucket in [0, bucket_count) of each encoded bucket key."""
     function = _FUNCTIONS.get(lake_format)
+    if function is None and lake_format is not None and is_added_lake_format(lake_format):
+        function = _FUNCTIONS[None]
     if function is None:
         raise UnsupportedOperation(f"lake format '{lake_format}' has no known bucketing function")
     if bucket_count == 1:

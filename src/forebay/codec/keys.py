@@ -5,7 +5,8 @@ Which encoding a table uses was decided when it was created (reference: KeyEncod
 - compacted keys, unless the table records a lake format;
 - the lake's own encoding for the bucket key, and for the primary key too while nobody can ask for a prefix of it
   (format version 1, or a bucket key equal to the primary key);
-- Hudi hashes are lossy, so Hudi tables keep compacted primary keys.
+- Hudi hashes are lossy, so Hudi tables keep compacted primary keys;
+- formats that other packages add (`is_added_lake_format`) have compacted keys.
 
 Compacted encoding has the prefix property: the bytes of the first key columns are a prefix of the bytes of all.
 """
@@ -23,6 +24,7 @@ from forebay.codec import reference
 from forebay.codec.layout import RowFormat
 from forebay.codec.rows import row_codec
 from forebay.metadata.table import Column, TableDescriptor
+from forebay.metadata.table_options import is_added_lake_format
 from forebay.metadata.types import TypeRoot
 
 
@@ -32,7 +34,7 @@ class KeyEncoder:
     def __init__(self, columns: tuple[Column, ...], encoding: str | None) -> None:
         self.names = [column.name for column in columns]
         self._encode: Callable[[pa.RecordBatch], pa.BinaryArray]
-        if encoding in (None, "lance", "compacted"):
+        if encoding in (None, "lance", "compacted") or is_added_lake_format(encoding):
             self._encode = row_codec(columns, RowFormat.KEY).encode
         elif encoding == "paimon":
             self._encode = row_codec(columns, RowFormat.ALIGNED).encode

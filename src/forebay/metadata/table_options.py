@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from forebay.base.errors import ErrorCode, InvalidRequest
@@ -45,8 +47,30 @@ def _integer(text: str) -> int:
         raise InvalidRequest(f"{text!r} is not an integer") from e
 
 
-lake_format_name = _one_of("paimon", "iceberg", "lance", "hudi")
-"""The name of a lake format as `table.datalake.format` stores it. Raises `InvalidRequest` for others."""
+LAKE_ENTRY_POINTS = "forebay.lakes"
+"""The group of entry points by which packages name the lake formats that they add."""
+
+_FLUSS_LAKE_FORMATS = ("paimon", "iceberg", "lance", "hudi")
+
+
+@lru_cache(maxsize=64)
+def is_added_lake_format(name: str) -> bool:
+    """Whether a package that is installed here adds this lake format to those that Fluss has names for.
+
+    Keys and buckets of its tables are the stream's own, as of tables without a lake: Fluss knows no other rule.
+    """
+    return name not in _FLUSS_LAKE_FORMATS and bool(entry_points(group=LAKE_ENTRY_POINTS, name=name))
+
+
+def lake_format_name(text: str) -> str:
+    """The name of a lake format as `table.datalake.format` stores it. Raises `InvalidRequest` for unknown ones."""
+    name = text.strip().lower().replace("-", "_")
+    if name not in _FLUSS_LAKE_FORMATS and not is_added_lake_format(name):
+        raise InvalidRequest(
+            f"{text!r} is not one of {', '.join(_FLUSS_LAKE_FORMATS)}, and no package that is installed adds it"
+        )
+    return name
+
 
 TABLE_OPTIONS: dict[str, TableOption] = {
     option.key: option
@@ -86,7 +110,6 @@ TABLE_OPTIONS: dict[str, TableOption] = {
 _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("table.merge-engine", lambda _: True, "merge engines other than the default (last write wins)"),
     ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
-    ("table.auto-partition.enabled", lambda value: value is True, "automatic partitions"),
     ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
 )
 
@@ -115,15 +138,23 @@ def unserved_option(key: str, text: str) -> str | None:
     return None
 
 
+def lake_options_prefix(descriptor: TableDescriptor) -> str | None:
+    """How the keys begin under which a server puts its lake's options into a table's properties; None without a lake.
+
+    They are the server's: a table that is created cannot have them.
+    """
+    return None if descriptor.lake_format is None else f"{TABLE_PREFIX}datalake.{descriptor.lake_format}."
+
+
 def lake_options(info: TableInfo) -> dict[str, str]:
     """The options of the lake that a lake table lies in, as `forebay.lake.registry.create_lake_storage` takes them.
 
     A server puts its `datalake.<format>.*` settings, secrets left out, into the properties of lake tables that it
     describes, under `table.datalake.<format>.*`. Empty where the table is no lake table, or the server told nothing.
     """
-    if not info.lake_enabled or info.descriptor.lake_format is None:
+    prefix = lake_options_prefix(info.descriptor)
+    if not info.lake_enabled or prefix is None:
         return {}
-    prefix = f"{TABLE_PREFIX}datalake.{info.descriptor.lake_format}."
     return {key[len(prefix) :]: value for key, value in info.descriptor.properties.items() if key.startswith(prefix)}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from forebay.base.clock import Clock
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.fs import names
+from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import check_database_name, check_table_path
 from forebay.metadata.partitions import resolve_spec
 from forebay.metadata.table import (
@@ -267,6 +268,9 @@ class Catalog:
         with self._changing:
             table = self.table(path)
             resolved = resolve_spec(_partitioned(table), spec, creating=True)
+            rules = AutoPartitioning.of(table.info.descriptor)
+            if rules is not None:
+                rules.check_new(dict(resolved)[rules.key], self._clock.now_ms())
             name = PartitionInfo(-1, resolved).name
             current = table.current
             if name in current.partition_ids:

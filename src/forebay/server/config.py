@@ -76,6 +76,9 @@ SETTINGS: dict[str, Setting] = {
     "max.partition.num": Setting(_positive, "1000", "most partitions of a table"),
     "allow.create.log.tables": Setting(parse_bool, "true", "whether clients may create log tables"),
     "allow.create.kv.tables": Setting(parse_bool, "true", "whether clients may create primary-key tables"),
+    "auto-partition.check.interval": Setting(
+        parse_duration_ms, "10 min", "how often automatic partitions are made and dropped"
+    ),
     "kv.scanner.ttl": Setting(parse_duration_ms, "10 min", "how long a full scan may be idle"),
     "kv.scanner.expiration-interval": Setting(parse_duration_ms, "30 s", "how often idle scans are looked for"),
     "kv.scanner.max-per-bucket": Setting(_positive, "8", "most full scans of one bucket at a time"),
@@ -131,7 +134,6 @@ _IGNORED_PREFIXES = (
     "zookeeper.", "netty.", "kv.rocksdb.", "kv.recover.", "kv.flush.", "kv.snapshot.", "kv.backpressure.",
     "kv.leader-replica.", "log.", "server.", "coordinator.", "tablet-server.", "metrics.", "plugin.", "client.",
     "config.providers", "acl.", "data.dir", "default.", "remote.log", "remote.fs", "lake.",
-    "auto-partition.check.interval",
 )  # fmt: skip
 _UNSERVED = {
     "authorizer.": "access control lists",

@@ -13,7 +13,7 @@ from forebay.base.clock import Clock
 from forebay.base.errors import ForebayError
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
-from forebay.metadata.table import TableBucket
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerRole
 from forebay.protocol.convert import PerBucketAnswer, ServerNode, error_to_wire
 from forebay.protocol.messages import Buffer, Message
@@ -25,7 +25,7 @@ from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
-from forebay.server.replicas import ReplicaManager
+from forebay.server.replicas import ReplicaManager, buckets_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -71,6 +71,11 @@ class ServerContext:
     async def in_io(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that reads files."""
         return await asyncio.get_running_loop().run_in_executor(self.io, function, *arguments)
+
+    async def remove_data(self, info: TableInfo, partition_ids: Sequence[int], folder: str) -> None:
+        """Close the buckets of something dropped and remove its folder. Nobody need wait for the removal."""
+        await self.in_io(self.replicas.drop, buckets_of(info, partition_ids))
+        self.coordinator.submit(self.replicas.remove_folders, [folder])
 
     async def replica(self, bucket: TableBucket) -> BucketReplica:
         """The open replica of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET).

@@ -10,14 +10,20 @@ random). A commit whose offsets lie behind those of the newest one comes from a 
 refused, but for one case: a snapshot that has become readable later (Paimon with deletion vectors) takes its place
 before the newest one. A commit that is sent again changes nothing.
 
-Prior art: LakeTableHelper of Apache Fluss; there, overtaken commits become the newest ones.
+Files of rounds that never came to their commit are removed by later ones: of what no snapshot needs, a commit of a new
+snapshot removes the files that were there at the one before. Nobody can need them any more: a worker prepares its file
+after it has seen the newest snapshot, and the lake takes its commit only while that is still the newest. So whoever
+comes with a file that is gone was overtaken, and is told so.
+
+Prior art: LakeTableHelper of Apache Fluss; there, overtaken commits become the newest ones, whether their files are
+there or not, and files of rounds that failed stay until the table is dropped.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from forebay.base.clock import Clock
@@ -62,6 +68,8 @@ class LakeSnapshots:
         self._lock = threading.Lock()
         self._known: Mapping[int, Known] = store.lake_snapshots()
         self._in_lake: dict[int, tuple[OffsetsFile, BucketOffsets]] = {}
+        self._unclaimed: dict[int, frozenset[str]] = {}
+        """By table id, the files that no snapshot needed at the last commit of a new one."""
 
     def last_rounds_ms(self) -> dict[int, int]:
         """When the newest snapshot of each table was committed, by table id."""
@@ -96,13 +104,16 @@ class LakeSnapshots:
             snapshot = StoredLakeSnapshot(
                 commit.snapshot_id,
                 self._clock.now_ms(),
-                self._file(info, commit.tiered_path),
-                None if commit.readable_path is None else self._file(info, commit.readable_path),
+                self._file(info, commit.tiered_path, known),
+                None if commit.readable_path is None else self._file(info, commit.readable_path, known),
             )
             kept = self._with(info, known, snapshot, commit.earliest_to_keep)
             self._store.put_lake_snapshots(info.table_id, kept)
             self._known = {**self._known, info.table_id: kept}
-        self._discard(known, kept)
+            unneeded = {file.path for s in known for file in s.files} - {file.path for s in kept for file in s.files}
+            if commit.snapshot_id not in {s.snapshot_id for s in known}:
+                unneeded |= self._never_claimed(info, kept)
+            self._remove(unneeded)
 
     def _with(self, info: TableInfo, known: Known, new: StoredLakeSnapshot, earliest_to_keep: int | None) -> Known:
         ids = [snapshot.snapshot_id for snapshot in known]
@@ -125,10 +136,23 @@ class LakeSnapshots:
         before, after = self._read(info, newest.tiered).offsets, self._read(info, new.tiered).offsets
         return any(after.get(bucket, -1) < offset for bucket, offset in before.items())
 
-    def _discard(self, before: Known, after: Known) -> None:
-        """Remove the files that no snapshot needs any more; what fails is left to the removal of the table."""
-        needed = {file.path for snapshot in after for file in snapshot.files}
-        for path in {file.path for snapshot in before for file in snapshot.files} - needed:
+    def _never_claimed(self, info: TableInfo, kept: Known) -> frozenset[str]:
+        """The files of rounds that cannot come to their commit any more: see the module."""
+        folder = names.lake_offsets_folder(info.path, info.table_id)
+        needed = {file.path for snapshot in kept for file in snapshot.files}
+        try:
+            entries = self._fs.list_directory(names.join(self._data_dir, folder))
+        except ForebayError as e:
+            _LOGGER.warning("cannot look for files of offsets that nobody needs in %s: %s", folder, e)
+            return frozenset()
+        there = frozenset(f"{folder}/{e.name}" for e in entries if names.is_lake_offsets_file(e.name)) - needed
+        abandoned = there & self._unclaimed.get(info.table_id, frozenset())
+        self._unclaimed[info.table_id] = there - abandoned
+        return abandoned
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        """Remove files that no snapshot needs; what fails is left to the removal of the table."""
+        for path in paths:
             try:
                 self._fs.remove(names.join(self._data_dir, path))
             except FileMissing:
@@ -184,8 +208,9 @@ class LakeSnapshots:
         with self._lock:
             self._known = {key: known for key, known in self._known.items() if key != table_id}
             self._in_lake.pop(table_id, None)
+            self._unclaimed.pop(table_id, None)
 
-    def _file(self, info: TableInfo, path: str) -> OffsetsFile:
+    def _file(self, info: TableInfo, path: str, known: Known) -> OffsetsFile:
         folder = names.lake_offsets_folder(info.path, info.table_id)
         parent, _, name = path.rpartition("/")
         if not f"/{parent}".endswith(f"/{folder}") or not names.is_lake_offsets_file(name):
@@ -197,7 +222,13 @@ class LakeSnapshots:
         try:
             data = self._fs.read_bytes(names.join(self._data_dir, file))
         except FileMissing as e:
-            raise InvalidRequest(f"the file of offsets {path!r} of table {info.path} does not exist any more") from e
+            if not known:
+                raise InvalidRequest(f"there is no file of offsets {path!r} of table {info.path}") from e
+            raise Conflict(
+                f"the file of offsets {path!r} of table {info.path} does not exist any more: later rounds have been "
+                f"committed since, the last one as lake snapshot {known[-1].snapshot_id}, so this worker was overtaken",
+                ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
+            ) from e
         _parse(data, info, file)
         return OffsetsFile(file, crc32c(data))
 

@@ -65,6 +65,8 @@ class BucketReplica:
         self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor, self._append_group)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(executor, self._put_group)
         self._checkpointing = threading.Lock()
+        self._writing = threading.Lock()
+        self._is_sealed = False
         self.closed = False
 
     @property
@@ -94,6 +96,11 @@ class BucketReplica:
         return self._append_lane.submit(request)
 
     def _append_group(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
+        with self._writing:
+            self._require_unsealed()
+            return self._appended(requests)
+
+    def _appended(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
         results: list[AppendResult] = []
         unsynced_end = -1
         for request in requests:
@@ -165,11 +172,29 @@ class BucketReplica:
 
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         before = self.log.high_watermark
-        with self.table.write_gate.passing():
+        with self.table.write_gate.passing(), self._writing:
+            self._require_unsealed()
             results = self.kv.put_group(requests)
         if self.log.high_watermark > before:
             self._on_progress(self.bucket)
         return results
+
+    def seal(self) -> None:
+        """Let no write in from now on. Those under way have ended when this returns; others may be tried again."""
+        with self._writing:
+            self._is_sealed = True
+
+    def unseal(self) -> None:
+        """Let writes in again."""
+        with self._writing:
+            self._is_sealed = False
+
+    def _require_unsealed(self) -> None:
+        if self._is_sealed:
+            raise Unavailable(
+                f"bucket {self.bucket} of table {self.table.info.path} takes no writes: its partition is being dropped",
+                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+            )
 
     def _require_open(self) -> None:
         if self.closed:

@@ -35,6 +35,7 @@ from forebay.protocol.listeners import (
     parse_listeners,
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
+from forebay.server.auto_partitions import follow_the_clock
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
 from forebay.server.context import HANDLERS, LakeParts, ServerContext
@@ -244,8 +245,18 @@ class ForebayServer:
         every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
         retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
         every(config.seconds("remote.log.task-interval-duration"), retention.run)
+        self._upkeep.append(asyncio.create_task(self._auto_partition(config.seconds("auto-partition.check.interval"))))
         idle_max = config.seconds("netty.connection.max-idle-time")
         self._upkeep.append(asyncio.create_task(self._close_idle_connections(idle_max)))
+
+    async def _auto_partition(self, seconds: float) -> None:
+        """Now, and every `seconds`; a failure is logged and does not end it."""
+        while True:
+            try:
+                await follow_the_clock(self.context)
+            except Exception:
+                _LOGGER.exception("automatic partitions failed and will be tried again")
+            await asyncio.sleep(seconds)
 
     def _every(self, seconds: float, work: Callable[[], object]) -> None:
         """Run `work` in a thread every `seconds`; a failure is logged and does not end it."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.statistics import statistics_columns
+from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
 from forebay.metadata.table import KvFormat, LogFormat, TableDescriptor
@@ -39,6 +40,8 @@ def with_defaults(descriptor: TableDescriptor, bucket_count: int, replication_fa
     if descriptor.has_primary_key:
         properties.setdefault("table.kv.format-version", str(KV_FORMAT_VERSION))
         properties.setdefault("table.kv.standby-replica.enabled", "true")
+    if len(descriptor.partition_keys) > 1 and option_value(descriptor, "table.auto-partition.enabled"):
+        properties.setdefault("table.auto-partition.num-precreate", "0")
     return replace(
         descriptor,
         bucket_keys=_bucket_keys(descriptor),
@@ -154,12 +157,17 @@ def _check_formats(descriptor: TableDescriptor) -> None:
 
 
 def _check_partitioning(descriptor: TableDescriptor) -> None:
-    if not descriptor.is_partitioned and option_value(descriptor, "table.auto-partition.enabled"):
-        raise _invalid_config("'table.auto-partition.enabled' needs a partitioned table")
+    _check_auto_partitioning(descriptor)
     for key in descriptor.partition_keys:
         data_type = descriptor.schema.column(key).data_type
         if data_type.root in UNSUPPORTED_ROOTS:
             raise _invalid(f"partition key '{key}' has type {data_type}, which partition keys cannot have")
+
+
+def _check_auto_partitioning(descriptor: TableDescriptor) -> None:
+    if not descriptor.is_partitioned and option_value(descriptor, "table.auto-partition.enabled"):
+        raise _invalid_config("'table.auto-partition.enabled' needs a partitioned table")
+    AutoPartitioning.of(descriptor)
 
 
 def _check_special_columns(descriptor: TableDescriptor) -> None:
@@ -203,6 +211,7 @@ def altered_properties(
         (properties if key.startswith(TABLE_PREFIX) else custom).pop(key, None)
     altered = replace(descriptor, properties=properties, custom_properties=custom)
     _check_properties(properties)
+    _check_auto_partitioning(altered)
     _check_special_columns(altered)
     for key in to_set:
         missing = unserved_option(key, to_set[key]) if key in TABLE_OPTIONS else None

@@ -10,7 +10,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.server.catalog import table_folder
 from forebay.server.context import Call, ServerContext, serves
-from forebay.server.handlers.tables import config_changes, remove_data
+from forebay.server.handlers.tables import config_changes
 
 
 @serves(ApiKey.CREATE_DATABASE)
@@ -49,7 +49,7 @@ async def drop_database(context: ServerContext, call: Call) -> Message:
             raise
         return pb.DropDatabaseResponse()
     for table in dropped:
-        await remove_data(context, table.info, list(table.partitions_by_id), table_folder(table.info))
+        await context.remove_data(table.info, list(table.partitions_by_id), table_folder(table.info))
     return pb.DropDatabaseResponse()
 
 

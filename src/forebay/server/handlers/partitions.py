@@ -10,7 +10,6 @@ from forebay.protocol.convert import partition_info_to_pb, partition_spec_from_p
 from forebay.protocol.messages import Message
 from forebay.server.catalog import partition_folder
 from forebay.server.context import Call, ServerContext, serves
-from forebay.server.handlers.tables import remove_data
 
 
 @serves(ApiKey.CREATE_PARTITION)
@@ -37,7 +36,7 @@ async def drop_partition(context: ServerContext, call: Call) -> Message:
             raise
         return pb.DropPartitionResponse()
     folder = partition_folder(table.info, partition)
-    await remove_data(context, table.info, [partition.partition_id], folder)
+    await context.remove_data(table.info, [partition.partition_id], folder)
     return pb.DropPartitionResponse()
 
 

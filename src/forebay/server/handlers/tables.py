@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import json_serde
-from forebay.metadata.table import Column, TableInfo
+from forebay.metadata.table import Column, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import table_path_from_pb
 from forebay.protocol.messages import Message
+from forebay.server.auto_partitions import follow_the_clock_for
 from forebay.server.catalog import table_folder
 from forebay.server.context import Call, ServerContext, serves
-from forebay.server.replicas import buckets_of
 
 _SET, _RESET = 0, 1
 _POSITION_LAST = 0
@@ -26,7 +26,17 @@ async def create_table(context: ServerContext, call: Call) -> Message:
     descriptor = json_serde.descriptor_from_json(json_serde.loads(request.table_json, "table descriptor"))
     path = table_path_from_pb(request.table_path)
     await context.in_coordinator(context.catalog.create_table, path, descriptor, request.ignore_if_exists)
+    await _follow_the_clock(context, path)
     return pb.CreateTableResponse()
+
+
+async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
+    """Give a table its automatic partitions before its client hears that it is there."""
+    try:
+        table = context.catalog.table(path)
+    except NotFound:
+        return  # somebody has dropped it already
+    await follow_the_clock_for(context, table)
 
 
 @serves(ApiKey.DROP_TABLE)
@@ -38,14 +48,8 @@ async def drop_table(context: ServerContext, call: Call) -> Message:
         if not request.ignore_if_not_exists:
             raise
         return pb.DropTableResponse()
-    await remove_data(context, dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
+    await context.remove_data(dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
     return pb.DropTableResponse()
-
-
-async def remove_data(context: ServerContext, info: TableInfo, partition_ids: Sequence[int], folder: str) -> None:
-    """Close the buckets of something dropped and remove its folder. The client need not wait for the removal."""
-    await context.in_io(context.replicas.drop, buckets_of(info, partition_ids))
-    context.coordinator.submit(context.replicas.remove_folders, [folder])
 
 
 @serves(ApiKey.ALTER_TABLE)
@@ -78,6 +82,7 @@ async def alter_table(context: ServerContext, call: Call) -> Message:
         else:
             to_set, to_reset = config_changes(request.config_changes)
             await context.in_coordinator(context.catalog.alter_properties, path, to_set, to_reset)
+            await _follow_the_clock(context, path)
     except NotFound:
         if not request.ignore_if_not_exists:
             raise

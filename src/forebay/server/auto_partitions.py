@@ -1,0 +1,112 @@
+"""Partitions that the clock makes and drops (`table.auto-partition.*`, `forebay.metadata.auto_partition`).
+
+Looked at when a table is created or altered, when the server starts, and every `auto-partition.check.interval`. What
+fails is logged, and tried again the next time.
+
+A partition of a lake table that has expired goes only when the lake has all of its records in a snapshot that can be
+read. From then on it is read from the lake alone. (Fluss drops it at once; what was not tiered by then is lost.)
+
+Prior art: AutoPartitionManager of Fluss.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, LimitExceeded
+from forebay.metadata.auto_partition import AutoPartitioning
+from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo
+from forebay.server.catalog import LiveTable, partition_folder
+from forebay.server.context import ServerContext
+from forebay.server.replica import BucketReplica
+
+_LOGGER = logging.getLogger(__name__)
+
+
+async def follow_the_clock(context: ServerContext) -> None:
+    """Make and drop the partitions of all tables that ask for it."""
+    for table in context.catalog.tables():
+        await follow_the_clock_for(context, table)
+
+
+async def follow_the_clock_for(context: ServerContext, table: LiveTable) -> None:
+    """Make and drop the partitions of one table. A failure is logged."""
+    try:
+        rules = AutoPartitioning.of(table.info.descriptor)
+        if rules is None or not rules.enabled:
+            return
+        now_ms = context.clock.now_ms()
+        await _drop_expired(context, table, rules, now_ms)
+        if len(table.info.descriptor.partition_keys) == 1:
+            await _create_wanted(context, table, rules, now_ms)
+    except ForebayError as e:
+        _LOGGER.error("automatic partitions of table %s: %s; tried again later", table.info.path, e)
+
+
+async def _create_wanted(context: ServerContext, table: LiveTable, rules: AutoPartitioning, now_ms: int) -> None:
+    info = table.info
+    for value in rules.wanted(now_ms):
+        if value in table.current.partition_ids:
+            continue
+        try:
+            await context.in_coordinator(context.catalog.create_partition, info.path, {rules.key: value}, False)
+        except AlreadyExists:
+            continue  # somebody has made it meanwhile
+        except LimitExceeded as e:
+            _LOGGER.warning("partition '%s' of table %s is not made: %s", value, info.path, e)
+            return
+        _LOGGER.info("made partition '%s' of table %s", value, info.path)
+
+
+async def _drop_expired(context: ServerContext, table: LiveTable, rules: AutoPartitioning, now_ms: int) -> None:
+    for partition in list(table.current.partitions_by_id.values()):
+        if not rules.has_expired(dict(partition.spec)[rules.key], now_ms):
+            continue
+        sealed = await context.in_io(_sealed_if_needed_no_more, context, table.info, partition)
+        if sealed is None:
+            _LOGGER.info(
+                "partition '%s' of table %s has expired, and stays until the lake has all of it",
+                partition.name,
+                table.info.path,
+            )
+            continue
+        try:
+            await _drop(context, table.info, partition)
+        except BaseException:
+            for replica in sealed:
+                replica.unseal()
+            raise
+
+
+async def _drop(context: ServerContext, info: TableInfo, partition: PartitionInfo) -> None:
+    try:
+        dropped = await context.in_coordinator(context.catalog.drop_partition, info.path, dict(partition.spec))
+    except ForebayError as e:
+        if e.code not in (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.TABLE_NOT_EXIST):
+            raise
+        return  # somebody has dropped it meanwhile
+    await context.remove_data(info, [dropped.partition_id], partition_folder(info, dropped))
+    _LOGGER.info("dropped partition '%s' of table %s, which has expired", dropped.name, info.path)
+
+
+def _sealed_if_needed_no_more(
+    context: ServerContext, info: TableInfo, partition: PartitionInfo
+) -> list[BucketReplica] | None:
+    """The buckets of a partition that the stream may forget, sealed; None where it may not.
+
+    It may forget a partition of a lake table when the lake has all of its records. Sealed buckets take no more, so
+    that nothing comes between this and the end of the partition.
+    """
+    if not info.lake_enabled:
+        return []
+    sealed: list[BucketReplica] = []
+    for number in range(info.bucket_count):
+        bucket = TableBucket(info.table_id, number, partition.partition_id)
+        replica = context.replicas.open(bucket)
+        replica.seal()
+        sealed.append(replica)
+        if replica.log.log_end_offset > context.lake.snapshots.log_needed_from(info, bucket):
+            for one in sealed:
+                one.unseal()
+            return None
+    return sealed
