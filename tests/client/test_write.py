@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -232,12 +233,76 @@ def test_a_partition_that_was_dropped_is_created_again_by_the_next_write(
     conn: Connection, make_table: MakeTable
 ) -> None:
     table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
-    table.append([{"v": 1, "p": "a"}])
+    table.append([{"v": 1, "p": "a"}, {"v": 1, "p": "b"}])
     conn.admin.drop_partition(table.path, {"p": "a"})
-    with pytest.raises(NotFound):
-        table.append([{"v": 2, "p": "a"}])  # it goes to the partition that is gone, and says so
-    table.append([{"v": 3, "p": "a"}])
-    assert table.scan().to_arrow().to_pylist() == [{"v": 3, "p": "a"}]
+    result = table.append([{"v": 2, "p": "a"}, {"v": 2, "p": "b"}])
+    partitions = {p.name: p.partition_id for p in conn.admin.list_partitions(table.path)}
+    assert result.end_offsets == {
+        TableBucket(table.info.table_id, 0, partitions["a"]): 1,
+        TableBucket(table.info.table_id, 0, partitions["b"]): 2,
+    }
+    rows = [(row["p"], row["v"]) for row in table.scan().to_arrow().to_pylist()]
+    assert sorted(rows) == [("a", 2), ("b", 1), ("b", 2)]
+
+
+@own_server
+def test_a_partition_that_was_made_anew_takes_writes_lookups_and_deletes_of_clients_that_knew_the_old_one(
+    conn: Connection, make_table: MakeTable, bootstrap: str
+) -> None:
+    table = make_table(
+        {"k": pa.int32(), "p": pa.string(), "v": pa.int32()}, primary_key=["k", "p"], partition_keys=["p"]
+    )
+    with connect(bootstrap) as other:
+        handle = other.table(table.path)
+        handle.upsert([{"k": 1, "p": "a", "v": 1}])
+        for act in range(3):
+            conn.admin.drop_partition(table.path, {"p": "a"})
+            conn.admin.create_partition(table.path, {"p": "a"})
+            if act == 0:
+                assert handle.lookup([{"k": 1, "p": "a"}]).to_pylist() == [{"k": None, "p": None, "v": None}]
+            elif act == 1:
+                handle.upsert([{"k": 1, "p": "a", "v": 2}])
+                assert handle.lookup([{"k": 1, "p": "a"}]).to_pylist() == [{"k": 1, "p": "a", "v": 2}]
+            else:
+                handle.delete([{"k": 1, "p": "a"}])
+        conn.admin.drop_partition(table.path, {"p": "a"})
+        assert handle.lookup([{"k": 1, "p": "a"}]).to_pylist() == [{"k": None, "p": None, "v": None}]
+
+
+@own_server
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_writer_keeps_its_order_while_its_partition_is_dropped_and_made_anew_again_and_again(
+    conn: Connection, make_table: MakeTable, bootstrap: str, idempotent: bool
+) -> None:
+    table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
+    conn.admin.create_partition(table.path, {"p": "a"})
+    options: dict[str, Any] = {"writer_batch_timeout": "0 ms", "writer_batch_size": "2kb"}
+    if not idempotent:
+        options |= {"writer_enable_idempotence": False, "writer_max_inflight_requests_per_bucket": 1}
+    with connect(bootstrap, **options) as other, other.table(table.path).writer() as writer:
+        for v in range(300):
+            writer.append([{"v": 10 * v + i, "p": "a"} for i in range(10)])
+            if v in (50, 51, 150, 250):
+                conn.admin.drop_partition(table.path, {"p": "a"}, ignore_if_not_exists=True)
+            if v == 150:
+                conn.admin.create_partition(table.path, {"p": "a"}, ignore_if_exists=True)
+    rows = table.scan().to_arrow()["v"].to_pylist()
+    assert rows == list(range(rows[0], 3000))
+
+
+@own_server
+def test_rows_of_a_dropped_partition_fail_alone_where_writers_may_not_create_it(
+    conn: Connection, make_table: MakeTable, bootstrap: str
+) -> None:
+    table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
+    table.append([{"v": 1, "p": "a"}, {"v": 1, "p": "b"}])
+    with connect(bootstrap, writer_dynamic_create_partition_enabled=False) as other:
+        strict = other.table(table.path)
+        strict.append([{"v": 2, "p": "a"}, {"v": 2, "p": "b"}])
+        conn.admin.drop_partition(table.path, {"p": "a"})
+        with pytest.raises(NotFound, match="no partition 'a'"):
+            strict.append([{"v": 3, "p": "a"}, {"v": 3, "p": "b"}])
+    assert sorted(table.scan().to_arrow()["v"].to_pylist()) == [1, 2, 3]
 
 
 def test_a_bucket_key_keeps_equal_rows_together(make_table: MakeTable) -> None:

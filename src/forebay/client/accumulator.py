@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
@@ -38,6 +38,7 @@ _NOT_WRITTEN = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION,
         ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION,
         ErrorCode.DISK_WRITE_LOCKED,
+        ErrorCode.PARTITION_NOT_EXISTS,
     }
 )
 """Passing errors by which a server says that it has not written the batch."""
@@ -66,6 +67,7 @@ class Batch:
         "last_error",
         "may_be_written",
         "not_before",
+        "partition",
         "rows",
         "sequence",
         "sequence_was_reset",
@@ -77,10 +79,18 @@ class Batch:
     )
 
     def __init__(
-        self, target: WriteTarget, bucket: TableBucket, data: bytearray, rows: int, tracker: WriteTracker
+        self,
+        target: WriteTarget,
+        bucket: TableBucket,
+        data: bytearray,
+        rows: int,
+        tracker: WriteTracker,
+        partition: str | None = None,
     ) -> None:
         self.target = target
         self.bucket = bucket
+        self.partition = partition
+        """The name of the bucket's partition: rows belong to a name, whichever id it has at the moment."""
         self.data = data
         self.size = len(data)
         self.rows = rows
@@ -324,6 +334,30 @@ class Accumulator:
                 place += 1
         queue.insert(place, batch)
         self.changed.notify_all()
+
+    def move(self, bucket: TableBucket, partition_id: int) -> bool:
+        """Queue the batches of a bucket, whose partition is gone, for the same bucket of another partition.
+
+        They come before what waits there already and after what was sent there, with new sequences. False, and nothing
+        is moved, while batches of the bucket are in flight: they come back first, and have their place before these.
+        """
+        if self._in_flight.get(bucket):
+            return False
+        batches = self._queues.pop(bucket, deque())
+        self._throttled.pop(bucket, None)
+        if self.idempotence is not None:
+            self.idempotence.forget(bucket)
+        for batch in batches:
+            batch.bucket = replace(bucket, partition_id=partition_id)
+            batch.writer_id, batch.sequence = NO_WRITER_ID, NO_SEQUENCE
+            batch.sequence_was_reset, batch.acknowledged_when_sent = False, NO_SEQUENCE
+            batch.not_before = 0.0
+        if batches:
+            queue = self._queues.setdefault(batches[0].bucket, deque())
+            sent = [queue.popleft() for _ in range(sum(batch.sequence != NO_SEQUENCE for batch in queue))]
+            queue.extendleft(reversed([*sent, *batches]))
+            self.changed.notify_all()
+        return True
 
     def fail(self, batch: Batch, error: ForebayError, *, certain: bool) -> None:
         """A batch that was sent has failed for good; `certain` says that the server did not write it."""

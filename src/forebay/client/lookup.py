@@ -10,7 +10,8 @@ no rows; that is no error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,8 @@ PREFIX_COLUMN = "_prefix_index"
 
 _KEYS_AT_ONCE = 1 << 16
 _MISSING = ("null", "drop", "error")
+_ROUTINGS = 3
+"""How often partitions are looked for, when one is dropped, or dropped and made anew, between that and the lookup."""
 
 
 class _KeyItem(NamedTuple):
@@ -146,9 +149,8 @@ class Lookup:
     def _values(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
         key_bytes, buckets = self._router.route(batch)
         values: list[bytes | None] = [None] * batch.num_rows
-        items = self._items(batch, key_bytes, buckets)
         question = _Lookups(self._cluster, self._info, insert_missing)
-        for item, found in self._ask(question, items):
+        for item, found in self._ask(question, lambda: self._items(batch, key_bytes, buckets)):
             if len(found) != len(item.keys):
                 raise CorruptData(f"the server answered {len(item.keys)} keys with {len(found)} values")
             for position, value in zip(item.positions.tolist(), found):
@@ -192,7 +194,8 @@ class Lookup:
             bucket_bytes = key_bytes if bucket_encoder is encoder else bucket_encoder.encode(batch)
             buckets = bucket_ids(bucket_bytes, info.bucket_count, descriptor.lake_format)
             lists: list[list[bytes]] = [[]] * batch.num_rows
-            for item, found in self._ask(_PrefixLookups(self._cluster, info), self._items(batch, key_bytes, buckets)):
+            items = partial(self._items, batch, key_bytes, buckets)
+            for item, found in self._ask(_PrefixLookups(self._cluster, info), items):
                 if len(found) != len(item.keys):
                     raise CorruptData(f"the server answered {len(item.keys)} prefixes with {len(found)} lists")
                 for position, values in zip(item.positions.tolist(), found):
@@ -239,13 +242,17 @@ class Lookup:
                 items.append(_KeyItem(table_bucket, all_keys[begin:end], order[begin:end], chunk))
         return items
 
-    def _ask(self, question: _Lookups, items: list[_KeyItem]) -> list[tuple[_KeyItem, Any]]:
-        try:
-            return question.ask(self._cluster, self._info.path, items)
-        except NotFound as e:
-            if e.code == ErrorCode.PARTITION_NOT_EXISTS:
-                self._cluster.forget_table(self._info.path)  # the next lookup asks for the partitions anew
-            raise
+    def _ask(self, question: _Lookups, items: Callable[[], list[_KeyItem]]) -> list[tuple[_KeyItem, Any]]:
+        """The answers for all keys. A partition that was dropped, or dropped and made anew, is looked for again."""
+        attempt = 1
+        while True:
+            try:
+                return question.ask(self._cluster, self._info.path, items())
+            except NotFound as e:
+                if e.code != ErrorCode.PARTITION_NOT_EXISTS or attempt == _ROUTINGS:
+                    raise
+                self._cluster.forget_table(self._info.path)
+            attempt += 1
 
 
 def primary_key_is_compacted(info: TableInfo) -> bool:

@@ -14,6 +14,9 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_spec_to_pb, table_path_to_pb
 
+_ROUTINGS = 5
+"""How often partitions are looked for that others drop, or forget, between two looks at them."""
+
 
 class PartitionRouter:
     """Partitions by name, created when a writer needs them (`client.writer.dynamic-create-partition.enabled`)."""
@@ -27,19 +30,23 @@ class PartitionRouter:
         """The partitions of a table with these names; those that do not exist are created.
 
         Raises `NotFound` (PARTITION_NOT_EXISTS) where that is switched off, `InvalidRequest` for values that no
-        partition may have, `LimitExceeded` for too many partitions.
+        partition may have, `LimitExceeded` for too many partitions, `Unavailable` where others keep dropping them.
         """
-        known = self._known(info, names)
-        if len(known) == len(names):
-            return known
-        with self._lock:
+        for _ in range(_ROUTINGS):
+            known = self._known(info, names)
             missing = [name for name in names if name not in known]
-            existing = {partition.name for partition in list_partitions(self._cluster, info.path)}
-            for name in missing:
-                if name not in existing:
-                    self._create(info, name)
-            self._learn(info, missing)
-        return self._known(info, names)
+            if not missing:
+                return known
+            with self._lock:
+                existing = {partition.name for partition in list_partitions(self._cluster, info.path)}
+                for name in missing:
+                    if name not in existing:
+                        self._create(info, name)
+                self._learn(info, missing)
+        raise Unavailable(
+            f"partitions {', '.join(missing)} of table {info.path} are dropped as often as they are made",
+            ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+        )
 
     def existing(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
         """The partitions of a table with these names, as far as they exist."""

@@ -10,6 +10,7 @@ What an error means for a batch (as in Fluss's clients; the order matters):
     OUT_OF_ORDER_SEQUENCE, later one acked    it is written, this is a late answer
     passing errors, sequence errors that      sent again, in its place; its leader is asked for anew if the error
       were another batch's fault              says so; not if the writer id has changed meanwhile
+    PARTITION_NOT_EXISTS                      it goes to the partition of that name, which is made anew if need be
     anything else                             it has failed, and its tracker keeps the error
 
 The sender never gives up a batch silently, and a batch never waits for ever: see `client.writer.delivery-timeout`.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from forebay.base.errors import (
@@ -34,9 +36,10 @@ from forebay.client.accumulator import Accumulator, Batch, WriteTarget
 from forebay.client.cluster import BackOff, ClusterClient, may_repeat
 from forebay.client.encode import seal
 from forebay.client.idempotence import NO_WRITER_ID, Idempotence
+from forebay.client.planning import list_partitions
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
-from forebay.metadata.table import TableBucket, TablePath
+from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import error_of, partition_id_of, table_path_to_pb
@@ -268,20 +271,57 @@ class Sender:
             if may_repeat(e):
                 return False
             self.cluster.forget_table(path)
-            with self.accumulator.lock:
-                self.accumulator.fail_queued(self.accumulator.queued(lambda b: b.target.path == path), e)
+            if e.code == ErrorCode.PARTITION_NOT_EXISTS:
+                return self._reroute(path)
+            self._fail_table(path, e)
             return True
         info = view.tables.get(path)
         if info is not None and any(batch.target.table_id != info.table_id for batch in batches):
-            error = NotFound(
-                f"table {path} was dropped and created again (its id is {info.table_id} now); open it again with "
-                "connection.table()"
-            )
-            with self.accumulator.lock:
-                old = self.accumulator.queued(lambda b: b.target.path == path and b.target.table_id != info.table_id)
-                self.accumulator.fail_queued(old, error)
+            self._fail_older(info)
             return True
         return all(view.leader(batch.bucket) is not None for batch in batches)
+
+    def _reroute(self, path: TablePath) -> bool:
+        """Send batches of dropped partitions to those that have their names now. False: not done yet, look again."""
+        try:
+            info = self.cluster.table_info(path)
+            self._fail_older(info)
+            existing = {partition.partition_id for partition in list_partitions(self.cluster, path)}
+        except ForebayError as e:
+            if may_repeat(e):
+                return False
+            self._fail_table(path, e)
+            return True
+        with self.accumulator.lock:
+            lost = self.accumulator.queued(lambda b: b.target.path == path and b.bucket.partition_id not in existing)
+            names = {batch.bucket: batch.partition for batch in lost if batch.partition is not None}
+        done = True
+        for bucket, name in names.items():
+            try:
+                partition = self.partitions.for_writing(info, [name])[name]
+            except ForebayError as e:
+                if may_repeat(e):
+                    return False
+                with self.accumulator.lock:
+                    self.accumulator.fail_queued(self.accumulator.queued(partial(_is_for, bucket)), e)
+                continue
+            with self.accumulator.lock:
+                done &= self.accumulator.move(bucket, partition.partition_id)
+        return done
+
+    def _fail_table(self, path: TablePath, error: ForebayError) -> None:
+        with self.accumulator.lock:
+            self.accumulator.fail_queued(self.accumulator.queued(lambda b: b.target.path == path), error)
+
+    def _fail_older(self, info: TableInfo) -> None:
+        """Fail the batches of an earlier table of the same name."""
+        error = NotFound(
+            f"table {info.path} was dropped and created again (its id is {info.table_id} now); open it again with "
+            "connection.table()"
+        )
+        with self.accumulator.lock:
+            old = self.accumulator.queued(lambda b: b.target.path == info.path and b.target.table_id != info.table_id)
+            self.accumulator.fail_queued(old, error)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -372,7 +412,7 @@ class Sender:
     def _fail_or_retry(self, batches: Iterable[Batch], error: ForebayError) -> None:
         stale = []
         for batch in batches:
-            if error.stale_metadata:
+            if error.stale_metadata or error.code == ErrorCode.PARTITION_NOT_EXISTS:
                 stale.append(batch.bucket)
             self._judge(batch, error)
         if stale:
@@ -389,6 +429,7 @@ class Sender:
             self.accumulator.complete(batch, None)
             return
         passing = may_repeat(error) or (state is not None and state.may_retry(batch, code))
+        passing |= code == ErrorCode.PARTITION_NOT_EXISTS and batch.partition is not None
         if not passing or batch.attempts > self._retries or self._stopping:
             # A sequence that is given back in error would make the next batch look like a repeated one, and be lost.
             certain = not (may_repeat(error) or isinstance(error, InternalError) or batch.may_be_written)
@@ -397,6 +438,10 @@ class Sender:
             self.accumulator.fail(batch, _writer_id_changed(batch, state, error), certain=False)
         else:
             self.accumulator.retry_later(batch, error)
+
+
+def _is_for(bucket: TableBucket, batch: Batch) -> bool:
+    return batch.bucket == bucket
 
 
 def _explained(batch: Batch, error: ForebayError) -> ForebayError:

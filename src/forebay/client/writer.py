@@ -138,9 +138,8 @@ def submit(
         bucket = piece.bucket
         if bucket is None:
             bucket = sender.choose_bucket(info, partition_id, count)
-        sender.add(
-            Batch(target, TableBucket(info.table_id, bucket, partition_id), piece.data, piece.rows, tracker), wait
-        )
+        place = TableBucket(info.table_id, bucket, partition_id)
+        sender.add(Batch(target, place, piece.data, piece.rows, tracker, piece.partition), wait)
         if tracker.error is not None:
             return
 
