@@ -210,7 +210,7 @@ def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
     compacted: list[int] = []
 
     def go_on() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.01):  # without any rest it can win every one of a round's attempts
             try:
                 done = compact(table.storage)
                 if done is not None:

@@ -117,10 +117,23 @@ def test_bucket_keys_of_types_that_iceberg_does_not_hash_are_refused(storage: Ic
         Contract().log_table(storage, {"id": t}, bucket_keys=["id"])
 
 
+@pytest.mark.parametrize("t", [types.float_(), types.double()])
+def test_keys_of_floating_point_numbers_are_refused(storage: IcebergLakeStorage, t: DataType) -> None:
+    with pytest.raises(UnsupportedOperation, match=r"'id' of type .* primary key"):
+        keyed(storage, columns={"id": t.not_null(), "name": types.string()})
+
+
 def test_other_versions_of_the_format_are_refused(storage: IcebergLakeStorage) -> None:
     with pytest.raises(UnsupportedOperation, match="format-version"):
         Contract().log_table(storage, custom={"iceberg.format-version": "3"})
     Contract().log_table(storage, custom={"iceberg.format-version": "2"})
+
+
+@pytest.mark.parametrize("option", ["write.format.default", "write.delete.format.default"])
+def test_files_in_formats_that_are_not_written_are_refused(storage: IcebergLakeStorage, option: str) -> None:
+    with pytest.raises(UnsupportedOperation, match=f"{option}.*orc"):
+        Contract().log_table(storage, custom={f"iceberg.{option}": "orc"})
+    Contract().log_table(storage, custom={f"iceberg.{option}": "Parquet"})
 
 
 def test_an_existing_table_with_other_properties_is_refused(storage: IcebergLakeStorage) -> None:

@@ -105,6 +105,9 @@ def test_a_user_may_choose_another_changelog_producer(storage: PaimonLakeStorage
     [
         ({"paimon.deletion-vectors.enabled": "true"}, UnsupportedOperation),
         ({"paimon.path": "/elsewhere"}, UnsupportedOperation),
+        ({"paimon.file.format": "orc"}, UnsupportedOperation),
+        ({"paimon.changelog-file.format": "avro"}, UnsupportedOperation),
+        ({"paimon.file.format.per.level": "0:avro,5:parquet"}, UnsupportedOperation),
         ({"paimon.bucket": "3"}, InvalidRequest),
     ],
 )
@@ -121,6 +124,23 @@ def test_a_lake_table_that_got_deletion_vectors_is_no_longer_taken(storage: Paim
     with pytest.raises(Conflict, match="deletion vectors"):
         create(storage, table.info.descriptor, creating=False)
     with pytest.raises(InvalidRequest, match="deletion vectors"):
+        storage.create_tiering_factory().validate(table.info)
+
+
+def test_files_of_a_format_that_is_written_may_be_asked_for_by_name(storage: PaimonLakeStorage) -> None:
+    chosen = {"paimon.file.format": "PARQUET", "paimon.file.format.per.level": "0:parquet"}
+    table = create(storage, describe(ID_NAME, primary_key=("id",), custom_properties=chosen))
+    storage.create_tiering_factory().validate(table.info)
+    table.upsert({"id": 1, "name": "a"})
+    assert table.read() == [{"id": 1, "name": "a"}]
+
+
+def test_a_lake_table_whose_files_others_write_in_orc_is_not_taken(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME))
+    engine_table(storage).alter([SetOption("file.format", "orc")])
+    with pytest.raises(Conflict, match=r"file\.format.*orc"):
+        create(storage, table.info.descriptor, creating=False)
+    with pytest.raises(InvalidRequest, match=r"file\.format.*orc"):
         storage.create_tiering_factory().validate(table.info)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,7 +20,7 @@ from forebay.metadata.table import TablePath
 from forebay.tiering.report import RoundReport
 from forebay.tiering.status import ServiceStatus, TableStatus
 from tests.tiering.dying_worker import ROOT
-from tests.tiering.running import LakeCluster
+from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
@@ -108,6 +110,51 @@ def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> 
     assert "fluss.t: 2 rows in lake snapshot 1" in out
     assert "stopped, " in out
     assert len(paimon_lake.check_complete(table)) == 2
+
+
+def test_the_service_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], other.getsockname()[1]
+    command = [sys.executable, "-m", "forebay", "tiering", "-b", f"127.0.0.1:{ports[0]}", "--without-spark"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "waiting for the server, and asking again" in process.stderr.readline()
+        with lake_cluster(tmp_path, paimon_storage, ports=ports) as cluster:
+            table = cluster.create("t", SCHEMA, properties={"table.datalake.freshness": "50 ms"})
+            table.append(ROWS)
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not _is_tiered(cluster):
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE_SECONDS)
+            assert process.returncode == 0, err
+            assert "fluss.t: 2 rows in lake snapshot 1" in out
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_service_can_be_stopped_while_it_waits_for_the_server(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        command = [
+            sys.executable, "-m", "forebay", "tiering", "-b", f"127.0.0.1:{free.getsockname()[1]}", "--without-spark",
+        ]  # fmt: skip
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stderr is not None
+            assert "waiting for the server" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0
 
 
 def _is_tiered(cluster: LakeCluster) -> bool:

@@ -13,14 +13,17 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 
 import forebay
-from forebay.base.errors import ForebayError, Unavailable
+from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import CommitterContext, LakeCommitter, LakeTieringFactory, LakeWriter, WriterContext
 from forebay.lakes.iceberg_tiering import current_table
 from forebay.lakes.paimon_tables import lake_table
 from forebay.metadata.table import TableInfo
 from forebay.paimon.format.snapshot import CommitKind
-from forebay.testing.memory_lake import MemoryLakeStorage, commit_as_somebody_else
+from forebay.testing.lake_rounds import in_order
+from forebay.testing.memory_lake import MemoryLakeStorage, commit_as_somebody_else, expire_all_but_the_newest
+from forebay.tiering import round as round_module
 from forebay.tiering.now import tier_table
 from forebay.tiering.round import TieringLake
 from forebay.tiering.service import TieringService
@@ -98,23 +101,72 @@ def files(cluster: LakeCluster, path: Any) -> int:
     return len(storage.table(path).files)
 
 
-def test_a_scan_that_the_server_ends_in_the_middle_is_begun_anew(memory_lake: LakeCluster) -> None:
-    """As when a worker pauses for longer than a session lives."""
+def test_a_table_snapshot_and_then_a_scan_that_end_in_the_middle_are_begun_anew(memory_lake: LakeCluster) -> None:
+    """As when a worker pauses for longer than a lease, and then for longer than a session lives."""
     table = memory_lake.create("t", SCHEMA, primary_key=["k"], buckets=1)
     table.upsert([{"k": k, "v": "v" * 100} for k in range(500)])
-    scanners, ended, hook = memory_lake.server.server.context.scanners, [], _Hook()
+    context, ended, hook = memory_lake.server.server.context, list[int](), _Hook()
 
-    def end_scans() -> None:
-        if len(ended) < 1:
-            ended.append(scanners.close_bucket(table.bucket(0)))
+    def end_what_is_read() -> None:
+        if not ended:
+            ended.append(context.table_snapshots.close_bucket(table.bucket(0)))
+            table.upsert([{"k": 1, "v": "later"}, {"k": 1000, "v": "new"}])
+        elif len(ended) < 2 and (closed := context.scanners.close_bucket(table.bucket(0))):
+            ended.append(closed)  # pages of the snapshot may come after its end, before there is a scan
 
-    hook.before_write = end_scans
+    hook.before_write = end_what_is_read
     with forebay.connect(memory_lake.server.bootstrap_servers, scanner_kv_fetch_max_bytes="4kb") as connection:
         report = tier_table(connection, table.path, lake=hooked(hook))
-    assert ended == [1]
-    assert report.rows == 500
+    assert ended == [1, 1]
+    assert report.rows == 501
     assert files(memory_lake, table.path) == 1
-    assert len(memory_lake.check_complete(table)) == 500
+    assert len(memory_lake.check_complete(table)) == 501
+
+
+def test_the_first_round_writes_all_buckets_as_of_one_instant_and_gives_its_snapshot_back(
+    memory_lake: LakeCluster,
+) -> None:
+    table = memory_lake.create("t", SCHEMA, primary_key=["k"], buckets=3)
+    table.upsert([{"k": k, "v": "old"} for k in range(50)])
+    ends, hook = table.log("earliest", "latest").stop_offsets, _Hook()
+    open_then: list[int] = []
+
+    def disturb() -> None:
+        open_then.append(len(memory_lake.connection.admin.list_table_snapshots(table.path)))
+        table.upsert([{"k": k, "v": f"new {len(open_then)}"} for k in range(0, 60, 2)])
+
+    hook.before_write = disturb
+    tier_table(memory_lake.connection, table.path, lake=hooked(hook))
+    assert open_then == [1, 1, 1]
+    assert memory_lake.connection.admin.list_table_snapshots(table.path) == []
+    assert memory_lake.connection.admin.lake_snapshot(table.path).log_offsets == ends
+    assert memory_lake.check(table) == in_order([{"k": k, "v": "old"} for k in range(50)])
+    memory_lake.tier(table)
+    assert len(memory_lake.check_complete(table)) == 55
+
+
+@pytest.mark.parametrize("reason", ["no room", "a new column"])
+def test_without_a_table_snapshot_each_bucket_is_exact_by_itself(
+    memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    table = memory_lake.create("t", SCHEMA, primary_key=["k"], buckets=2)
+    table.upsert([{"k": k, "v": "old"} for k in range(50)])
+    opened = round_module.open_snapshot_of
+
+    def disturbed(*arguments: Any) -> TableSnapshot:
+        if reason == "no room":
+            raise LimitExceeded("no room", ErrorCode.TOO_MANY_SCANNERS)
+        memory_lake.connection.admin.alter_table(table.path, add_columns={"more": pa.int64()})
+        memory_lake.connection.table(table.path).upsert([{"k": 1, "v": "new", "more": 7}])
+        return opened(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(round_module, "open_snapshot_of", disturbed)
+        memory_lake.tier(table)
+    rows = memory_lake.check_complete(memory_lake.connection.table(table.path))
+    assert len(rows) == 50
+    assert [row.get("more") for row in rows if row["k"] == 1] == [7 if reason == "a new column" else None]
+    assert memory_lake.connection.admin.list_table_snapshots(table.path) == []
 
 
 @pytest.mark.parametrize("failures", [1, ATTEMPTS_MAX])
@@ -140,6 +192,23 @@ def test_snapshots_of_others_between_rounds_do_no_harm(memory_lake: LakeCluster)
         memory_lake.tier(table)
         commit_as_somebody_else(storage, table.path)
     assert len(memory_lake.check_complete(table)) == 3
+
+
+def test_a_snapshot_that_somebody_else_expired_is_followed_by_another_one_even_without_new_rows(
+    memory_lake: LakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = memory_lake.create("t", SCHEMA, primary_key=["k"])
+    table.upsert([{"k": k, "v": "a"} for k in range(10)])
+    first = memory_lake.tier(table)
+    assert isinstance(memory_lake.storage, MemoryLakeStorage)
+    commit_as_somebody_else(memory_lake.storage, table.path)
+    expire_all_but_the_newest(memory_lake.storage, table.path)
+    second = memory_lake.tier(table)
+    assert second.rows == 0
+    assert second.snapshot_id not in (first.snapshot_id, None)
+    assert "was expired by somebody else" in caplog.text
+    assert len(memory_lake.check_complete(table)) == 10
+    assert memory_lake.tier(table).snapshot_id is None
 
 
 def test_rounds_compact_and_expire_the_lake_table_as_its_options_ask(paimon_lake: LakeCluster) -> None:

@@ -229,6 +229,16 @@ def test_stopping_commits_what_was_read_and_stopping_now_does_not(memory_lake: L
         second.start()
 
 
+def test_a_service_that_runs_is_stopped_at_the_end_of_a_with_block(memory_lake: LakeCluster) -> None:
+    running = service_of(memory_lake).start()
+    with running as service:
+        assert service is running
+        assert service.running
+    assert not running.running
+    with pytest.raises(InvalidRequest, match="started before"), running:
+        pass
+
+
 def test_two_services_share_the_tables_and_write_every_row_once(any_lake: LakeCluster) -> None:
     tables = [any_lake.create(f"t{i}", SCHEMA, properties=OFTEN) for i in range(3)]
     with service_of(any_lake), service_of(any_lake):

@@ -14,14 +14,6 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield running
 
 
-@pytest.fixture
-def any_partitions(both: World) -> World:
-    """The lakes whose partition keys may be of any type."""
-    if both.lake == ICEBERG:
-        pytest.skip("partition keys of Iceberg tables are strings, as on a Fluss cluster")
-    return both
-
-
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A server with a lake in memory."""

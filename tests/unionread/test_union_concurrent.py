@@ -14,7 +14,7 @@ import forebay
 from forebay import col
 from forebay.client.table import Table
 from forebay.unionread.planning import plan_union
-from tests.unionread.world import World, bag, replayed
+from tests.unionread.world import World, bag, compact, replayed
 
 ACCOUNTS = 20
 EACH = 100
@@ -85,6 +85,40 @@ def test_no_union_read_sees_half_a_transfer_while_rounds_of_tiering_run(both: Wo
     assert (writer.failure, tiering.failure) == (None, None)
     assert both.rows(table) == replayed(table)
     assert len(seen) > 1
+
+
+def test_every_count_is_that_of_a_model_while_rounds_and_compactions_run(both: World) -> None:
+    """One writer that counts after each of its writes, every 100 ms or so; everything else runs beside it."""
+    table = both.create(SCHEMA, primary_key=["account"], buckets=3)
+    done = threading.Event()
+
+    def compacts() -> None:
+        compact(both, table)
+        done.wait(0.05)
+
+    beside = [Beside(lambda: both.tier(table) and None, done), Beside(compacts, done)]
+    chance, model, seen = random.Random(11), set[int](), set[int | None]()
+    for thread in beside:
+        thread.start()
+    try:
+        for step in range(30):
+            added = {chance.randrange(200) for _ in range(12)}
+            table.upsert([{"account": i, "amount": step, "note": "x"} for i in sorted(added)])
+            model |= added
+            removed = set(chance.sample(sorted(model), 5))
+            table.delete([{"account": i} for i in sorted(removed)])
+            model -= removed
+            plan = both.plan(table, columns=[])
+            counted = sum(b.num_rows for split in plan.splits for b in plan.reader.read(split, both.connection))
+            assert counted == len(model), f"after step {step}"
+            seen.add(plan.facts.snapshot_id)
+    finally:
+        done.set()
+        for thread in beside:
+            thread.join()
+    assert [thread.failure for thread in beside] == [None, None]
+    assert len(seen) > 2
+    assert {row["account"] for row in both.read(table).to_pylist()} == model
 
 
 def test_the_size_of_fetches_and_batches_changes_nothing(both: World) -> None:

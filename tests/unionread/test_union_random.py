@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 from forebay import col
 from forebay.client.table import Table
-from forebay.metadata.predicate import Predicate
+from forebay.metadata.predicate import Compound, Leaf, Predicate
 from tests.unionread.world import World, replayed
 
 SCHEMA = pa.schema(
@@ -23,6 +26,13 @@ SCHEMA = pa.schema(
     ]
 )
 PARTITIONS = ("x", "y")
+PARTITION_KEYS: list[tuple[pa.DataType, dict[str, Any]]] = [
+    (pa.string(), {"x": "x", "y": "y", "z": "z"}),
+    (pa.int32(), {"x": -5, "y": 12, "z": 13}),
+    (pa.date32(), {"x": dt.date(1969, 12, 31), "y": dt.date(2024, 2, 29), "z": dt.date(2030, 1, 1)}),
+]
+"""Types of the partition key, with the values of each that stand for those in histories and filters."""
+
 NAMES = tuple(SCHEMA.names)
 
 keys = st.builds(
@@ -80,27 +90,48 @@ def play(world: World, table: Table, history: list[tuple[Any, ...]]) -> None:
                 world.tier(table, buckets, records=records)
 
 
+def translated(part: Any, values: dict[str, Any]) -> Any:
+    """A history or reads, or a part of these, with other values of `p`."""
+    match part:
+        case Compound():
+            return replace(part, children=translated(part.children, values))
+        case Leaf(column="p"):
+            return replace(part, literals=tuple(values[v] for v in part.literals))
+        case {"p": p}:
+            return {**part, "p": values[p]}
+        case list() | tuple():
+            return type(part)(translated(inner, values) for inner in part)
+    return part
+
+
 def check(world: World, table: Table, wanted: list[tuple[Any, ...]]) -> None:
     for columns, predicate, ordered in wanted:
         got = world.rows(table, columns=columns, filter=predicate, ordered=ordered)
         assert got == replayed(table, columns, predicate)
 
 
+EXAMPLES = int(os.environ.get("UNION_EXAMPLES", "15"))
+"""Histories of each test: an Iceberg round takes a quarter of a second. Let it have some hundred now and then."""
+
 relaxed = settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=EXAMPLES,
 )
 
 
 @relaxed
-@given(history=histories, wanted=reads)
+@given(history=histories, wanted=reads, key=st.sampled_from(PARTITION_KEYS))
 def test_a_partitioned_primary_key_table_reads_as_its_changelog_replays(
-    both: World, history: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]
+    both: World, history: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]], key: tuple[pa.DataType, dict[str, Any]]
 ) -> None:
-    table = both.create(SCHEMA, primary_key=["p", "k", "s"], partition_keys=["p"], bucket_keys=["k"], buckets=2)
+    data_type, values = key
+    schema = SCHEMA.set(0, pa.field("p", data_type, nullable=False))
+    table = both.create(schema, primary_key=["p", "k", "s"], partition_keys=["p"], bucket_keys=["k"], buckets=2)
     for name in PARTITIONS:
-        both.admin.create_partition(table.path, {"p": name})
-    play(both, table, history)
-    check(both, table, wanted)
+        both.admin.create_partition(table.path, {"p": str(values[name])})
+    play(both, table, translated(history, values))
+    check(both, table, translated(wanted, values))
     both.admin.drop_table(table.path)
 
 

@@ -151,6 +151,22 @@ def test_keys_below_between_and_above_those_of_the_lake_come_too(both: World) ->
     assert len(merged) == 6
 
 
+def test_buckets_of_which_nothing_is_left_in_the_lake_stand_between_others_that_have_rows(both: World) -> None:
+    table = both.create(KEYED, primary_key=["id"], buckets=5)
+    table.upsert(rows(*range(60)))
+    both.tier(table)
+    (middle,) = [b for b in table.buckets() if b.bucket == 2]
+    gone = [row["id"] for batch in table.bucket_scan(middle) for row in batch.to_pylist()]
+    assert 0 < len(gone) < 60
+    table.delete([{"id": i} for i in gone])
+    both.tier(table)
+    assert both.rows(table) == replayed(table)
+    table.upsert(rows(gone[0], *range(58, 62), name="later"))
+    assert both.rows(table) == replayed(table)
+    assert both.rows(table, ordered=True) == replayed(table)
+    assert both.rows(table, columns=[]) == replayed(table, [])
+
+
 def test_a_range_that_ends_in_empty_log_batches_comes_to_its_end(both: World) -> None:
     table = both.create(KEYED, primary_key=["id"])
     table.upsert(rows(1))

@@ -13,7 +13,9 @@ import forebay.unionread.scan as scan_module
 from forebay import col
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.table import Table
+from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableBucket
+from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
 from forebay.unionread.scan import UnionScan
 from forebay.unionread.splits import (
@@ -23,7 +25,7 @@ from forebay.unionread.splits import (
     LogSplit,
     SplitCodec,
 )
-from tests.unionread.world import World, bag, replayed
+from tests.unionread.world import ICEBERG, World, bag, compact, replayed
 
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 
@@ -133,13 +135,130 @@ def test_a_snapshot_that_expires_while_it_is_planned_is_planned_anew(
     assert len(told) == 1
 
 
-def test_a_snapshot_that_never_comes_back_is_an_error(lake: World) -> None:
-    table = tiered(lake)
-    path = lake.worker.prepare(table.info, {table.bucket(0): 10})
+def lose_the_snapshot(lake: World, table: Table) -> None:
+    """The newest snapshot that the server knows is one of which the lake has nothing, and nothing behind it."""
+    known = lake.admin.lake_snapshot(table.path)
+    path = lake.worker.prepare(table.info, known.log_offsets)
     lake.worker.commit(table.info, 99999, path, readable_path=path)
-    with pytest.raises(NotFound) as gone:
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_stream_stands_in_for_an_expired_snapshot_where_it_has_everything(lake: World, keyed: bool) -> None:
+    table = lake.create(KEYED, primary_key=["id"] if keyed else [], buckets=2)
+    write = table.upsert if keyed else table.append
+    write(rows(*range(10)))
+    lake.tier(table)
+    write(rows(*range(8, 12), name="b"))
+    lose_the_snapshot(lake, table)
+    scan = table.union_scan()
+    assert isinstance(scan, UnionScan)
+    assert "snapshot 99999 was expired by somebody else, so only the stream is read" in scan.explain()
+    assert bag(scan.to_arrow()) == replayed(table)
+    stop = dict(scan.log_offsets) or table.log("earliest", "latest").stop_offsets
+    write(rows(50))
+    assert lake.rows(table, stop=stop) == replayed(table, stop=stop)
+    with pytest.raises(NotFound, match="99999"):
+        lake.plan(table, lake_only=True)
+
+
+def test_an_expired_snapshot_with_rows_that_the_stream_has_not_got_is_an_error_until_the_next_round(
+    lake: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.create(pa.schema([("p", pa.string()), ("v", pa.int64())]), partition_keys=["p"])
+    table.append([{"p": "a", "v": 1}, {"p": "b", "v": 1}])
+    lake.tier(table)
+    lose_the_snapshot(lake, table)
+    assert bag(table.union_scan().to_arrow()) == replayed(table)
+    asked = planning.list_offsets
+
+    def trimmed(cluster: Any, info: Any, buckets: Any, which: Any) -> Any:
+        return {b: 1 if which == planning.EARLIEST else o for b, o in asked(cluster, info, buckets, which).items()}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(planning, "list_offsets", trimmed)
+        with pytest.raises(NotFound, match=r"does not begin at 0.*tiering --once") as gone:
+            table.union_scan()
+        assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+    lake.admin.drop_partition(table.path, {"p": "a"})
+    with pytest.raises(NotFound, match="1 partitions that only the lake had") as gone:
         table.union_scan()
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+
+
+def test_a_compaction_whose_maker_expires_all_else_does_not_end_union_reads(both: World) -> None:
+    keyed, log = (both.create(KEYED, primary_key=key) for key in (["id"], []))
+    for table, write in ((keyed, keyed.upsert), (log, log.append)):
+        for i in range(3):
+            write(rows(*range(5 * i, 5 * i + 6)))
+            both.tier(table)
+        known = both.admin.lake_snapshot(table.path)
+        write(rows(*range(8, 12), name="b"))
+        before = replayed(table)
+        compact(both, table, expire=True)
+        plan = both.plan(table)
+        if both.lake != ICEBERG:  # there, the newest snapshot of a round has a name, and does not expire
+            assert plan.facts.expired_snapshot_id == known.snapshot_id
+            assert plan.facts.snapshot_id not in (known.snapshot_id, None)
+            assert f"snapshot {known.snapshot_id} was expired by somebody else, so snapshot" in plan.explain()
+        assert both.rows(table) == before
+        assert both.rows(table, filter=col("name") == "b") == replayed(table, None, col("name") == "b")
+        in_lake = replayed(table, stop=known.log_offsets)
+        assert both.rows(table, stop=known.log_offsets) == in_lake
+        assert both.rows(table, lake_only=True) == in_lake
+        both.tier(table)
+        assert both.plan(table).facts.expired_snapshot_id is None
+        assert both.rows(table) == before
+
+
+def test_a_lake_table_that_is_compacted_while_it_is_read_gives_the_same_rows(both: World) -> None:
+    table = both.create(KEYED, primary_key=["id"], buckets=2)
+    for i in range(4):
+        table.upsert(rows(*range(5 * i, 5 * i + 8), name=f"round {i}"))
+        both.tier(table)
+    table.upsert(rows(3, 40, name="tail"))
+    plan, expected = both.plan(table), replayed(table)
+    found = []
+    for split in plan.splits:
+        for batch in plan.reader.read(split, both.connection):
+            found += batch.to_pylist()
+            compact(both, table)
+            table.upsert(rows(3, 41, name="later"))
+    assert bag(found) == expected
+
+
+def test_a_lake_table_that_somebody_gave_other_buckets_is_refused_by_name(both: World) -> None:
+    if not isinstance(both.storage, PaimonLakeStorage):
+        pytest.skip("buckets of Paimon tables can be changed")
+    table = both.create(KEYED, primary_key=["id"], buckets=4)
+    table.upsert(rows(*range(20)))
+    both.tier(table)
+    table.upsert(rows(*range(10, 30), name="b"))
+    before = replayed(table)
+    lake_table = Catalog.open(both.storage.options).get_table(str(table.path))
+    lake_table.rescale(2)
+    assert both.rows(table) == before  # the snapshot that tiering made is still there
+    with pytest.raises(InvalidRequest, match="'bucket'"):
+        both.storage.create_tiering_factory().validate(table.info)
+    lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    with pytest.raises(UnsupportedOperation, match=r"bucket \d of 2.*0 to 3.*give it back"):
+        both.plan(table)
+
+
+def test_a_newer_snapshot_stands_in_for_an_expired_one_only_where_the_log_decides(lake: World) -> None:
+    keyed, log = (lake.create(KEYED, primary_key=key) for key in (["id"], []))
+    for table, write in ((keyed, keyed.upsert), (log, log.append)):
+        write(rows(*range(6)))
+        lake.tier(table)
+        write(rows(*range(4, 9), name="b"))
+        lake.commit_to_lake(table)
+        newest = lake.storage.lake.tables[table.path].snapshots[-1].snapshot_id  # type: ignore[attr-defined]
+        expire_all_but_the_newest(lake.storage, table.path)  # type: ignore[arg-type]
+        write(rows(8, name="c"))
+        assert lake.plan(table).facts.snapshot_id == (newest if table is keyed else None)
+        assert lake.rows(table) == replayed(table)
+        stop = {table.bucket(0): 7}
+        assert lake.plan(table, stop=stop).facts.snapshot_id is None
+        assert lake.rows(table, stop=stop) == replayed(table, stop=stop)
 
 
 def test_the_readable_snapshot_and_its_own_offsets_are_used_not_the_newest(lake: World) -> None:

@@ -30,11 +30,19 @@ from forebay.lake.records import ChangeRows
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import CommitterContext, WriterContext
+from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
+from forebay.paimon.catalog.catalog import Catalog
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
-from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from forebay.testing.memory_lake import (
+    MemoryLakeStorage,
+    commit_as_somebody_else,
+    expire_all_but_the_newest,
+    forget_lake,
+)
 from forebay.unionread.planning import UnionPlan, plan_union
 
 MEMORY, PAIMON, ICEBERG = "memory", "paimon", "iceberg"
@@ -138,6 +146,26 @@ class World:
     def rows(self, table: Table, **options: Any) -> Counter[str]:
         """The same as a bag of rows."""
         return bag(self.read(table, **options))
+
+
+def compact(world: World, table: Table, *, expire: bool = False) -> None:
+    """What a job of somebody else does; with `expire` it keeps no snapshot but its own."""
+    storage = world.storage
+    if isinstance(storage, MemoryLakeStorage):
+        commit_as_somebody_else(storage, table.path)
+        if expire:
+            expire_all_but_the_newest(storage, table.path)
+    elif isinstance(storage, PaimonLakeStorage):
+        lake_table = Catalog.open(storage.options).get_table(str(table.path))
+        lake_table.compact(full=True)
+        if expire:
+            lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    else:
+        assert isinstance(storage, IcebergLakeStorage)
+        with storage.upkeep(table.path) as upkeep:
+            upkeep.compact(files_min=1)
+            if expire:
+                upkeep.expire(older_than_ms=1 << 60, keep=1)
 
 
 def _travelled(value: Any) -> Any:

@@ -15,18 +15,17 @@ from importlib.metadata import EntryPoint, entry_points
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.lake.storage import LakeStorage
-
-ENTRY_POINT_GROUP = "forebay.lakes"
+from forebay.metadata.table_options import LAKE_ENTRY_POINTS
 
 
 def lake_formats() -> tuple[str, ...]:
     """The names of the formats that are installed."""
-    return tuple(sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)}))
+    return tuple(sorted({entry.name for entry in entry_points(group=LAKE_ENTRY_POINTS)}))
 
 
 def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
     """The lake of format `name`. Raises `UnsupportedOperation` naming the formats there are, or the package to add."""
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    for entry in entry_points(group=LAKE_ENTRY_POINTS):
         if entry.name == name.lower():
             return _loaded(entry)(options)
     raise UnsupportedOperation(

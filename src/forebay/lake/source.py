@@ -35,6 +35,10 @@ class LakeSplit(ABC):
     def partition(self) -> tuple[str, ...]:
         """The partition's values in the order of the partition keys, as the strings of its name; () without keys."""
 
+    def bucket_count(self) -> int | None:
+        """How many buckets its partition had when its files were written; None where the format does not tell."""
+        return None
+
     def rows(self) -> int | None:
         """About how many rows its files have, for planning; None where the format does not tell."""
         return None
@@ -136,6 +140,17 @@ class FilterResult:
     remaining: tuple[Predicate, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotSuccessor:
+    """A snapshot that came after one that has expired.
+
+    `has_same_rows`: nothing but a compaction lies between them. Otherwise rows may have been written since.
+    """
+
+    snapshot_id: int
+    has_same_rows: bool
+
+
 class LakeSource(ABC):
     """The description of a scan of one lake table. Immutable, picklable, safe to share between threads."""
 
@@ -172,6 +187,10 @@ class LakeSource(ABC):
     def create_planner(self, snapshot_id: int) -> Planner[LakeSplit]:
         """A planner for exactly this snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where it does not exist."""
 
+    def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        """The oldest snapshot behind one that has expired; None where there is none, or where none can be told."""
+        return None
+
     @abstractmethod
     def create_record_reader(self, split: LakeSplit) -> RecordReader:
         """A reader of the split's rows in any order."""
@@ -180,6 +199,15 @@ class LakeSource(ABC):
         """A reader of all `splits` of one bucket (none: an empty reader) in key order; None if the format cannot.
 
         The key columns are added behind the projected ones where the projection leaves them out.
+        """
+        return None
+
+    def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
+        """Paths of Parquet files that hold exactly the split's rows, for engines that read these by themselves.
+
+        The projected columns are in the files under their own names (one that is missing in a file is null there).
+        Rows that the filters rule out are in them, too. None where only a reader of this source finds the rows:
+        something has to be merged or left out, or has had another name or type.
         """
         return None
 

@@ -158,6 +158,10 @@ class LakeCommitter(ABC):
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
         """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it."""
 
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        """Whether a snapshot can still be read. Somebody else's expiry may have removed it."""
+        return True
+
     def maintain(self) -> None:
         """What the table's options ask for after a commit, such as expiry and compaction. May take long."""
         return

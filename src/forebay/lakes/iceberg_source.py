@@ -17,15 +17,25 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IcebergType, NestedField, StructType
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.filters import BoundPredicate, bind, mask, normalize
-from forebay.lake.source import FilterResult, LakeSource, LakeSplit, Planner, RecordReader, SplitSerializer
+from forebay.lake.source import (
+    FilterResult,
+    LakeSource,
+    LakeSplit,
+    Planner,
+    RecordReader,
+    SnapshotSuccessor,
+    SplitSerializer,
+)
 from forebay.lakes.iceberg_conditions import condition_of
 from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
+from forebay.lakes.iceberg_plain import PlainColumns
 from forebay.lakes.iceberg_rows import live_batches
 from forebay.lakes.iceberg_tables import load_table, opened
 from forebay.lakes.iceberg_types import arrow_schema, stream_type
@@ -51,13 +61,19 @@ class SplitFile:
 
 @dataclass(frozen=True, slots=True)
 class IcebergLakeSplit(LakeSplit):
-    """Some files of one bucket, and the deletes that apply to them."""
+    """Some files of one bucket, and the deletes that apply to them.
+
+    `records` counts the files' rows, also those that are deleted. `is_plain`: for the columns of the scan that planned
+    it, any reader of Parquet finds the same rows.
+    """
 
     stream_bucket: int
     values: tuple[str, ...]
     snapshot_id: int
     files: tuple[SplitFile, ...]
     deletes: tuple[DeleteFile, ...] = ()
+    records: int | None = None
+    is_plain: bool = False
 
     def bucket(self) -> int:
         return self.stream_bucket
@@ -65,13 +81,16 @@ class IcebergLakeSplit(LakeSplit):
     def partition(self) -> tuple[str, ...]:
         return self.values
 
+    def rows(self) -> int | None:
+        return self.records
+
     def deletes_of(self, file: SplitFile) -> tuple[DeleteFile, ...]:
         """The deletes that apply to one of the files."""
         return tuple(self.deletes[i] for i in file.deletes)
 
 
 class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
-    """Version 1: compressed JSON."""
+    """Version 1: compressed JSON. The first release wrote neither `records` nor `plain`."""
 
     @property
     def version(self) -> int:
@@ -85,6 +104,8 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
             "snapshot": split.snapshot_id,
             "files": [(f.path, f.form, f.deletes) for f in split.files],
             "deletes": [(d.path, d.form, d.sequence, d.equality_ids) for d in split.deletes],
+            "records": split.records,
+            "plain": split.is_plain,
         }
         return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
@@ -99,6 +120,8 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
                 int(document["snapshot"]),
                 tuple(SplitFile(path, form, tuple(deletes)) for path, form, deletes in document["files"]),
                 tuple(DeleteFile(p, form, sequence, tuple(ids)) for p, form, sequence, ids in document["deletes"]),
+                document.get("records"),
+                bool(document.get("plain", False)),
             )
         except (zlib.error, ValueError, KeyError, TypeError) as e:
             raise CorruptData(f"these bytes are no split of an Iceberg table: {e!r}") from e
@@ -132,11 +155,12 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         except NotFound as e:
             raise source.explained(e, self._id) from e
         places = Places(table.metadata)
+        plain = PlainColumns(table.metadata, source.fields)
         groups: dict[tuple[int, tuple[str, ...]], list[LiveFile]] = {}
         for f in files:
             groups.setdefault(places.of(f.file), []).append(f)
         return [
-            _split(bucket, values, self._id, part)
+            _split(bucket, values, self._id, part, plain)
             for (bucket, values), group in groups.items()
             for part in _parts(group, table.properties)
         ]
@@ -159,13 +183,16 @@ def _parts(files: Sequence[LiveFile], properties: Mapping[str, str]) -> Iterator
         yield part
 
 
-def _split(bucket: int, values: tuple[str, ...], snapshot_id: int, files: Sequence[LiveFile]) -> IcebergLakeSplit:
+def _split(
+    bucket: int, values: tuple[str, ...], snapshot_id: int, files: Sequence[LiveFile], plain: PlainColumns
+) -> IcebergLakeSplit:
     deletes = tuple(dict.fromkeys(d for f in files for d in f.deletes))
     places = {d: i for i, d in enumerate(deletes)}
     listed = tuple(
         SplitFile(f.file.file_path, f.file.file_format.value, tuple(places[d] for d in f.deletes)) for f in files
     )
-    return IcebergLakeSplit(bucket, values, snapshot_id, listed, deletes)
+    records = sum(f.file.record_count for f in files)
+    return IcebergLakeSplit(bucket, values, snapshot_id, listed, deletes, records, all(plain.are_in(f) for f in files))
 
 
 def _gone(path: TablePath, snapshot_id: int, why: str = "") -> NotFound:
@@ -283,8 +310,23 @@ class IcebergLakeSource(LakeSource):
     def create_planner(self, snapshot_id: int) -> IcebergSplitPlanner:
         return IcebergSplitPlanner(self, snapshot_id)
 
+    @telling("the metadata of the lake")
+    def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        # Where Java has expired the parent its id is still there; pyiceberg's expiry takes it away.
+        children = [s for s in self.load().metadata.snapshots if s.parent_snapshot_id == snapshot_id]
+        if len(children) != 1:
+            return None
+        summary = children[0].summary
+        return SnapshotSuccessor(
+            children[0].snapshot_id, summary is not None and summary.operation is Operation.REPLACE
+        )
+
     def create_record_reader(self, split: LakeSplit) -> IcebergRecordReader:
         return IcebergRecordReader(self, _ours(split))
+
+    def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
+        split = _ours(split)
+        return tuple(file.path for file in split.files) if split.is_plain else None
 
     def split_serializer(self) -> IcebergSplitSerializer:
         return IcebergSplitSerializer()

@@ -28,10 +28,12 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, TimestamptzType
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.lake.options import lake_options
 from forebay.lake.storage import LakeCatalog
 from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_types import iceberg_type, numbered, shape
 from forebay.metadata.table import Column, TableDescriptor, TablePath
+from forebay.metadata.types import TypeRoot
 
 BUCKET_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN = "__bucket", "__offset", "__timestamp"
 SYSTEM_COLUMNS: dict[str, IcebergType] = {
@@ -46,6 +48,7 @@ RESERVED_OPTIONS = ("write.delete.mode", "write.update.mode", "write.merge.mode"
 
 _MERGE_ON_READ = "merge-on-read"
 _FORMAT_VERSION, _VERSION = "format-version", "2"
+_FORMATS, _WRITTEN_FORMAT = ("write.format.default", "write.delete.format.default"), "parquet"
 _ICEBERG_PREFIX, _FLUSS_PREFIX = "iceberg.", "fluss."
 _CATALOG_NAME = "fluss-iceberg-catalog"
 _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memory")
@@ -116,6 +119,9 @@ def load_table(catalog: Catalog, path: TablePath) -> Table:
 # ---- the definition -------------------------------------------------------------------------------------------------
 
 
+_NO_KEY_ROOTS = frozenset({TypeRoot.FLOAT, TypeRoot.DOUBLE, TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
+
+
 @dataclass(frozen=True)
 class LakeDefinition:
     """An Iceberg table as a stream table asks for it."""
@@ -134,6 +140,13 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
             raise InvalidRequest(
                 f"column name '{column.name}' is one of the lake's system columns; choose another",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+    for name in descriptor.schema.primary_key:
+        t = descriptor.schema.column(name).data_type
+        if t.root in _NO_KEY_ROOTS:
+            raise UnsupportedOperation(
+                f"column '{name}' of type {t} cannot be part of the primary key of an Iceberg table: Iceberg's "
+                "identifier fields are neither floating point numbers nor nested"
             )
     top, nested = numbered(1), numbered(len(columns) + len(SYSTEM_COLUMNS) + 1)
     fields = [
@@ -182,19 +195,17 @@ def _properties(descriptor: TableDescriptor) -> dict[str, str]:
         raise UnsupportedOperation(
             f"option 'iceberg.{_FORMAT_VERSION}' is {made[_FORMAT_VERSION]}; tables of version {_VERSION} are tiered"
         )
+    for key in _FORMATS:
+        if made.get(key, _WRITTEN_FORMAT).lower() != _WRITTEN_FORMAT:
+            raise UnsupportedOperation(
+                f"option 'iceberg.{key}' asks for files in {made[key]}, which tiering cannot write: leave it out, or "
+                f"set it to '{_WRITTEN_FORMAT}'"
+            )
     return made
 
 
 def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
-    """The table's options by their names in the stream. Raises `InvalidRequest` for one that is reserved."""
-    found = {**descriptor.properties, **descriptor.custom_properties}
-    for name in found:
-        if name.removeprefix(_ICEBERG_PREFIX) in RESERVED_OPTIONS:
-            raise InvalidRequest(
-                f"option '{name}' follows from the table's primary key, and cannot be set",
-                ErrorCode.INVALID_CONFIG_EXCEPTION,
-            )
-    return found
+    return lake_options(descriptor, _ICEBERG_PREFIX, RESERVED_OPTIONS, "primary key")
 
 
 def _option_key(name: str) -> str:

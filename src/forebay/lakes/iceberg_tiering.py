@@ -116,7 +116,10 @@ class IcebergLakeCommitter(LakeCommitter):
         moves = _Moves(results)
 
         def prepare(table: Table) -> Change:
-            check_base(self._context, self._base, newest_tiered(table.metadata))
+            newest = newest_tiered(table.metadata)
+            # Only the base itself can be the newest one that is not there any more: others' expiry may remove it.
+            if newest is not None or not self._base_has_expired(table):
+                check_base(self._context, self._base, newest)
             self._check_table(table, results)
             deletes = moves.current_deletes(table)
             added = [file.data_file(r.spec_id) for r in results for file in r.files]
@@ -130,6 +133,10 @@ class IcebergLakeCommitter(LakeCommitter):
         self._base = made.snapshot_id
         self._touched |= {Record(*r.partition) for r in results if r.files or r.deletes is not None}
         return LakeCommitResult(made.snapshot_id, made.snapshot_id, stats=_stats(made))
+
+    def _base_has_expired(self, table: Table) -> bool:
+        metadata = table.metadata
+        return self._base is not None and bool(metadata.snapshots) and metadata.snapshot_by_id(self._base) is None
 
     def _check_table(self, table: Table, results: Sequence[IcebergWriteResult]) -> None:
         if any(r.table_uuid != str(table.metadata.table_uuid) for r in results):
@@ -155,6 +162,9 @@ class IcebergLakeCommitter(LakeCommitter):
         found = metadata.snapshot_by_id(newest.snapshot_id)
         is_newer = known is None or found is None or _sequence(found) > _sequence(known)
         return newest if is_newer else None
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        return current_table(self._options, self._context.info.path).metadata.snapshot_by_id(snapshot_id) is not None
 
     def maintain(self) -> None:
         """Compact buckets with many small files or many deletes, and expire snapshots, as the table's options ask.

@@ -22,6 +22,7 @@ from forebay.lake.source import (
     LakeSplit,
     Planner,
     RecordReader,
+    SnapshotSuccessor,
     SortedRecordReader,
     SplitSerializer,
 )
@@ -33,8 +34,10 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
 from forebay.paimon.format.messages import MessageCodec
 from forebay.paimon.format.schema import DataField
+from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.key_order import KeyOrder as EngineKeyOrder
+from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.read.planner import Planner as SnapshotPlanner
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
@@ -60,6 +63,9 @@ class PaimonLakeSplit(LakeSplit):
 
     def partition(self) -> tuple[str, ...]:
         return self.values
+
+    def bucket_count(self) -> int | None:
+        return None if self.stream_bucket == UNAWARE_BUCKET else self.data.total_buckets
 
     def rows(self) -> int:
         return sum(file.row_count for file in self.data.files)
@@ -298,6 +304,15 @@ class PaimonLakeSource(LakeSource):
     def create_planner(self, snapshot_id: int) -> PaimonSplitPlanner:
         return PaimonSplitPlanner(self.table, all_of(self.filters), snapshot_id)
 
+    def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        snapshots = SnapshotManager(self.table.io, self.table.paths)
+        found = next((s for s in sorted(snapshots.ids()) if s > snapshot_id), None)
+        snapshot = None if found is None else snapshots.find(found)
+        if snapshot is None:
+            return None
+        compacted = snapshot.id == snapshot_id + 1 and snapshot.commit_kind is CommitKind.COMPACT
+        return SnapshotSuccessor(snapshot.id, compacted)
+
     def create_record_reader(self, split: LakeSplit) -> PaimonRecordReader:
         return PaimonRecordReader(self.table, self._reader(()), _ours(split), self.limit)
 
@@ -306,6 +321,13 @@ class PaimonLakeSource(LakeSource):
             return None
         reader = self._reader(self.table.schema.trimmed_primary_keys)
         return PaimonSortedReader(self.table, reader, [_ours(s) for s in splits], self.limit)
+
+    def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
+        if self.paths is not None and any(len(path) > 1 for path in self.paths):
+            return None
+        fields = self.table.schema.fields
+        wanted = fields if self.paths is None else [fields[path[0]] for path in self.paths]
+        return plain_files(self.table, _ours(split).data, wanted)
 
     def split_serializer(self) -> PaimonSplitSerializer:
         return PaimonSplitSerializer(self.table)

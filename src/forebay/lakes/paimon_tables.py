@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 from forebay.base.errors import AlreadyExists, Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_bool
+from forebay.lake.options import lake_options
 from forebay.lake.storage import LakeCatalog
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import DataType, TypeRoot, bigint, child, int_, timestamp_ltz
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.format.schema import DataField, TableSchema
+from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.schema_changes import (
     IMMUTABLE_OPTIONS,
     AddColumn,
@@ -38,6 +40,7 @@ RESERVED_OPTIONS = ("bucket", "bucket-key", "partition.legacy-name")
 
 _PAIMON_PREFIX, _FLUSS_PREFIX, _LAKE_PREFIX = "paimon.", "fluss.", "table.datalake.paimon."
 _VECTORS = "deletion-vectors.enabled"
+_WRITTEN_FORMAT = "parquet"
 
 
 def open_catalog(options: Mapping[str, str]) -> Catalog:
@@ -88,6 +91,13 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
     options |= {
         key: value for name, value in _all_options(descriptor).items() if (key := _option_key(name)) is not None
     }
+    _check_options(options)
+    fields = tuple(DataField(-1, c.name, _lake_type(c.data_type), c.comment) for c in descriptor.schema.columns)
+    return LakeDefinition(fields, descriptor.schema.primary_key, descriptor.partition_keys, options, descriptor.comment)
+
+
+def _check_options(options: Mapping[str, str]) -> None:
+    """Raise `UnsupportedOperation` for what could be made, and then not be written."""
     if parse_bool(options.get(_VECTORS, "false")):
         raise UnsupportedOperation(
             f"option 'paimon.{_VECTORS}' is not supported for tables that are tiered: their newest rows can be read "
@@ -95,20 +105,29 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
         )
     if "path" in options:
         raise UnsupportedOperation("option 'paimon.path' is not supported: tables lie below the lake's warehouse")
-    fields = tuple(DataField(-1, c.name, _lake_type(c.data_type), c.comment) for c in descriptor.schema.columns)
-    return LakeDefinition(fields, descriptor.schema.primary_key, descriptor.partition_keys, options, descriptor.comment)
+    unwritten = _unwritten_format(options)
+    if unwritten is not None:
+        key, name = unwritten
+        raise UnsupportedOperation(
+            f"option 'paimon.{key}' asks for files in {name}, which tiering cannot write: leave it out, or set it to "
+            f"'{_WRITTEN_FORMAT}'"
+        )
+
+
+def _unwritten_format(options: Mapping[str, str]) -> tuple[str, str] | None:
+    """(option, format) where options ask for a format of files that the engine reads and does not write."""
+    core = CoreOptions(options)
+    formats = {
+        "file.format": [core.file_format],
+        "changelog-file.format": [core.changelog_file_format or _WRITTEN_FORMAT],
+        "file.format.per.level": list(core.file_format_per_level.values()),
+    }
+    asked = ((key, name) for key, chosen in formats.items() for name in chosen)
+    return next(((key, name) for key, name in asked if name.lower() != _WRITTEN_FORMAT), None)
 
 
 def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
-    """The table's options by their names in the stream. Raises `InvalidRequest` for one that is reserved."""
-    found = {**descriptor.properties, **descriptor.custom_properties}
-    for name in found:
-        if name.removeprefix(_PAIMON_PREFIX) in RESERVED_OPTIONS:
-            raise InvalidRequest(
-                f"option '{name}' follows from the table's buckets and partitions, and cannot be set",
-                ErrorCode.INVALID_CONFIG_EXCEPTION,
-            )
-    return found
+    return lake_options(descriptor, _PAIMON_PREFIX, RESERVED_OPTIONS, "buckets and partitions")
 
 
 def _option_key(name: str) -> str | None:
@@ -151,6 +170,9 @@ def difference(existing: TableSchema, wanted: LakeDefinition, *, wider: bool = F
         return f"its partition keys are {list(existing.partition_keys)}, and should be {list(wanted.partition_keys)}"
     if parse_bool(existing.options.get(_VECTORS, "false")):
         return "it has deletion vectors, which tiering does not support"
+    unwritten = _unwritten_format(existing.options)
+    if unwritten is not None:
+        return f"its option '{unwritten[0]}' asks for files in {unwritten[1]}, which tiering cannot write"
     there = business_fields(existing)
     asked = wanted.fields
     if len(there) < len(asked) or (len(there) > len(asked) and not wider):

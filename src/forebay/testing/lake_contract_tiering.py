@@ -124,6 +124,35 @@ class TieringRules(LakeContractBase):
         with pytest.raises(InvalidRequest):
             table.write(((), 0), [("-D", people(1)[0])])
 
+    @pytest.mark.parametrize("by_a_round", [False, True])
+    def test_a_snapshot_that_somebody_else_expires_has_a_successor_and_rounds_go_on(
+        self, storage: LakeStorage, by_a_round: bool
+    ) -> None:
+        table = self.keyed_table(storage, buckets=1)
+        table.upsert(*people(1))
+        table.upsert(*people(2))
+        base = table.base or 0
+        assert table.committer().has_snapshot(base)
+        if by_a_round:
+            table.upsert(*people(3))
+        elif not self.disturb(storage):
+            pytest.skip("nobody else commits to this format here")
+        rows = table.read(self.newest_behind(table, base))
+        self.expire_old_snapshots(storage)
+        successor = table.source().successor(base)
+        if not table.committer().has_snapshot(base) and successor is not None:
+            assert successor.has_same_rows is not by_a_round
+            assert table.read(successor.snapshot_id) == rows
+            assert table.source().successor(successor.snapshot_id) is None
+        table.upsert(*people(4))
+        assert table.read() == [*rows, *people(4)]
+
+    def newest_behind(self, table: LakeTable, snapshot_id: int) -> int:
+        """The last one of the snapshots that follow on each other behind one."""
+        while (later := table.source().successor(snapshot_id)) is not None:
+            snapshot_id = later.snapshot_id
+        return snapshot_id
+
     @pytest.mark.parametrize("keyed", [False, True])
     def test_upkeep_changes_no_rows_and_no_offsets(self, storage: LakeStorage, keyed: bool) -> None:
         asked = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}

@@ -50,12 +50,13 @@ _REMOVING = (ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """All rows of a table, by partition and bucket; `tiered` if a round made it."""
+    """All rows of a table, by partition and bucket; `tiered` if a round made it, `previous` is the one before it."""
 
     snapshot_id: int
     parts: Mapping[Place, tuple[Row, ...]]
     properties: Mapping[str, str]
     tiered: bool
+    previous: int | None = None
 
 
 @dataclass
@@ -87,7 +88,8 @@ class MemoryTable:
         """A new snapshot; its id."""
         self.made += 1
         snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
-        self.snapshots.append(MemorySnapshot(snapshot_id, parts, properties, tiered))
+        previous = self.snapshots[-1].snapshot_id if self.snapshots else None
+        self.snapshots.append(MemorySnapshot(snapshot_id, parts, properties, tiered, previous))
         return snapshot_id
 
 
@@ -270,7 +272,10 @@ class _Committer(LakeCommitter):
     def commit(self, results: Sequence[_Written], properties: Mapping[str, str]) -> LakeCommitResult:
         mine = {EPOCH_PROPERTY: str(self._context.epoch), TABLE_PROPERTY: str(self._context.info.table_id)}
         with self._lock:
-            check_base(self._context, self._base, self._table.newest_tiered())
+            newest = self._table.newest_tiered()
+            expired = self._base is not None and bool(self._table.snapshots) and not self.has_snapshot(self._base)
+            if newest is not None or not expired:
+                check_base(self._context, self._base, newest)
             parts = dict(self._table.snapshots[-1].parts) if self._table.snapshots else {}
             for written in results:
                 parts[written.place] = self._applied(parts.get(written.place, ()), written)
@@ -305,6 +310,9 @@ class _Committer(LakeCommitter):
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
         newest = self._table.newest_tiered()
         return None if newest is None or newest.snapshot_id == latest_known else newest
+
+    def has_snapshot(self, snapshot_id: int) -> bool:
+        return any(snapshot.snapshot_id == snapshot_id for snapshot in self._table.snapshots)
 
 
 # ---- what tests do to it --------------------------------------------------------------------------------------------

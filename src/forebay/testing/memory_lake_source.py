@@ -21,6 +21,7 @@ from forebay.lake.source import (
     LakeSplit,
     Planner,
     RecordReader,
+    SnapshotSuccessor,
     SortedRecordReader,
     SplitSerializer,
 )
@@ -154,6 +155,12 @@ class MemorySource(LakeSource):
 
     def create_planner(self, snapshot_id: int) -> Planner[LakeSplit]:
         return _Planner(self, self.storage.table(self.path).snapshot(snapshot_id))
+
+    def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
+        for snapshot in self.storage.table(self.path).snapshots:
+            if snapshot.previous == snapshot_id:
+                return SnapshotSuccessor(snapshot.snapshot_id, not snapshot.tiered)
+        return None
 
     def create_record_reader(self, split: LakeSplit) -> RecordReader:
         return _Reader(self, self.projected, self.rows(_ours(split)))

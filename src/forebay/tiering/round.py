@@ -31,6 +31,7 @@ from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
+from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeStorage
@@ -120,6 +121,8 @@ def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | 
     must_commit = _tell_missing(connection, table, info, factory, known)
     if must_commit:
         known = newest_known(connection, info)
+    elif known is not None:
+        must_commit = _has_expired(table, info, factory, known)
     starts: Mapping[TableBucket, int] = {} if known is None else known.log_offsets
     splits, lost = _splits(connection, info, partitions, starts, stops)
     base = None if known is None else known.snapshot_id
@@ -174,6 +177,22 @@ def _tell_missing(
     # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
     tiering.commit(info, missing.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS)
     return True
+
+
+def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFactory, known: LakeSnapshot) -> bool:
+    """Whether readers need another snapshot, because somebody else's expiry has removed the one that is known."""
+    committer = factory.create_committer(CommitterContext(info, table.fence, known.snapshot_id))
+    try:
+        expired = not committer.has_snapshot(known.snapshot_id)
+    finally:
+        committer.close()
+    if expired:
+        _LOGGER.warning(
+            "table %s: lake snapshot %d was expired by somebody else although readers need it; another one is made now",
+            info.path,
+            known.snapshot_id,
+        )
+    return expired
 
 
 def _offsets_path(tiering: LakeTieringClient, info: TableInfo, missing: CommittedLakeSnapshot) -> str:
@@ -264,7 +283,14 @@ def write_round(
 ) -> list[SplitResult]:
     """Have all splits written. If that fails, the files of those that were finished are removed."""
     attempt = ids.token_hex()[:12]
-    tasks = [SplitTask(planned.info, planned.factory, split, attempt, control.deadline_ms) for split in planned.splits]
+    pinned = _pinned(connection, planned)
+    tasks = [
+        SplitTask(
+            planned.info, planned.factory, split, attempt, control.deadline_ms,
+            None if pinned is None or split.bucket not in pinned.log_offsets else pinned.of_buckets([split.bucket]),
+        )
+        for split in planned.splits
+    ]  # fmt: skip
     results: list[SplitResult] = []
 
     def finished(result: SplitResult) -> None:
@@ -279,8 +305,35 @@ def write_round(
     except BaseException:
         _abort(planned, results)
         raise
+    finally:
+        if pinned is not None:
+            pinned.release()
     control.reached("data written")
     return results
+
+
+def _pinned(connection: Connection, planned: TieringRound) -> TableSnapshot | None:
+    """All buckets whose current rows are to be written, at one instant; None where each is read as it is.
+
+    So the first lake snapshot of a table is a state that the table really had, across buckets, and a task that is
+    begun anew reads the same rows. It is leased, and what reads from it renews the lease. Without one (a Fluss cluster
+    has none; the server has too many; a column was added just now) each bucket is exact by itself.
+    """
+    buckets = [split.bucket for split in planned.splits if split.is_snapshot]
+    if not buckets:
+        return None
+    info = planned.info
+    try:
+        snapshot = open_snapshot_of(connection, info, buckets, None, f"tiering {info.path}")
+    except ForebayError as e:
+        _LOGGER.warning("table %s: its buckets are read one by one, without a table snapshot: %s", info.path, e)
+        return None
+    snapshot.release_when_collected()
+    current = connection.cluster.table_info(info.path)
+    if snapshot.is_exact and (current.table_id, current.schema_id) == (info.table_id, info.schema_id):
+        return snapshot
+    snapshot.release()
+    return None
 
 
 def commit_round(

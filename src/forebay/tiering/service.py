@@ -144,7 +144,8 @@ class TieringService:
             return ServiceStatus(self.running, tables, self._cluster_error)
 
     def __enter__(self) -> TieringService:
-        return self.start()
+        """Starts the service unless it runs already: `forebay.spark.tiering.start_tiering` gives one that does."""
+        return self if self.running else self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -197,6 +198,8 @@ class TieringService:
                 _LOGGER.warning("no heartbeat: %s", e)
             self._cluster_error = str(e)
             return False
+        if self._cluster_error is not None:
+            _LOGGER.warning("the cluster answers heartbeats again")
         self._cluster_error = None
         with self._lock:
             for table_id in ended:

@@ -1,11 +1,12 @@
 """Splits of a round, and what a worker does with one: from one bucket's log, or its current rows, into lake files.
 
 A *log split* is the range [start, stop) of a bucket's log. A *snapshot split* is all current rows of a bucket of a
-primary-key table at one log offset, which is known only when they have been read: the first round of such a bucket.
+primary-key table at one log offset: the first round of such a bucket. They are those of a table snapshot, where the
+round has one; otherwise they are read as they are, and the offset is known only then.
 
 Rules:
 - A split's `TableInfo` is at least as new as every row in its range, so no column is lost (see `plan_round`). A
-  snapshot split checks that after it has been read, and begins anew if a column was added meanwhile.
+  snapshot split without a table snapshot checks that after it has been read, and begins anew if a column was added.
 - The end offset of a log split is the reader's position, not the last row's offset: a range that ends in batches
   without rows is done, too, and is not looked at again.
 - A split that is cut short (`should_cut`) ends at a batch of the log; it always takes at least one, so that rounds
@@ -16,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
 from forebay.client.connection import Connection
 from forebay.client.planning import list_partitions
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
@@ -74,13 +76,17 @@ class TieringSplit:
 
 @dataclass(frozen=True, slots=True)
 class SplitTask:
-    """A split with all that a worker needs besides a connection. Picklable."""
+    """A split with all that a worker needs besides a connection. Picklable.
+
+    `pinned` is the table snapshot that a snapshot split is read from; without one the bucket is read as it is.
+    """
 
     info: TableInfo
     factory: LakeTieringFactory
     split: TieringSplit
     attempt: str
     deadline_ms: int | None = None
+    pinned: TableSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,9 @@ def write_split(
 ) -> SplitResult:
     """Write a split's rows into lake files. `check` is called now and then; what it raises ends the work.
 
-    Passing failures, and scans that the server has ended, are begun anew a few times. Whatever is raised, no files of
-    this call stay behind.
+    Passing failures, and scans that the server has ended, are begun anew a few times. A table snapshot whose lease has
+    ended, or whose server was started anew, does not come back: the bucket is read as it is then, with the log offset
+    that belongs to these rows. Whatever is raised, no files of this call stay behind.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         writing = _Writing(task, f"{task.attempt}-{attempt}", connection, should_cut, check, clock)
@@ -133,6 +140,8 @@ def write_split(
                 return SplitResult(task.split.bucket, None)
             if attempt == ATTEMPTS_MAX or not (isinstance(e, Unavailable) or e.code in _BEGIN_ANEW):
                 raise
+            if e.code in _BEGIN_ANEW:
+                task = replace(task, pinned=None)
         except BaseException:
             writing.abort()
             raise
@@ -173,7 +182,10 @@ class _Writing:
 
     def run(self) -> SplitResult:
         split = self.task.split
-        end = self._copy_snapshot() if split.is_snapshot else self._copy_log(split.start or 0, split.stop or 0)
+        if not split.is_snapshot:
+            end = self._copy_log(split.start or 0, split.stop or 0)
+        else:
+            end = self._copy_current() if self.task.pinned is None else self._copy_pinned(self.task.pinned)
         written = None if self.writer is None else self.writer.complete()
         return SplitResult(
             split.bucket, end, written, self.rows, self.read_bytes, self.oldest_ms, self.newest_ms, self.was_cut
@@ -251,25 +263,35 @@ class _Writing:
 
     # ---- current rows -----------------------------------------------------------------------------------------------
 
-    def _copy_snapshot(self) -> int:
+    def _copy_pinned(self, snapshot: TableSnapshot) -> int:
+        """Write the rows that the bucket had at the instant of the table snapshot; the log offset of that instant."""
+        scan = snapshot.on(self.connection).scan_bucket(self.task.split.bucket)
+        for batch in scan:
+            self._write_current(self.task.info, batch, scan.log_offset)
+        return scan.log_offset
+
+    def _write_current(self, info: TableInfo, batch: pa.RecordBatch, log_offset: int) -> None:
+        """Write rows as inserted by the last change below `log_offset`."""
+        self._checked()
+        for part in _parts(batch):
+            count = part.num_rows
+            self._write(
+                info,
+                ChangeRows(
+                    part,
+                    pa.repeat(pa.scalar(log_offset - 1, pa.int64()), count),
+                    pa.repeat(pa.scalar(self.clock.now_ms(), pa.int64()), count),
+                    pa.repeat(pa.scalar(int(ChangeType.INSERT), pa.uint8()), count),
+                ),
+            )
+
+    def _copy_current(self) -> int:
         """Write all current rows of the bucket; the log offset that belongs to them."""
         info = self.task.info
         while True:
             scan = self.connection.table(info).bucket_scan(self.task.split.bucket)
             for batch in scan:
-                self._checked()
-                for part in _parts(batch):
-                    count = part.num_rows
-                    last = (scan.log_offset or 0) - 1
-                    self._write(
-                        info,
-                        ChangeRows(
-                            part,
-                            pa.repeat(pa.scalar(last, pa.int64()), count),
-                            pa.repeat(pa.scalar(self.clock.now_ms(), pa.int64()), count),
-                            pa.repeat(pa.scalar(int(ChangeType.INSERT), pa.uint8()), count),
-                        ),
-                    )
+                self._write_current(info, batch, scan.log_offset or 0)
             if scan.log_offset is None:
                 raise InternalError(f"a scan of bucket {self.task.split.bucket} of {info.path} told no log offset")
             current = self.connection.cluster.table_info(info.path)

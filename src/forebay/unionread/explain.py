@@ -50,7 +50,14 @@ def _head(plan: UnionPlan) -> Iterator[str]:
     yield f"columns: {', '.join(plan.reader.schema.names) or 'none, rows are counted'}"
     if plan.reader.limit is not None:
         yield f"limit: {plan.reader.limit} rows; splits are read one after the other until it is reached"
-    if facts.snapshot_id is not None:
+    if facts.expired_snapshot_id is not None:
+        gone = f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was expired by somebody else"
+        yield f"{gone}, so " + (
+            "only the stream is read, which has all rows"
+            if facts.snapshot_id is None
+            else f"snapshot {facts.snapshot_id} is read, with the log from where the other one ends"
+        )
+    elif facts.snapshot_id is not None:
         yield f"lake: {facts.lake_format}, snapshot {facts.snapshot_id}, the newest that a union read may start from"
     elif info.lake_enabled:
         yield "lake: no readable snapshot yet, so only the stream is read"

@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from forebay.base.errors import InternalError
 from forebay.client.views import rows_without_columns
-from forebay.codec.arrow_types import storage_schema
+from forebay.codec.arrow_types import arrow_type, storage_schema
 from forebay.codec.cast_exact import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
+from forebay.metadata.plain_types import is_plain
 from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
 from forebay.metadata.table import Column
+from forebay.metadata.types import TypeRoot
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,18 @@ class LakeSide:
             for batch in reader.read():
                 yield self.stored(batch)
 
+    def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
+        """Paths of Parquet files that any reader can read instead of `read`, if there are such for this split.
+
+        Their columns have the names and the values of the stream's. Rows that the filter rules out are in them, too.
+        """
+        there = self.source.schema
+        for column in self.columns:
+            place = there.get_field_index(column.name)
+            if place < 0 or not is_plain(column.data_type) or not _holds(there.field(place).type, column):
+                return None
+        return self.source.plain_files(split)
+
     def sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
         """A reader of all rows of a bucket in the order of the key, in the lake's types; None if the lake has none."""
         return self.source.create_sorted_reader(splits)
@@ -83,6 +97,18 @@ class LakeSide:
         if any(len(array) != batch.num_rows for array in arrays):
             raise InternalError("a batch of the lake has columns of different lengths")
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _holds(lake: pa.DataType, column: Column) -> bool:
+    """Whether a lake's type has the values of a stream's column as they are, and not as something else."""
+    stream = arrow_type(column.data_type)
+    if pa.types.is_integer(lake) and pa.types.is_integer(stream):
+        return bool(lake.bit_width <= 32 if stream.bit_width <= 32 else lake.bit_width == stream.bit_width)
+    if pa.types.is_timestamp(lake) and pa.types.is_timestamp(stream):
+        return (lake.tz is not None) == (column.data_type.root is TypeRoot.TIMESTAMP_LTZ)
+    if pa.types.is_fixed_size_binary(stream):
+        return bool(pa.types.is_binary(lake) or lake.equals(stream))
+    return bool(lake.equals(stream))
 
 
 def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:

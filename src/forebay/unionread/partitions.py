@@ -7,6 +7,7 @@ yet. A filter on partition columns alone rules out whole partitions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import pyarrow as pa
@@ -65,17 +66,25 @@ class PartitionFilter:
         )
 
     def _may_match(self, values: Values) -> bool:
-        """False only where no row of the partition can match."""
+        """False only where no row of the partition can match.
+
+        A lake may have partitions of null, which a stream has not, and gives them some text that a value might have,
+        too. So each nullable value is also tried as null.
+        """
         if self._bound is None:
             return True
         try:
             typed = {c.name: partition_value(c.data_type, text) for c, text in zip(self._columns, values, strict=True)}
             if any(partition_text(c.data_type, typed[c.name]) != text for c, text in zip(self._columns, values)):
                 return True  # the text says more than the value that we read from it
-            row = pa.RecordBatch.from_pylist([typed], schema=storage_schema(self._columns))
+            nullable = [c.name for c in self._columns if c.data_type.nullable]
+            alike = [
+                {**typed, **dict.fromkeys(some)} for n in range(len(nullable) + 1) for some in combinations(nullable, n)
+            ]
+            rows = pa.RecordBatch.from_pylist(alike, schema=storage_schema(self._columns))
         except (ForebayError, pa.ArrowException, TypeError, ValueError):
             return True
-        return bool(mask(self._bound, row)[0].as_py())
+        return any(mask(self._bound, rows).to_pylist())
 
 
 def _listed(selectors: Sequence[PartitionSelector] | PartitionSelector) -> Sequence[PartitionSelector]:

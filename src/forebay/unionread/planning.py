@@ -7,7 +7,7 @@ lake's planner leaves out because of a filter moves nothing: where a log begins 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
@@ -20,6 +20,7 @@ from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import lake_options
+from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.reading import UnionReader, merge_columns
@@ -50,6 +51,9 @@ class PlanFacts:
 
     lake_format: str | None = None
     snapshot_id: int | None = None
+    expired_snapshot_id: int | None = None
+    """The snapshot that should have been read, where it is not there any more (`forebay.unionread.expired`)."""
+
     lake_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
     partition_names: Mapping[int, str] = field(default_factory=dict)
     lake_only_partitions: tuple[str, ...] = ()
@@ -158,14 +162,15 @@ class _Planning:
 
     def plan(self, storage: LakeStorage | None, lake_only: bool) -> UnionPlan:
         info = self._info
-        snapshot = readable_snapshot(self._table)
-        if lake_only and snapshot is None:
+        known = readable_snapshot(self._table)
+        if lake_only and known is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
         buckets, match = self._stream_buckets()
-        side, lake_splits = None, []
-        if snapshot is not None:
+        side, snapshot, lake_splits = None, known, list[LakeSplit]()
+        if known is not None:
             side = self._lake_side(storage or lake_of(info), counting=lake_only)
-            lake_splits = [s for s in side.plan(snapshot.snapshot_id) if self._filter.covers(s.partition())]
+            snapshot, lake_splits = self._lake_splits(side, known, buckets, lake_only)
+            side = None if snapshot is None else side
         offsets = {} if snapshot is None else snapshot.log_offsets
         lake_only_partitions = sorted(
             {"$".join(s.partition()) for s in lake_splits if match.find(s.partition()) is None}
@@ -178,8 +183,9 @@ class _Planning:
         else:
             self._plan_log(buckets, offsets, lake_splits)
         facts = PlanFacts(
-            None if snapshot is None else info.descriptor.lake_format,
+            None if known is None else info.descriptor.lake_format,
             None if snapshot is None else snapshot.snapshot_id,
+            None if known is None or known is snapshot else known.snapshot_id,
             {bucket: offsets[bucket] for bucket in buckets if bucket in offsets},
             self._names,
             tuple(lake_only_partitions) if info.is_partitioned else (),
@@ -199,6 +205,39 @@ class _Planning:
         if not view.columns and view.predicate is None and (counting or not info.has_primary_key):
             columns = ()
         return LakeSide.of(storage.create_source(info.path), columns, view.predicate)
+
+    def _lake_splits(
+        self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
+    ) -> tuple[LakeSnapshot | None, list[LakeSplit]]:
+        """The snapshot that is read, and its splits; no snapshot where the stream stands in for one that has expired.
+
+        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where nothing can, or where the cluster knows a newer one by now.
+        """
+        try:
+            return known, self._covered(side, known.snapshot_id)
+        except NotFound as e:
+            newest = readable_snapshot(self._table) if e.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST else None
+            if newest is None or newest.snapshot_id != known.snapshot_id:
+                raise
+            info, up_to_now = self._info, not (self._given_stops or lake_only)
+            later = successor_of(info, side.source, known.snapshot_id, up_to_now=up_to_now)
+            if later is not None:
+                return replace(known, snapshot_id=later), self._covered(side, later)
+            if lake_only:
+                raise
+        stops = self._given_stops
+        check_stream_is_complete(
+            info,
+            known,
+            buckets,
+            frozenset(self._names),
+            lambda bucket: bucket in stops or not info.has_primary_key,
+            self._earliest,
+        )
+        return None, []
+
+    def _covered(self, side: LakeSide, snapshot_id: int) -> list[LakeSplit]:
+        return [split for split in side.plan(snapshot_id) if self._filter.covers(split.partition())]
 
     # ---- the stream's half ------------------------------------------------------------------------------------------
 
@@ -300,10 +339,12 @@ class _Planning:
                 if partition_id is None:
                     rest.append(split)
                     continue
-            if not 0 <= split.bucket() < info.bucket_count:
+            if not 0 <= split.bucket() < info.bucket_count or split.bucket_count() not in (None, info.bucket_count):
+                of_how_many = "" if split.bucket_count() is None else f" of {split.bucket_count()}"
                 raise UnsupportedOperation(
-                    f"the lake table of {info.path} has rows in bucket {split.bucket()}, and the stream's buckets are "
-                    f"0 to {info.bucket_count - 1}: rows of both cannot be matched"
+                    f"the lake table of {info.path} has rows in bucket {split.bucket()}{of_how_many}, and the stream's "
+                    f"buckets are 0 to {info.bucket_count - 1}: rows of both cannot be matched. Somebody has given the "
+                    f"lake table other buckets; give it back the {info.bucket_count} that it had"
                 )
             found.setdefault(TableBucket(info.table_id, split.bucket(), partition_id), []).append(split)
         return found, rest

@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, NotFound
+from forebay.client.results import LakeSnapshot
 from forebay.client.views import RowView
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket
+from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide
-from forebay.unionread.planning import lake_of
+from forebay.unionread.planning import lake_of, readable_snapshot
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import LakeSnapshotSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
+
+
+def lake_snapshot_to_begin_with(
+    table: Table,
+    buckets: Sequence[TableBucket],
+    earliest: Callable[[Sequence[TableBucket]], Mapping[TableBucket, int]],
+) -> LakeSnapshot | None:
+    """The newest readable lake snapshot; None where there is none, or where the stream has all rows itself.
+
+    `buckets` are the stream's, `earliest` says where logs begin. A snapshot that somebody else has expired is replaced
+    by one with the very same rows, if there is one: the log goes on from exact offsets, so a snapshot that knows of
+    later changes will not do. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for rows that nobody has any more.
+    """
+    info = table.info
+    while True:
+        known = readable_snapshot(table)
+        if known is None:
+            return None
+        source = lake_of(info).create_source(info.path)
+        try:
+            source.create_planner(known.snapshot_id).plan()
+        except NotFound as e:
+            newest = readable_snapshot(table) if e.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST else None
+            if newest is None:
+                raise
+            if newest.snapshot_id != known.snapshot_id:
+                continue
+        else:
+            return known
+        later = successor_of(info, source, known.snapshot_id, up_to_now=False)
+        if later is not None:
+            return replace(known, snapshot_id=later)
+        partitions = frozenset(bucket.partition_id for bucket in buckets if bucket.partition_id is not None)
+        check_stream_is_complete(info, known, buckets, partitions, lambda _: not info.has_primary_key, earliest)
+        return None
 
 
 def lake_pieces(

@@ -1,0 +1,101 @@
+"""Which rows of a bucket's lake files a piece of its changelog overrides, by their places in the files.
+
+For engines that read the files by themselves (`LakeSide.plain_files`): they leave out these rows, and the tail's rows
+come from `UnionReader`. Keys are compared here, so an engine's own notion of equal keys does not matter. Of the files
+only the columns of the key are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forebay.base.errors import ErrorCode, InternalError, NotFound
+from forebay.client.connection import shared_connection
+from forebay.codec.keys import primary_key_encoder
+from forebay.metadata.table import TableBucket
+from forebay.unionread.tail import read_tail
+
+if TYPE_CHECKING:
+    from forebay.unionread.lake_side import LakeSide
+    from forebay.unionread.reading import UnionReader
+
+_BATCH_ROWS = 1 << 17
+_WORD_BITS = 64
+
+
+@dataclass(frozen=True)
+class OverriddenRows:
+    """The rows of one file that do not count, as a bitmap in 64-bit words, least bit first; None: all rows count."""
+
+    path: str
+    words: bytes | None
+
+
+@dataclass(frozen=True)
+class MarkBucket:
+    """Marks the rows of plain, local `files` of `bucket` that changes from offset `start` to before `stop` override.
+
+    Picklable: what a worker is sent.
+    """
+
+    reader: UnionReader
+    bucket: TableBucket
+    start: int
+    stop: int
+    files: tuple[str, ...]
+
+    def __call__(self) -> list[OverriddenRows]:
+        """Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a file that is gone, and what reading a log raises."""
+        side, info = self.reader.lake, self.reader.info
+        if side is None:
+            raise InternalError(f"rows of files of table {info.path} are marked, and its plan has no lake")
+        keys = tuple(info.schema.column(name) for name in info.descriptor.physical_primary_key)
+        connection = shared_connection(self.reader.settings)
+        tail = read_tail(connection, info, self.bucket, self.start, self.stop, keys)
+        encoder = primary_key_encoder(info.descriptor)
+        by_key = replace(side, columns=keys)
+        made = []
+        for path in self.files:
+            found = [tail.changed.contains(encoder.encode(batch)) for batch in _key_batches(path, by_key)]
+            made.append(OverriddenRows(path, _words(found)))
+        return made
+
+
+def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
+    """All rows of a file in their order; the columns of `side`, in the stream's types."""
+    try:
+        with pq.ParquetFile(local_path(path)) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=[c.name for c in side.columns], use_threads=False):
+                yield side.stored(batch)
+    except FileNotFoundError as e:
+        raise NotFound(
+            f"file {path} does not exist: the lake snapshot that has it has expired",
+            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+        ) from e
+
+
+def _words(found: list[pa.BooleanArray]) -> bytes | None:
+    if not any(batch.true_count for batch in found):
+        return None
+    marks = np.concatenate([np.asarray(batch.cast(pa.uint8())) for batch in found])
+    padded = np.zeros(-(-len(marks) // _WORD_BITS) * _WORD_BITS, np.uint8)
+    padded[: len(marks)] = marks
+    return np.packbits(padded, bitorder="little").tobytes()
+
+
+def local_path(path: str) -> str | None:
+    """The path in the file system of a file that a lake names; None for other stores.
+
+    A URI with escapes is none: lakes do not agree on whether these are part of the name.
+    """
+    if path.startswith("/"):
+        return path
+    parts = urlsplit(path)
+    return parts.path if parts.scheme == "file" and parts.netloc in ("", "localhost") and "%" not in path else None
