@@ -22,10 +22,12 @@ from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.progress import OnProgress, no_progress
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.commit.partitions import PartitionFilter
 from forebay.paimon.compact.clustering import SortOrder
 from forebay.paimon.compact.dedicated import commit_with_compaction, compact_table
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.compact.rescale import rescale_partitions
+from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
 from forebay.paimon.compact.writing import TableWriteCompaction
 from forebay.paimon.display import table_html
@@ -200,7 +202,7 @@ class Table:
 
     def system(self, name: str) -> SystemTable:
         """A system table: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches,
-        consumers, statistics, audit_log, binlog, ro. Raises `NotFound`."""
+        consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
         return SystemTable(name, self.context, self._clock)
 
     def scan(
@@ -304,16 +306,9 @@ class Table:
     def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:
         """The committing half. A stream gives its own `user`, and keeps it."""
         return FileStoreCommit(
-            self._io,
-            self.paths,
-            self.schema,
-            user or self._ids.token_hex(),
-            lock=self._lock,
-            clock=self._clock,
-            ids=self._ids,
-            ignore_empty=ignore_empty,
-            manifests=self.manifests,
-        )
+            self._io, self.paths, self.schema, user or self._ids.token_hex(), lock=self._lock, clock=self._clock,
+            ids=self._ids, ignore_empty=ignore_empty, manifests=self.manifests,
+        )  # fmt: skip
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -401,28 +396,25 @@ class Table:
     def compact(
         self,
         full: bool = False,
-        partitions: Sequence[Mapping[str, Any]] | None = None,
+        partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
         *,
         order_by: Sequence[str] = (),
         strategy: str = "order",
         progress: OnProgress = no_progress,
+        runner: TaskRunner | None = None,
+        buckets: Collection[int] | None = None,
     ) -> Snapshot | None:
         """Compact now, whatever `write-only` says; the snapshot, or None if there was nothing to do.
 
         Without `full`, only what the table's options say is due. `order_by` sorts an append table without buckets by
-        these columns, by `strategy` order, zorder or hilbert. `progress` is in rows.
-        Raises `Conflict` if others always were faster.
+        these columns, by `strategy` order, zorder or hilbert. `progress` is in rows. `runner` does the tasks; by
+        default threads. `buckets` are the only ones to compact. Raises `Conflict` if others always were faster.
         """
         made, _ = compact_table(
-            self.context,
-            self._compact_planner(),
-            self.new_commit,
-            full=full,
-            partitions=partitions,
-            order=_sort_order(order_by, strategy),
-            clock=self._clock,
-            progress=progress,
-        )
+            self.context, self._compact_planner(), self.new_commit, full=full, partitions=partitions,
+            order=_sort_order(order_by, strategy), clock=self._clock, progress=progress, runner=runner,
+            buckets=buckets,
+        )  # fmt: skip
         if made is not None:
             self.maintenance().after_commit(dedicated=True)
         return made
@@ -430,17 +422,18 @@ class Table:
     def plan_compaction(
         self,
         full: bool = False,
-        partitions: Sequence[Mapping[str, Any]] | None = None,
+        partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
         *,
         order_by: Sequence[str] = (),
         strategy: str = "order",
+        buckets: Collection[int] | None = None,
     ) -> list[CompactTask]:
         """The tasks of which `compact` consists, for engines with several workers: they pickle.
 
         Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
         """
         order = _sort_order(order_by, strategy)
-        return self._compact_planner().plan(full=full, partitions=partitions, order=order)
+        return self._compact_planner().plan(full=full, partitions=partitions, order=order, buckets=buckets)
 
     def run_compaction(self, task: CompactTask) -> CommitMessage:
         """Do one task of `plan_compaction`."""
@@ -450,11 +443,17 @@ class Table:
         return CompactPlanner(self.context, self.snapshots, self.manifests, self._clock)
 
     def rescale(
-        self, buckets: int, partition: Mapping[str, Any] | None = None, *, progress: OnProgress = no_progress
+        self,
+        buckets: int,
+        partition: Mapping[str, Any] | PartitionFilter | None = None,
+        *,
+        progress: OnProgress = no_progress,
+        runner: TaskRunner | None = None,
     ) -> Table:
         """Give the table `buckets` buckets, and rewrite what is there: all, or one partition; the table under it.
 
-        Partitions that are not rewritten cannot be written to until they are. `progress` is in rows.
+        Partitions that are not rewritten cannot be written to until they are. `progress` is in rows. With a `runner`
+        several tasks are done at a time.
         """
         if self.options.bucket <= 0 or whole_number(buckets, "buckets") <= 0:
             raise InvalidRequest(
@@ -462,7 +461,7 @@ class Table:
                 f"'bucket' = {self.options.bucket}, asked for {buckets}"
             )
         changed = self if self.options.bucket == buckets else self.alter([SetOption("bucket", str(buckets))])
-        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock, progress)
+        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock, progress, runner)
         return changed
 
 

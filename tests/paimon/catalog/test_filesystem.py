@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import AlreadyExists, ForebayError, InvalidRequest, NotFound
+from forebay.base.errors import AlreadyExists, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import types
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.definition import new_schema
@@ -80,6 +80,17 @@ def test_ids_are_given_to_columns_and_then_to_what_is_inside_them() -> None:
     assert not schema.fields[1].type.nullable
 
 
+def test_types_by_name_may_be_of_arrow() -> None:
+    by_name = new_schema({"a": pa.int64(), "b": types.string()})
+    assert by_name.fields == new_schema(pa.schema([("a", pa.int64()), ("b", pa.string())])).fields
+
+
+@pytest.mark.parametrize("given", ["BIGINT", pa.month_day_nano_interval()])
+def test_what_is_no_type_of_a_column_is_refused_by_the_name_of_the_column(given: Any) -> None:
+    with pytest.raises(InvalidRequest, match="column 'a': "):
+        new_schema({"a": given})
+
+
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
@@ -125,3 +136,10 @@ def test_opening_needs_a_warehouse_and_a_known_metastore() -> None:
         Catalog.open({})
     with pytest.raises(ForebayError, match="metastore 'glue'"):
         Catalog.open({"metastore": "glue", "warehouse": "/x"})
+
+
+def test_a_table_lies_nowhere_but_in_the_warehouse(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path)
+    with pytest.raises(UnsupportedOperation, match="a Hive or REST catalog can place tables"):
+        catalog.create_table("db.t", COLUMNS, options={"path": str(tmp_path / "elsewhere")})
+    assert not catalog.table_exists("db.t")

@@ -37,12 +37,14 @@ def test_the_examples_run(tmp_path: Path) -> None:
     for line in ("4", "5 3"):
         assert re.search(f"^{line}$", printed, re.MULTILINE), printed
     commands = [line for block in _blocks("sh") for line in block.splitlines()]
-    assert len(commands) == 9
+    assert len(commands) == 18
     outputs = [_run([sys.executable, "-m", *shlex.split(line)], tmp_path) for line in commands]
     assert outputs[0].splitlines() == ["sales.orders", "sales.visits"]
     assert "primary-key table" in outputs[1]
     assert outputs[2].startswith("id,customer,what,amount,note\n")
     assert "sales.orders has 2 buckets" in outputs[7]
+    assert "before-tests" in outputs[12]
+    assert outputs[17].count("sales.") == 2
 
 
 def test_the_example_of_merge_engines_runs(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import Conflict, InvalidRequest, StorageFailure
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.compact.rescale import RescaleTask
+from forebay.paimon.compact.running import ThreadRunner
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import changelog, replay
@@ -152,6 +156,111 @@ def test_rows_that_are_written_meanwhile_are_rescaled_too(
     on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
     referenced = {e.file.file_name for s in rescaled.snapshots.snapshots() for e in rescaled.manifests.live_files(s)}
     assert on_disk == referenced, "work that was done in vain is deleted"
+
+
+class PicklingRunner(ThreadRunner):
+    """Hands tasks over as an engine does; counts them."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.tasks: list[RescaleTask] = []
+
+    def run(self, function: Any, tasks: Any, **named: Any) -> Any:
+        self.tasks += tasks
+        carried = pickle.loads(pickle.dumps((function, tasks)))
+        return [pickle.loads(pickle.dumps(result)) for result in super().run(*carried, **named)]
+
+
+@pytest.mark.parametrize(("before", "after", "tasks"), [(2, 8, 2), (4, 2, 2), (6, 4, 2), (3, 4, 1)])
+@pytest.mark.parametrize("kind", ["keyed", "append"])
+def test_buckets_that_stay_among_themselves_are_rescaled_apart(
+    catalog: FileSystemCatalog, before: int, after: int, tasks: int, kind: str
+) -> None:
+    if kind == "keyed":
+        table = keyed(catalog, bucket=str(before))
+    else:
+        options = {"bucket": str(before), "bucket-key": "id"}
+        table = catalog.create_table("db.a", COLUMNS, partition_keys=["dt"], options=options)
+    for version in range(3):
+        fill(table, version=version)
+    rows, runner = rows_of(table), PicklingRunner()
+    table = table.rescale(after, runner=runner)
+    assert len(runner.tasks) == 2 * tasks, "of two partitions"
+    assert bucket_counts(table) == {"dt=a": {after}, "dt=b": {after}}
+    assert rows_of(table) == rows
+    for number in range(30):
+        versions = [r["v"] for r in table.read(None, (col("id") == number) & (col("dt") == "a")).read_all().to_pylist()]
+        assert versions == ([2] if kind == "keyed" else [0, 1, 2]), "each key is in the bucket where it is looked for"
+
+
+def test_partitions_that_others_write_to_are_rescaled_again_and_the_rest_stays_done(
+    catalog: FileSystemCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed(catalog)
+    fill(table, "abc")
+    real = FileStoreCommit.replace_exactly
+    late: list[Any] = [[{"id": 100, "dt": "b", "v": 7}]]
+
+    def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
+        if late:
+            table.write(late.pop())
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
+    runner = PicklingRunner()
+    rescaled = table.rescale(4, runner=runner)
+    assert [sorted({r.partition for r in runner.tasks}).index(task.partition) for task in runner.tasks] == [
+        0, 0, 1, 1, 1, 1, 2, 2,
+    ]  # fmt: skip
+    assert bucket_counts(rescaled) == {"dt=a": {4}, "dt=b": {4}, "dt=c": {4}}
+    assert len(rows_of(rescaled)) == 91
+    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    referenced = {e.file.file_name for s in rescaled.snapshots.snapshots() for e in rescaled.manifests.live_files(s)}
+    assert on_disk == referenced
+
+
+@pytest.mark.parametrize("runner", [None, PicklingRunner()])
+def test_who_never_wins_is_told_so_and_leaves_the_table_as_it_was(
+    catalog: FileSystemCatalog, monkeypatch: pytest.MonkeyPatch, runner: PicklingRunner | None
+) -> None:
+    table = keyed(catalog)
+    fill(table)
+    real = FileStoreCommit.replace_exactly
+    written = itertools.count(100)
+
+    def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
+        table.write([{"id": next(written), "dt": "a", "v": 7}])
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
+    with pytest.raises(Conflict, match="repeat the work on the latest snapshot"):
+        table.rescale(4, {"dt": "a"}, runner=runner)
+    assert bucket_counts(table) == {"dt=a": {2}, "dt=b": {2}}
+    assert len(rows_of(table)) == 60 + next(written) - 100
+    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+
+
+def test_a_task_that_fails_leaves_no_files_of_the_others(
+    catalog: FileSystemCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed(catalog)
+    fill(table)
+
+    class Failing(PicklingRunner):
+        def run(self, function: Any, tasks: Any, **named: Any) -> Any:
+            def fail_last(task: RescaleTask) -> Any:
+                if task == tasks[-1]:
+                    raise StorageFailure("no space")
+                return function(task)
+
+            return ThreadRunner.run(self, fail_last, tasks, **named)
+
+    before = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    with pytest.raises(StorageFailure, match="no space"):
+        table.rescale(4, runner=Failing())
+    assert {p.name for p in Path(table.paths.root).rglob("data-*.parquet")} == before
+    assert len(rows_of(table)) == 60
 
 
 def test_tables_without_a_fixed_count_are_refused(catalog: FileSystemCatalog) -> None:

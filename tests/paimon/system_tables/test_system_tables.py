@@ -12,11 +12,13 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.metadata import types
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.system_tables.registry import NAMES
 from forebay.paimon.table import Table
+from tests.paimon.lake import new_catalog
 from tests.paimon.maintain.lakes import FAST, NOW, make_table, open_table
 from tests.paimon.stream.model import COLUMNS, compact_fully
 
@@ -43,7 +45,7 @@ def table(tmp_path: Path) -> Table:
 def test_every_system_table_of_a_new_table_can_be_read(tmp_path: Path, name: str) -> None:
     made = make_table(tmp_path / "t")
     read = made.system(name).read().read_all()
-    assert read.num_rows == {"schemas": 1, "options": 2}.get(name, 0)
+    assert read.num_rows == {"schemas": 1, "options": 2, "aggregation_fields": 2}.get(name, 0)
     one = read.schema.names[-1]
     assert made.system(name).read([one]).schema.names == [one]
     with pytest.raises(InvalidRequest, match="has no column 'nonsense'"):
@@ -68,8 +70,6 @@ def test_snapshots(table: Table) -> None:
 
 
 def test_schemas_and_options(table: Table) -> None:
-    from forebay.metadata import types
-
     table = table.alter([AddColumn(("more",), types.int_())])
     found = system(table, "schemas")
     assert [s["schema_id"] for s in found] == [0, 1]
@@ -84,6 +84,8 @@ def test_manifests(table: Table) -> None:
     assert [(m["num_added_files"], m["num_deleted_files"]) for m in found] == [(1, 0), (2, 0)]
     assert (found[1]["min_partition_stats"], found[1]["max_partition_stats"]) == ("{2024-02-29}", "{2024-03-01}")
     assert len(system(table, "manifests", **{"scan.snapshot-id": "1"})) == 1
+    first = table.snapshots.snapshot(1)
+    assert len(system(table, "manifests", **{"scan.timestamp-millis": str(first.time_millis)})) == 1
 
 
 def test_files_partitions_and_buckets(table: Table) -> None:
@@ -203,3 +205,23 @@ def test_read_optimized_is_the_last_full_compaction(changed: Table) -> None:
     changed.write([{"id": 7}])
     assert [r["id"] for r in system(changed, "ro")] == [1]
     assert len(system(changed, "ro", **{"scan.snapshot-id": "2"})) == 0
+
+
+def test_aggregation_fields_shows_what_options_say_of_columns(tmp_path: Path) -> None:
+    catalog = new_catalog(tmp_path)
+    made = catalog.create_table(
+        "db.t",
+        {"id": types.bigint(), "n": types.decimal(10, 2), "l": types.array(types.string())},
+        primary_keys=["id"],
+        options={
+            "merge-engine": "aggregation",
+            "fields.n.aggregate-function": "sum",
+            "fields.n.ignore-retract": "true",
+        },
+    )
+    found = [tuple(row.values()) for row in made.system("aggregation_fields").read().read_all().to_pylist()]
+    assert found == [
+        ("id", "BIGINT NOT NULL", "[]", "[]", None),
+        ("n", "DECIMAL(10, 2)", "[sum, true]", "[fields.n.aggregate-function, fields.n.ignore-retract]", None),
+        ("l", "ARRAY<STRING>", "[]", "[]", None),
+    ]

@@ -20,7 +20,7 @@ from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
 
 SYSTEM_NAMES = frozenset({SEQUENCE_NUMBER, VALUE_KIND, "_LEVEL", "rowkind", "_ROW_ID"})
 
-Columns: TypeAlias = pa.Schema | Sequence[DataField] | Mapping[str, DataType]
+Columns: TypeAlias = pa.Schema | Sequence[DataField] | Mapping[str, DataType | pa.DataType]
 """Ways to name columns: an Arrow schema, Paimon's fields (whose ids are assigned anew), or types by name."""
 
 
@@ -59,8 +59,16 @@ def _fields(columns: Columns) -> list[DataField]:
     if isinstance(columns, pa.Schema):
         return [_from_arrow(f) for f in columns]
     if isinstance(columns, Mapping):
-        return [DataField(-1, name, t) for name, t in columns.items()]
+        return [_of_type(name, t) for name, t in columns.items()]
     return list(columns)
+
+
+def _of_type(name: str, t: DataType | pa.DataType) -> DataField:
+    if isinstance(t, DataType):
+        return DataField(-1, name, t)
+    if isinstance(t, pa.DataType):
+        return _from_arrow(pa.field(name, t))
+    raise InvalidRequest(f"column '{name}': {t!r} is no type; write one of forebay.types, or of pyarrow")
 
 
 def _from_arrow(f: pa.Field) -> DataField:

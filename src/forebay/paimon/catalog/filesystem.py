@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.definition import Columns, new_schema
@@ -91,6 +91,11 @@ class FileSystemCatalog(Catalog):
         if not self._database_exists(database):
             raise self._no_database(database)
         schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
+        if "path" in schema.options:
+            raise UnsupportedOperation(
+                f"table '{name}' cannot lie in {schema.options['path']}: this catalog keeps all tables in its "
+                "warehouse; a Hive or REST catalog can place tables"
+            )
         try:
             self._create(name, schema)
         except AlreadyExists as e:

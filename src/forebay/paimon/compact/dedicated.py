@@ -1,26 +1,25 @@
-"""Compacting a table in one process: plan, run, commit; again if others were faster."""
+"""Compacting a table: plan, have the tasks done, commit; again if others were faster."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, NotFound
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.commit.partitions import PartitionFilter
 from forebay.paimon.compact.clustering import SortOrder
-from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
+from forebay.paimon.compact.running import TaskRunner, ThreadRunner, rows_read
+from forebay.paimon.compact.tasks import CompactPlanner, run_task
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.store.context import TableContext
 
 TRIES = 5
-_TICK_S = 0.5
-"""How long callers wait at most for a sign of life."""
 
 
 def compact_table(
@@ -29,22 +28,32 @@ def compact_table(
     new_commit: Callable[[], FileStoreCommit],
     *,
     full: bool = False,
-    partitions: Sequence[Mapping[str, Any]] | None = None,
+    partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
     order: SortOrder | None = None,
     clock: Clock = SYSTEM_CLOCK,
     progress: OnProgress = no_progress,
+    runner: TaskRunner | None = None,
+    buckets: Collection[int] | None = None,
 ) -> tuple[Snapshot | None, list[CommitMessage]]:
     """Compact a table; the snapshot, or None if there was nothing to do, and what was done. `progress` is in rows.
 
-    See `CompactPlanner.plan` for the other arguments.
+    `runner` does the tasks: by default threads of this process. See `CompactPlanner.plan` for the other arguments.
 
     If others compact or overwrite the same files meanwhile, all is planned anew, up to `TRIES` times; then `Conflict`
     is raised. Whatever happens, no row is lost, and files that were made in vain are deleted.
     """
 
+    runner = runner or ThreadRunner()
+
     def run_once() -> list[CommitMessage]:
-        tasks = planner.plan(full=full, partitions=partitions, order=order)
-        return _run_all(table, tasks, new_commit, clock, progress)
+        tasks = planner.plan(full=full, partitions=partitions, order=order, buckets=buckets)
+        return runner.run(
+            partial(run_task, table, clock=clock),
+            tasks,
+            rows=[rows_read(task.input_files) for task in tasks],
+            progress=progress,
+            discard=lambda done: new_commit().abort(done),
+        )
 
     made, messages = commit_until_won(run_once, new_commit)
     return (made[-1] if made else None), messages
@@ -74,41 +83,6 @@ def commit_until_won(
             if not left:
                 raise
     return [], []
-
-
-def _run_all(
-    table: TableContext,
-    tasks: Sequence[CompactTask],
-    new_commit: Callable[[], FileStoreCommit],
-    clock: Clock,
-    progress: OnProgress,
-) -> list[CommitMessage]:
-    """The messages of all tasks. If one fails, the files of the others are deleted."""
-    if not tasks:
-        return []
-    rows = [sum(f.row_count for f in task.input_files) for task in tasks]
-    done = 0
-    progress(done, sum(rows))
-    with ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(run_task, table, task, clock) for task in tasks]
-        rows_of = dict(zip(futures, rows, strict=True))
-        failure: BaseException | None = None
-        try:
-            waiting = set(futures)
-            while waiting:
-                ended, waiting = wait(waiting, _TICK_S, FIRST_COMPLETED)
-                done += sum(rows_of[f] for f in ended)
-                progress(done, sum(rows))
-        except BaseException as e:  # noqa: BLE001 - of `progress`, or the user's interrupt: what was made must go
-            failure = e
-            for future in futures:
-                future.cancel()
-    finished = [f for f in futures if not f.cancelled() and f.exception() is None]
-    failure = failure or next((f.exception() for f in futures if f not in finished), None)
-    if failure is not None:
-        new_commit().abort(f.result() for f in finished)
-        raise failure
-    return [f.result() for f in futures]
 
 
 def commit_with_compaction(

@@ -1,7 +1,9 @@
 """Precommit compaction: small files of one commit are put together before anybody sees them.
 
 A commit by many writers brings a small file of each. Here the files of a partition and bucket become few, and the
-small ones are deleted: no snapshot ever had them. It is for append tables, whose files need no merging.
+small ones are deleted: no snapshot ever had them. In a primary-key table all new files of a bucket are merged into one
+sorted run of level 0, or none are: a part of them would not stand between its neighbours in the order of sequence
+numbers. Their changelog files become one, too.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import InvalidRequest
 from forebay.paimon.compact.append import AppendRules, in_order, rewrite_files
-from forebay.paimon.format.commit_message import CommitMessage
-from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileSource
+from forebay.paimon.merge.runs import sort_and_merge_buffer, sort_buffer
+from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import delete_quietly
 
@@ -22,12 +27,13 @@ UNAWARE = -1
 
 @dataclass(frozen=True, slots=True)
 class PrecommitTask:
-    """Small new files of one bucket, to be put together. Pickles."""
+    """Small new files of one bucket, to be put together; `is_changelog`: changelog files of it. Pickles."""
 
     partition: bytes
     bucket: int
     total_buckets: int
     files: tuple[DataFileMeta, ...]
+    is_changelog: bool = False
 
 
 def plan_precommit(table: TableContext, messages: Iterable[CommitMessage]) -> list[PrecommitTask]:
@@ -36,7 +42,7 @@ def plan_precommit(table: TableContext, messages: Iterable[CommitMessage]) -> li
     Only files that follow each other are put together in a bucket with an order.
     """
     if table.schema.has_primary_key:
-        raise InvalidRequest("precommit compaction is for append tables; files of a primary key are merged by levels")
+        return _plan_runs(table, messages)
     rules = AppendRules.of(table.options)
     buckets: dict[tuple[bytes, int, int], list[DataFileMeta]] = {}
     for m in messages:
@@ -46,6 +52,20 @@ def plan_precommit(table: TableContext, messages: Iterable[CommitMessage]) -> li
         for key, found in buckets.items()
         for files in _packs(found, rules, ordered=key[2] != UNAWARE)
         if len(files) > 1
+    ]
+
+
+def _plan_runs(table: TableContext, messages: Iterable[CommitMessage]) -> list[PrecommitTask]:
+    """All data files of a bucket, and all its changelog files, where together they are no more than one large file."""
+    found: dict[tuple[bytes, int, int, bool], list[DataFileMeta]] = {}
+    for m in messages:
+        for is_changelog, files in ((False, m.data.new_files), (True, m.data.changelog_files)):
+            found.setdefault((m.partition, m.bucket, m.total_buckets, is_changelog), []).extend(files)
+    largest = table.options.target_file_size(True)
+    return [
+        PrecommitTask(partition, bucket, total, tuple(files), is_changelog)
+        for (partition, bucket, total, is_changelog), files in found.items()
+        if len(files) > 1 and sum(f.file_size for f in files) <= largest and all(f.level == LEVEL_0 for f in files)
     ]
 
 
@@ -69,10 +89,31 @@ def _packs(files: Sequence[DataFileMeta], rules: AppendRules, *, ordered: bool) 
 
 def run_precommit(table: TableContext, task: PrecommitTask, clock: Clock = SYSTEM_CLOCK) -> tuple[DataFileMeta, ...]:
     """The files that replace those of `task`. The old ones stay until `replace_files`."""
+    if table.schema.has_primary_key:
+        return _merged(table, task, clock)
     increment = rewrite_files(table, task.partition, task.bucket, task.files, clock=clock)
     # To everybody else these files are what a writer wrote.
     source = task.files[0].file_source
     return tuple(replace(f, file_source=source) for f in increment.compact_after)
+
+
+def _merged(table: TableContext, task: PrecommitTask, clock: Clock) -> tuple[DataFileMeta, ...]:
+    """Files of level 0 as one run, or changelog files with all their rows; in memory, which writers needed as well."""
+    spec = merge_function(table.schema)
+    reader = DataFileReader(table.io, table.schemas, key_value_fields(table.schema))
+    rows = [
+        batch for f in task.files for batch in reader.read(f, table.paths.data_file(task.partition, task.bucket, f))
+    ]
+    merged = sort_buffer(rows, spec) if task.is_changelog else sort_and_merge_buffer(rows, spec)
+    settings = FileSettings.of(table.schema, table.options, LEVEL_0, FileSource.APPEND, task.is_changelog)
+    directory = table.paths.bucket_directory(task.partition, task.bucket)
+    writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), clock=clock)
+    try:
+        writer.write(merged)
+        return tuple(writer.close())
+    except BaseException:
+        writer.abort()
+        raise
 
 
 def replace_files(
@@ -85,9 +126,15 @@ def replace_files(
     kept = []
     for m in messages:
         files = tuple(f for f in m.data.new_files if f.file_name not in gone)
-        kept.append(m if len(files) == len(m.data.new_files) else replace(m, data=replace(m.data, new_files=files)))
+        changes = tuple(f for f in m.data.changelog_files if f.file_name not in gone)
+        kept.append(replace(m, data=replace(m.data, new_files=files, changelog_files=changes)))
     added = [
-        CommitMessage(task.partition, task.bucket, task.total_buckets, replace(_NOTHING, new_files=files))
+        CommitMessage(
+            task.partition,
+            task.bucket,
+            task.total_buckets,
+            DataIncrement(changelog_files=files) if task.is_changelog else DataIncrement(new_files=files),
+        )
         for task, files in done
     ]
     for task, _ in done:
@@ -95,9 +142,6 @@ def replace_files(
             for path in table.paths.data_file_and_companions(task.partition, task.bucket, f):
                 delete_quietly(table.io, path)
     return [m for m in [*kept, *added] if not m.is_empty]
-
-
-_NOTHING = CommitMessage(b"", 0, 0).data
 
 
 def precommit(

@@ -6,14 +6,20 @@ must move to the bucket that its key has now; until then writers refuse to write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from math import gcd
 from typing import Any
 
+from forebay.base.checks import check
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
-from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
+from forebay.paimon.compact.running import TaskRunner, rows_read
 from forebay.paimon.compact.vectors import bucket_vectors
 from forebay.paimon.compact.writing import TableWriteCompaction
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
@@ -22,7 +28,8 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import delete_quietly
+from forebay.paimon.store.manifests import ManifestStore, delete_quietly
+from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.write.table_write import TableWrite
 
 TRIES = 5
@@ -31,104 +38,190 @@ TRIES = 5
 _QUIET = {"changelog-producer": "none", "force-lookup": "true", "write-only": "false"}
 
 
+@dataclass(frozen=True, slots=True)
+class RescaleTask:
+    """Some buckets of a partition, whose rows move to buckets of their own. Pickles.
+
+    `remainder` modulo `divisor` have the numbers of all buckets that are read, and of all that are written.
+    """
+
+    splits: tuple[DataSplit, ...]
+    buckets: int
+    divisor: int
+    remainder: int
+
+    @property
+    def partition(self) -> bytes:
+        return self.splits[0].partition
+
+    @property
+    def rows(self) -> int:
+        """The rows to read."""
+        return sum(rows_read(split.files) for split in self.splits)
+
+
 def rescale_partitions(
     table: TableContext,
     commit: FileStoreCommit,
     buckets: int,
-    partition: Mapping[str, Any] | None = None,
+    partition: Mapping[str, Any] | PartitionFilter | None = None,
     clock: Clock = SYSTEM_CLOCK,
     progress: OnProgress = no_progress,
+    runner: TaskRunner | None = None,
 ) -> list[Snapshot]:
     """Rewrite partitions that have another number of buckets than `buckets`: one snapshot for each.
 
-    `partition` (values by column) chooses some; None means all. If somebody writes to a partition meanwhile, it is
-    rewritten anew; after `TRIES` times `Conflict` is raised, and the partition is as it was. `progress` is in rows.
+    `partition` (values by column, or a test) chooses some; None means all. If somebody writes to a partition meanwhile,
+    it is rewritten anew; after `TRIES` times `Conflict` is raised, and the partition is as it was. `progress` is in
+    rows. With a `runner` partitions are rewritten as many at a time as it can do, and large ones in several tasks;
+    without one, one after the other in this thread.
     """
     if buckets <= 0:
         raise InvalidRequest(f"a table has at least one bucket, got {buckets}")
     if table.options.bucket <= 0:
         raise InvalidRequest("only tables with a fixed number of buckets can be rescaled")
-    made: list[Snapshot] = []
+    rows = partitions_to_rescale(table, commit, buckets, partition)
+    work = _Rescaling(table, commit, buckets, clock, progress, sum(rows.values()), runner)
+    progress(0, sum(rows.values()))
+    waiting, wave = sorted(rows), 1 if runner is None else max(runner.parallelism, 1)
+    while waiting:
+        names, waiting = waiting[:wave], waiting[wave:]
+        work.rescale(names, sum(rows[name] for name in names))
+    return work.made
+
+
+def partitions_to_rescale(
+    table: TableContext,
+    commit: FileStoreCommit,
+    buckets: int,
+    partition: Mapping[str, Any] | PartitionFilter | None = None,
+) -> dict[bytes, int]:
+    """The chosen partitions that have another number of buckets than `buckets`, and how many rows are to be read."""
     latest = commit.snapshots.latest()
     if latest is None:
-        return made
-    chosen = partition_filter(table.schema, partition)
+        return {}
+    chosen = partition if callable(partition) else partition_filter(table.schema, partition)
     rows: dict[bytes, int] = {}
     for e in commit.manifests.live_files(latest):
         if e.total_buckets != buckets and (chosen is None or chosen(e.partition)):
             rows[e.partition] = rows.get(e.partition, 0) + e.file.row_count
-    done, total = 0, sum(rows.values())
-    progress(done, total)
-    for name in sorted(rows):
-        written = _Written(progress, done, total)
-        snapshot = _rescale(table, commit, name, buckets, clock, written.say)
-        made += [] if snapshot is None else [snapshot]
-        done += rows[name]
-        progress(done, total)
-    return made
+    return rows
 
 
-class _Written:
-    """Tells how many rows are written, the `before` of earlier partitions included."""
+@dataclass
+class _Rescaling:
+    """One call: what was made, and how many rows are done, of how many."""
 
-    def __init__(self, progress: OnProgress, before: int, total: int) -> None:
-        self._progress, self._before, self._total = progress, before, total
+    table: TableContext
+    commit: FileStoreCommit
+    buckets: int
+    clock: Clock
+    progress: OnProgress
+    total: int
+    runner: TaskRunner | None
+    done: int = 0
+    made: list[Snapshot] = field(default_factory=list)
 
-    def say(self, rows: int) -> None:
-        self._progress(self._before + rows, self._total)
+    def rescale(self, partitions: Sequence[bytes], rows: int) -> None:
+        """Rewrite some partitions together, and commit each; those that were written to meanwhile again."""
+        waiting = list(partitions)
+        for left in reversed(range(TRIES)):
+            base = self.commit.snapshots.latest()
+            tasks = {} if base is None else {name: self._planned(base, name) for name in waiting}
+            tasks = {name: found for name, found in tasks.items() if found}
+            if base is None or not tasks:
+                break
+            try:
+                messages = self._messages(tasks)
+            except NotFound:  # what was read was compacted and has expired
+                if not left:
+                    raise
+                continue
+            waiting = self._committed(base, messages, left)
+            if not waiting:
+                break
+        self.done += rows
+        self.progress(self.done, self.total)
+
+    def _committed(self, base: Snapshot, messages: dict[bytes, list[CommitMessage]], left: int) -> list[bytes]:
+        """Commit partition by partition; those where somebody else has written since `base`."""
+        lost = []
+        names = list(messages)
+        for at, name in enumerate(names):
+            try:
+                self.made.append(self.commit.replace_exactly(base, {name}, messages[name]))
+            except Conflict:
+                self.commit.abort(messages[name])
+                lost.append(name)
+                if not left:
+                    for other in names[at + 1 :]:
+                        self.commit.abort(messages[other])
+                    raise
+        return lost
+
+    def _planned(self, base: Snapshot, partition: bytes) -> list[RescaleTask]:
+        """The tasks for a partition; none if it has the right number already.
+
+        Bucket numbers are hashes modulo their count. So with a common divisor of both counts, rows stay among the
+        buckets that have the same remainder: such groups are tasks of their own.
+        """
+        entries = self.commit.manifests.live_files(base, {partition})
+        if all(e.total_buckets == self.buckets for e in entries):
+            return []
+        divisor = 1 if self.runner is None else gcd(self.buckets, *{e.total_buckets for e in entries})
+        groups: dict[int, list[DataSplit]] = {}
+        for split in _splits(self.table, self.commit, base, entries):
+            groups.setdefault(split.bucket % divisor, []).append(split)
+        return [
+            RescaleTask(tuple(splits), self.buckets, divisor, remainder) for remainder, splits in sorted(groups.items())
+        ]
+
+    def _messages(self, tasks: dict[bytes, list[RescaleTask]]) -> dict[bytes, list[CommitMessage]]:
+        """What to commit for each partition."""
+        flat = [task for found in tasks.values() for task in found]
+        if self.runner is None:
+            results = [self._in_this_thread(task) for task in flat]
+        else:
+            results = self.runner.run(
+                partial(run_rescale, self.table, clock=self.clock),
+                flat,
+                rows=[task.rows for task in flat],
+                progress=lambda done, total: self.progress(min(self.done + done, self.total), self.total),
+                discard=lambda done: self.commit.abort(chain.from_iterable(done)),
+            )
+        remaining = iter(results)
+        return {name: [m for _ in found for m in next(remaining)] for name, found in tasks.items()}
+
+    def _in_this_thread(self, task: RescaleTask) -> list[CommitMessage]:
+        return run_rescale(
+            self.table, task, self.clock, lambda rows: self.progress(min(self.done + rows, self.total), self.total)
+        )
 
 
-def _rescale(
+def run_rescale(
     table: TableContext,
-    commit: FileStoreCommit,
-    partition: bytes,
-    buckets: int,
-    clock: Clock,
-    written: Callable[[int], None],
-) -> Snapshot | None:
-    for left in reversed(range(TRIES)):
-        base = commit.snapshots.latest()
-        if base is None:
-            return None
-        entries = commit.manifests.live_files(base, {partition})
-        if all(e.total_buckets == buckets for e in entries):
-            return None
-        messages: list[CommitMessage] = []
-        try:
-            messages = _rewritten(table, commit, base, entries, buckets, clock, written)
-            return commit.replace_exactly(base, {partition}, messages)
-        except (Conflict, NotFound):  # the latter: what was read was compacted and has expired
-            commit.abort(messages)
-            if not left:
-                raise
-    return None
-
-
-def _rewritten(
-    table: TableContext,
-    commit: FileStoreCommit,
-    base: Snapshot,
-    entries: list[ManifestEntry],
-    buckets: int,
-    clock: Clock,
-    written: Callable[[int], None],
+    task: RescaleTask,
+    clock: Clock = SYSTEM_CLOCK,
+    written: Callable[[int], None] = lambda rows: None,
 ) -> list[CommitMessage]:
-    """The rows of `entries`, written to `buckets` buckets; what to commit. `written` is told how many rows are done."""
-    options = {**table.schema.options, **_QUIET, "bucket": str(buckets)}
+    """Do one task; what to commit. `written` is told how many rows are done. After an error no file is left behind."""
+    options = {**table.schema.options, **_QUIET, "bucket": str(task.buckets)}
     target = table.with_schema(table.schema.with_options(options))
+    snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
     reader = SplitReader(table)
-    compaction = TableWriteCompaction(target, commit.snapshots, commit.manifests, clock)
+    compaction = TableWriteCompaction(target, snapshots, manifests, clock)
     keyed = table.schema.has_primary_key
     rows = 0
-    with TableWrite(
-        target, commit.snapshots, commit.manifests, clock, ignore_existing=True, compaction=compaction
-    ) as writer:
-        for split in _splits(table, commit, base, entries):
+    with TableWrite(target, snapshots, manifests, clock, ignore_existing=True, compaction=compaction) as writer:
+        for split in task.splits:
             for batch in reader.read_sorted(split):
                 writer.write(batch)
                 rows += batch.num_rows
                 written(rows)
-        return [_settled(target, m) if keyed else m for m in writer.prepare_commit()]
+        messages = [_settled(target, m) if keyed else m for m in writer.prepare_commit()]
+    strays = {m.bucket for m in messages if m.bucket % task.divisor != task.remainder}
+    check(not strays, f"rows of buckets {task.remainder} modulo {task.divisor} moved to buckets {strays}")
+    return messages
 
 
 def _splits(

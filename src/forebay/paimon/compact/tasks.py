@@ -11,14 +11,14 @@ task read, the commit is refused as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.commit.changes import DELETION_VECTORS
-from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
 from forebay.paimon.compact.append import (
     AppendRules,
     in_order,
@@ -85,15 +85,16 @@ class CompactPlanner:
         self,
         *,
         full: bool = False,
-        partitions: Sequence[Mapping[str, Any]] | None = None,
+        partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
         order: SortOrder | None = None,
         snapshot: Snapshot | None = None,
+        buckets: Collection[int] | None = None,
     ) -> list[CompactTask]:
         """The tasks for the latest snapshot (or `snapshot`); none if there is nothing to do.
 
         Without `full`, what the table's options say is due; with it, all that can be compacted. `partitions` are values
-        by column; a partition is compacted if it fits one of them. `order` rewrites all files of append tables without
-        buckets, sorted.
+        by column, of which a partition must fit one to be compacted, or a test of partitions. `order` rewrites all
+        files of append tables without buckets, sorted. `buckets` are the only ones to compact.
         """
         chosen = snapshot or self._snapshots.latest()
         if order is not None:
@@ -104,7 +105,7 @@ class CompactPlanner:
         tasks: list[CompactTask] = []
         for (partition, bucket), found in sorted(self._buckets(chosen, partitions).items()):
             indexes = tuple(vectors.get((partition, bucket), ()))
-            if bucket >= 0:
+            if bucket >= 0 and (buckets is None or bucket in buckets):
                 tasks += self._of_bucket(partition, bucket, found, indexes, full, order)
         return tasks
 
@@ -163,10 +164,16 @@ class CompactPlanner:
         if not order.columns:
             raise InvalidRequest("name at least one column to sort by")
 
-    def _buckets(self, snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]] | None) -> dict[BucketKey, _Bucket]:
-        if partitions is not None and not partitions:
+    def _buckets(
+        self, snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None
+    ) -> dict[BucketKey, _Bucket]:
+        filters: list[PartitionFilter | None]
+        if callable(partitions):
+            filters = [partitions]
+        elif partitions is not None and not partitions:
             return {}
-        filters = [partition_filter(self._table.schema, p) for p in partitions or ()]
+        else:
+            filters = [partition_filter(self._table.schema, p) for p in partitions or ()]
         wanted: dict[bytes, bool] = {}
         found: dict[BucketKey, _Bucket] = {}
         for e in self._manifests.live_files(snapshot):

@@ -81,11 +81,16 @@ class SnapshotExpiry:
 
     def expire(self, retention: Retention | None = None) -> Expired:
         """Expire what `retention` (default: the table's options) allows."""
-        kept = retention or Retention.of_snapshots(self._options)
         self._expire_consumers()
+        due = self.due(retention)
+        return Expired() if due is None else self.expire_until(due.start, due.stop)
+
+    def due(self, retention: Retention | None = None) -> range | None:
+        """The ids of the snapshots that `expire` would take; None for a table without snapshots."""
+        kept = retention or Retention.of_snapshots(self._options)
         latest, earliest = self._snapshots.latest_id(), self._snapshots.earliest_id()
         if latest is None or earliest is None:
-            return Expired()
+            return None
         end = latest - kept.least + 1
         if not self._options.consumer_changelog_only:
             needed = ConsumerManager(self._branch.io, self._branch.paths).least_next_snapshot()
@@ -98,7 +103,7 @@ class SnapshotExpiry:
             if following is not None and following.time_millis >= old:
                 end = snapshot_id
                 break
-        return self.expire_until(earliest, end)
+        return range(earliest, end)
 
     def _expire_consumers(self) -> None:
         time_ms = self._options.consumer_expiration_time_ms

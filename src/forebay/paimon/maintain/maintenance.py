@@ -22,6 +22,7 @@ from forebay.paimon.maintain.deletion import Deleted
 from forebay.paimon.maintain.expire import ChangelogExpiry, Expired, Retention, SnapshotExpiry
 from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
 from forebay.paimon.maintain.partitions import ExpirySchedule, PartitionExpiry
+from forebay.paimon.maintain.purge import clear_consumers, purge
 from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.maintain.rollback import Rollback
 from forebay.paimon.maintain.tags import TagDeletion
@@ -61,14 +62,17 @@ class Maintenance:
         older_than_ms: int | None = None,
         max_deletes: int | None = None,
         progress: OnProgress = no_progress,
+        *,
+        dry_run: bool = False,
     ) -> Expired:
         """Expire snapshots; what is not said is as the table's options say. `older_than_ms` is since the epoch.
 
-        `progress` is in snapshots.
+        `progress` is in snapshots. With `dry_run` they are only counted.
         """
-        return SnapshotExpiry(self._branch, self._manifests, self._clock, progress).expire(
-            self._retention(Retention.of_snapshots(self._options), retain_min, retain_max, older_than_ms, max_deletes)
-        )
+        expiry = SnapshotExpiry(self._branch, self._manifests, self._clock, progress)
+        kept = Retention.of_snapshots(self._options)
+        kept = self._retention(kept, retain_min, retain_max, older_than_ms, max_deletes)
+        return Expired(len(expiry.due(kept) or ())) if dry_run else expiry.expire(kept)
 
     def expire_changelogs(
         self,
@@ -94,16 +98,16 @@ class Maintenance:
             chosen = replace(chosen, time_ms=self._clock.now_ms() - older_than_ms)
         return chosen if limit is None else replace(chosen, limit=limit)
 
-    def expire_partitions(self, time_ms: int | None = None) -> list[dict[str, Any]]:
-        """Drop partitions older than `time_ms`, or than the table's option says; their values."""
+    def expire_partitions(self, time_ms: int | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Drop (with `dry_run`: only find) partitions older than `time_ms`, or the table's option; their values."""
         snapshots = self._branch.snapshots
         return PartitionExpiry(self._table.schema, snapshots, self._manifests, self._commit, self._clock).expire(
-            time_ms
+            time_ms, dry_run=dry_run
         )
 
-    def expire_tags(self) -> list[str]:
-        """Delete tags whose time is over; their names."""
-        return TagDeletion(self._branch, self._manifests, self._clock).expire()
+    def expire_tags(self, older_than_ms: int | None = None) -> list[str]:
+        """Delete tags whose time is over, and those made before `older_than_ms` (since the epoch); their names."""
+        return TagDeletion(self._branch, self._manifests, self._clock).expire(older_than_ms)
 
     def create_auto_tags(self, *, batch: bool = False) -> list[str]:
         """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags.
@@ -151,6 +155,14 @@ class Maintenance:
         """
         removal = OrphanRemoval(self._branch, self._clock, progress)
         return removal.remove(older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def purge(self) -> Orphans:
+        """Delete all rows, and all history; what else was left. See `forebay.paimon.maintain.purge`."""
+        return purge(self._branch, self._manifests, self._commit, self._clock)
+
+    def clear_consumers(self, including: str | None = None, excluding: str | None = None) -> list[str]:
+        """Forget the consumers whose whole name matches a regular expression, and not the other; their ids."""
+        return clear_consumers(self._branch, including, excluding)
 
     def rollback_to(
         self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None

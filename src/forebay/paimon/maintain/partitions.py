@@ -7,13 +7,14 @@ file was made.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.local_time import epoch_millis
 from forebay.paimon.format.partition_path import value_text
 from forebay.paimon.format.schema import TableSchema
@@ -49,6 +50,22 @@ class ExpirySchedule:
         return False
 
 
+def newest_files(entries: Iterable[ManifestEntry]) -> dict[bytes, int | None]:
+    """When the newest file of each partition was made, as files tell it; None where they do not."""
+    newest: dict[bytes, int | None] = {}
+    for entry in entries:
+        made = entry.file.creation_time
+        known = newest.get(entry.partition)
+        newest[entry.partition] = made if known is None or (made is not None and made > known) else known
+    return newest
+
+
+def idle_partitions(entries: Iterable[ManifestEntry], before_ms: int) -> frozenset[bytes]:
+    """The partitions with no file made since `before_ms` (since the epoch)."""
+    newest = newest_files(entries)
+    return frozenset(p for p, made in newest.items() if made is not None and epoch_millis(made) < before_ms)
+
+
 class PartitionExpiry:
     """Expires the partitions of one branch. Not thread-safe."""
 
@@ -66,11 +83,11 @@ class PartitionExpiry:
         self._options = CoreOptions(schema.options)
         self._layout = row_layout(schema.partition_fields)
 
-    def expire(self, time_ms: int | None = None) -> list[dict[str, Any]]:
+    def expire(self, time_ms: int | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Drop the partitions that are older than `time_ms` (default: the table's option); their values.
 
-        At most `partition.expiration-max-num` of them, in order of their values. Raises `InvalidRequest` for tables
-        without partitions, or if no time is said.
+        With `dry_run` they are only told. At most `partition.expiration-max-num` of them, in order of their values.
+        Raises `InvalidRequest` for tables without partitions, or if no time is said.
         """
         age_ms = self._options.partition_expiration_time_ms if time_ms is None else time_ms
         if not self._schema.partition_keys:
@@ -80,19 +97,14 @@ class PartitionExpiry:
         latest = self._snapshots.latest()
         if latest is None:
             return []
-        newest: dict[bytes, int | None] = {}
-        for entry in self._manifests.live_files(latest):
-            made = entry.file.creation_time
-            known = newest.get(entry.partition)
-            newest[entry.partition] = made if known is None or (made is not None and made > known) else known
-        expired = self._chosen(newest, age_ms)
+        expired = self._chosen(newest_files(self._manifests.live_files(latest)), age_ms)
         expired.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
         names = self._schema.partition_keys
         specs = [
             dict(zip(names, self._layout.decode(p), strict=True))
             for p in expired[: self._options.partition_expiration_max_num]
         ]
-        if specs:
+        if specs and not dry_run:
             self._commit().drop_partitions(specs)
         return specs
 

@@ -32,9 +32,11 @@ class TagDeletion:
             return Deleted()
         return self._clean(tag.snapshot, others)
 
-    def expire(self) -> list[str]:
-        """Delete the tags whose time is over; their names."""
+    def expire(self, older_than_ms: int | None = None) -> list[str]:
+        """Delete the tags whose time is over, and those made before `older_than_ms` (since the epoch); their names."""
         expired = [tag.name for tag in self._tags.expired()]
+        if older_than_ms is not None:
+            expired += [name for name in self._tags.created_before(older_than_ms) if name not in expired]
         for name in expired:
             try:
                 self.delete(name)

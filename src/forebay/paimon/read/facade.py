@@ -12,7 +12,7 @@ from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.read.batch_modes import BatchPlan, BatchScan
+from forebay.paimon.read.batch_modes import BatchPlan, BatchScan, chooses_snapshot
 from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader
 from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.planner import check_limit
@@ -39,19 +39,27 @@ def read_by_options(
 ) -> pa.RecordBatchReader:
     """The rows that the table's scan options ask for. Changes that delete rows are left out (see `audit_log`)."""
     check_limit(limit)
+    table = travelled(table, snapshots, manifests, tags)
     scan = BatchScan(table, snapshots, manifests, tags)
-    if scan.mode in _TRAVELLING:
-        chosen = scan.snapshot()
-        if chosen is not None:  # columns are those that the table had then
-            then = table.schemas(chosen.schema_id)
-            table = table.with_schema(then.with_options(table.schema.options))
-            scan = BatchScan(table, snapshots, manifests, tags)
     scan_filter = ScanFilter.of(table.schema, predicate)
     with telling_expiry(snapshots, None):
         plan = scan.plan(scan_filter)
     reader = ChangeReader(table, columns, scan_filter)
     schema = reader.schema.remove(reader.schema.get_field_index(ROW_KIND))
     return pa.RecordBatchReader.from_batches(schema, limited(_rows(reader, plan), limit))
+
+
+def travelled(
+    table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore, tags: TagManager
+) -> TableContext:
+    """The table with the columns that it had in the snapshot which its scan options name; as it is without any."""
+    if not chooses_snapshot(table.options):
+        return table
+    scan = BatchScan(table, snapshots, manifests, tags)
+    chosen = scan.snapshot() if scan.mode in _TRAVELLING else None
+    if chosen is None:
+        return table
+    return table.with_schema(table.schemas(chosen.schema_id).with_options(table.schema.options))
 
 
 def snapshot_by_options(

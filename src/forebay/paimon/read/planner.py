@@ -19,6 +19,7 @@ from forebay.paimon.files.pruning import columns_of, filter_columns, may_match
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.manifest_rows import ManifestRows, Rows
+from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.format.stats import ColumnStats
@@ -243,6 +244,19 @@ def _places(rows: ManifestRows, chosen: ScanFilter, bucket_filter: Callable[[int
         ]
         wanted = wanted & rows.of_buckets(allowed)
     return np.flatnonzero(wanted)
+
+
+def exact_rows(schema: TableSchema, split: DataSplit) -> int | None:
+    """How many rows a read of `split` without a filter gives, if metadata alone can tell."""
+    if not split.raw_convertible:
+        return None
+    deletions = [d for d in split.deletion_files or () if d is not None]
+    if any(d.cardinality is None for d in deletions):
+        return None
+    # A reader looks for deletes itself where their number is not known, or not to be trusted (SplitReader._read_raw).
+    if schema.has_primary_key and any(f.level == LEVEL_0 or f.delete_row_count is None for f in split.files):
+        return None
+    return _sure_rows(split)
 
 
 def _sure_rows(split: DataSplit) -> int:

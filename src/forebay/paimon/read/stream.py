@@ -12,7 +12,7 @@ from it goes on exactly behind the last split that was handed out, in the middle
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.changes import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
 from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import LATEST, Startup
 from forebay.paimon.store.consumers import ConsumerManager
@@ -32,6 +33,10 @@ from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.snapshots import SnapshotManager
 
 STATE_VERSION = 1
+
+Accept = Callable[[int, ChangeSplit], bool]
+"""Whether a split may be handed out, given its place among those of its snapshot (from 0)."""
+
 _MERGED_ENGINES = ("partial-update", "aggregation", "first-row")
 
 
@@ -71,13 +76,19 @@ class StreamScan:
         scan_filter: ScanFilter | None = None,
         buckets: Collection[int] | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        *,
+        cut_by_file: bool = False,
     ) -> None:
-        """`buckets`: only these are read. Raises `UnsupportedOperation` for tables whose changes nobody records."""
+        """`buckets`: only these are read. `cut_by_file`: splits are as small as can be (forebay.paimon.read.pieces).
+
+        Raises `UnsupportedOperation` for tables whose changes nobody records.
+        """
         check_streamable(table.schema, table.options, scan_filter)
         self._table, self._snapshots, self._clock = table, snapshots, clock
         self._options = table.options
         self._filter = scan_filter or ScanFilter.of(table.schema, None)
         self._buckets = _bucket_filter(table.options, buckets)
+        self._cut_by_file = cut_by_file
         self._startup = Startup(table.options, snapshots)
         self._changes = ChangePlanner(table, snapshots, manifests)
         self._manifests = manifests
@@ -94,20 +105,25 @@ class StreamScan:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, max_rows: int | None = None) -> StreamPlan | None:
+    def begin(self) -> bool:
+        """Settle where the scan begins, if it is not settled; False while that cannot be told, in an empty table."""
+        return self._full_id is not None or self._next_id is not None or self._start()
+
+    def plan(self, max_rows: int | None = None, accept: Accept | None = None) -> StreamPlan | None:
         """The next splits; None if there is nothing new (yet, or, if `finished`, ever).
 
         They are of one snapshot: all that it has left, or with `max_rows` as many as hold that many rows (one at
-        least). Raises `NotFound` if the next snapshot has expired.
+        least), or those in front of the first one that `accept` refuses (perhaps none). Raises `NotFound` if the next
+        snapshot has expired.
         """
         while not self.finished:
-            if self._full_id is None and self._next_id is None and not self._start():
+            if not self.begin():
                 return None
             pending = self._pending or self._load()
             if pending is None:
                 return None
             if self._split < len(pending.splits):
-                return self._hand_out(pending, max_rows)
+                return self._hand_out(pending, max_rows, accept)
             self._advance(pending.snapshot)
         return None
 
@@ -151,14 +167,19 @@ class StreamScan:
                 return None
             with telling_expiry(self._snapshots, snapshot.id):
                 splits = self._changes_of(snapshot)
-        digest = _digest(splits)
-        if self._digest not in (None, digest):
+        if self._cut_by_file:
+            splits = by_file(splits)
+        made = _Pending(snapshot, splits, _digest(splits))
+        self._check_digest(made)
+        self._pending, self._digest = made, made.digest
+        return made
+
+    def _check_digest(self, pending: _Pending) -> None:
+        if self._digest not in (None, pending.digest):
             raise InvalidRequest(
-                f"the state is about snapshot {snapshot.id} planned in another way: a scan is restored with the "
-                "options, filter and buckets that it had"
+                f"the state is about snapshot {pending.snapshot.id} planned in another way: a scan is restored with "
+                "the options, filter and buckets that it had"
             )
-        self._pending, self._digest = _Pending(snapshot, splits, digest), digest
-        return self._pending
 
     def _changes_of(self, snapshot: Snapshot) -> Sequence[ChangeSplit]:
         keyed = self._table.schema.has_primary_key
@@ -175,11 +196,13 @@ class StreamScan:
             return ()
         return self._changes.changelog(snapshot, self._filter, self._buckets)
 
-    def _hand_out(self, pending: _Pending, max_rows: int | None) -> StreamPlan:
+    def _hand_out(self, pending: _Pending, max_rows: int | None, accept: Accept | None) -> StreamPlan:
         left = pending.splits[self._split :]
         count, rows = 0, 0
-        for split in left:
+        for place, split in enumerate(left, self._split):
             if count and max_rows is not None and rows + split.row_count > max_rows:
+                break
+            if accept is not None and not accept(place, split):
                 break
             count += 1
             rows += split.row_count
@@ -269,22 +292,30 @@ class StreamScan:
         try:
             if state["version"] != STATE_VERSION:
                 raise InvalidRequest(f"stream state of version {state['version']!r} is not known; {STATE_VERSION} is")
+            in_hand = self._full_id, self._next_id
             self._full_id, self._next_id, self._split = state["full"], state["next"], int(state["split"])
             self._digest, self._began_empty = state["plan"], bool(state["began_empty"])
             self.watermark, self.finished = state["watermark"], bool(state["finished"])
         except (KeyError, TypeError) as e:
             raise InvalidRequest(f"this is no state of a stream: {e!r}") from e
-        self._pending = None
+        if self._pending is not None and in_hand == (self._full_id, self._next_id):
+            self._check_digest(self._pending)  # the same snapshot need not be planned again
+            self._digest = self._pending.digest
+        else:
+            self._pending = None
 
-    def acknowledge(self, state: Mapping[str, Any] | None = None) -> None:
+    def acknowledge(self, state: Mapping[str, Any] | None = None, *, again: bool = False) -> None:
         """Record for the scan's `consumer-id` that all before `state` (default: now) is done and may expire.
 
+        What is recorded already is written only if `again` says so: it shows that the consumer is still there.
         Nothing is recorded while the first, full snapshot is being read: a consumer's record says from which changes
         on it reads.
         """
         consumer = self._options.consumer_id
         chosen = self.state() if state is None else state
-        if consumer is None or chosen["full"] is not None or chosen["next"] in (None, self._recorded):
+        if consumer is None or chosen["full"] is not None or chosen["next"] is None:
+            return
+        if chosen["next"] == self._recorded and not again:
             return
         self._consumers.record(consumer, chosen["next"])
         self._recorded = chosen["next"]

@@ -106,6 +106,19 @@ class TagManager:
         now = local_time(self._clock)
         return [tag for tag in self.tags() if tag.is_expired(now)]
 
+    def created_before(self, before_ms: int) -> list[str]:
+        """The names of tags made before `before_ms` (since the epoch); when, says the file of tags that do not."""
+        before = datetime.datetime.fromtimestamp(before_ms / 1000)
+        modified = {
+            status.path.rpartition("/")[2]: status.modified_ms for status in self._io.list(self._paths.tag_directory)
+        }
+        found = []
+        for tag in self.tags():
+            made_ms = modified.get(TAG_PREFIX + tag.name)
+            old = tag.created < before if tag.created else made_ms is not None and made_ms < before_ms
+            found += [tag.name] if old else []
+        return found
+
     def _format(self, snapshot: Snapshot, retained_ms: int | None) -> bytes:
         node = snapshot_to_json(snapshot)
         if retained_ms is not None:

@@ -22,6 +22,14 @@ from forebay.paimon.system_tables.metadata import chosen_snapshot
 ROW_KIND = "rowkind"
 
 
+def schema_of(name: str, table: TableContext) -> pa.Schema:
+    """The schema of `audit_log`, `binlog` or `ro`."""
+    if name == "ro":
+        return SplitReader(table).schema
+    schema = ChangeReader(table, kind_column=ROW_KIND, kind_first=True).schema
+    return binlog_schema(schema) if name == "binlog" else schema
+
+
 def audit_log(table: TableContext) -> pa.RecordBatchReader:
     """Column `rowkind` and the table's columns: of the state, with the last kind of each key (deleted ones too, until
     they are compacted away), or of the changes that options such as `incremental-between` choose."""

@@ -12,7 +12,9 @@ from forebay.base.errors import NotFound
 from forebay.paimon.format.local_time import local_millis
 from forebay.paimon.format.schema_json import format_field
 from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.types_json import format_type
 from forebay.paimon.maintain.analyze import columns_json, read_statistics
+from forebay.paimon.read.facade import snapshot_by_options
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.context import TableContext
@@ -89,6 +91,32 @@ STATISTICS = schema_of(
     ("mergedRecordSize", _LONG, True),
     ("colstat", _TEXT, True),
 )
+
+AGGREGATION_FIELDS = schema_of(
+    ("field_name", _TEXT),
+    ("field_type", _TEXT),
+    ("function", _TEXT, True),
+    ("function_options", _TEXT, True),
+    ("comment", _TEXT, True),
+)
+
+
+def aggregation_fields(table: TableContext) -> pa.Table:
+    """The columns, and what options `fields.<column>.*` say of each: the values, then the options."""
+    rows = []
+    for f in SchemaManager(table.io, table.paths).latest().fields:
+        given = {k: v for k, v in table.schema.options.items() if k.startswith("fields.") and k.count(".") > 1}
+        own = {k: v for k, v in given.items() if k.split(".")[1] == f.name}
+        rows.append(
+            {
+                "field_name": f.name,
+                "field_type": format_type(f.type) if not f.type.is_nested else str(f.type),
+                "function": f"[{', '.join(own.values())}]",
+                "function_options": f"[{', '.join(own)}]",
+                "comment": f.description,
+            }
+        )
+    return _table(AGGREGATION_FIELDS, rows)
 
 
 def snapshots(table: TableContext) -> pa.Table:
@@ -222,6 +250,9 @@ def statistics(table: TableContext) -> pa.Table:
     return _table(STATISTICS, [row])
 
 
+_TRAVELS = ("scan.timestamp", "scan.timestamp-millis", "scan.watermark", "scan.version")
+
+
 def chosen_snapshot(table: TableContext) -> Snapshot | None:
     """The snapshot that the table's options name, else the latest. Raises `NotFound`."""
     o = table.options
@@ -236,6 +267,8 @@ def chosen_snapshot(table: TableContext) -> Snapshot | None:
             return tagged[0]
     if o.scan_tag_name is not None:
         return named.tag(o.scan_tag_name).snapshot
+    if any(o.mapping.get(name) is not None for name in _TRAVELS):
+        return snapshot_by_options(table, manager, ManifestStore(table.io, table.paths, table.schema), named)
     return manager.latest()
 
 

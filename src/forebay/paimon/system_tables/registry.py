@@ -18,18 +18,19 @@ from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.system_tables import changes, files, metadata
 
-_METADATA: dict[str, Callable[[TableContext], pa.Table]] = {
-    "snapshots": metadata.snapshots,
-    "schemas": metadata.schemas,
-    "options": metadata.options,
-    "manifests": metadata.manifests,
-    "files": files.files,
-    "partitions": files.partitions,
-    "buckets": files.buckets,
-    "tags": metadata.tags,
-    "branches": metadata.branches,
-    "consumers": metadata.consumers,
-    "statistics": metadata.statistics,
+_METADATA: dict[str, tuple[pa.Schema, Callable[[TableContext], pa.Table]]] = {
+    "snapshots": (metadata.SNAPSHOTS, metadata.snapshots),
+    "schemas": (metadata.SCHEMAS, metadata.schemas),
+    "options": (metadata.OPTIONS, metadata.options),
+    "manifests": (metadata.MANIFESTS, metadata.manifests),
+    "files": (files.FILES, files.files),
+    "partitions": (files.PARTITIONS, files.partitions),
+    "buckets": (files.BUCKETS, files.buckets),
+    "tags": (metadata.TAGS, metadata.tags),
+    "branches": (metadata.BRANCHES, metadata.branches),
+    "consumers": (metadata.CONSUMERS, metadata.consumers),
+    "statistics": (metadata.STATISTICS, metadata.statistics),
+    "aggregation_fields": (metadata.AGGREGATION_FIELDS, metadata.aggregation_fields),
 }
 _ROWS: dict[str, Callable[[TableContext], pa.RecordBatchReader]] = {
     "audit_log": changes.audit_log,
@@ -37,7 +38,10 @@ _ROWS: dict[str, Callable[[TableContext], pa.RecordBatchReader]] = {
     "ro": changes.read_optimized,
 }
 
-NAMES = (*_METADATA, *_ROWS)
+METADATA_NAMES = tuple(_METADATA)
+"""The system tables that tell about the table; the others show its rows, and are as large."""
+
+NAMES = (*METADATA_NAMES, *_ROWS)
 """The system tables that there are."""
 
 
@@ -50,10 +54,16 @@ class SystemTable:
         self.name = name
         self._table, self._clock = table, clock
 
+    @property
+    def schema(self) -> pa.Schema:
+        """What `read` yields without `columns`; known without reading anything."""
+        found = _METADATA.get(self.name)
+        return changes.schema_of(self.name, self._table) if found is None else found[0]
+
     def read(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows, with these columns or all."""
         if self.name in _METADATA:
-            reader: pa.RecordBatchReader = _METADATA[self.name](self._table).to_reader()
+            reader: pa.RecordBatchReader = _METADATA[self.name][1](self._table).to_reader()
         else:
             reader = _ROWS[self.name](self._table)
         if columns is None:

@@ -106,7 +106,7 @@ def missing_column(f: DataField, rows: int, deletes: bool) -> pa.Array:
     """A column that was not given: its default value, else null, else (of deletes) a neutral value."""
     t = arrow_type(f.type)
     if f.default is not None and not deletes:
-        text = pa.array([f.default], pa.string())
+        text = pa.array([default_text(f.default)], pa.string())
         value = evolve(text, DataType(TypeRoot.STRING), replace(f.type, nullable=True))
         return pa.repeat(value[0], rows) if rows else pa.array([], t)
     if f.type.nullable:
@@ -114,6 +114,12 @@ def missing_column(f: DataField, rows: int, deletes: bool) -> pa.Array:
     if not deletes:
         raise InvalidRequest(f"column '{f.name}' is NOT NULL, but the data does not have it")
     return pa.repeat(_neutral(t), rows)
+
+
+def default_text(default: str) -> str:
+    """The text of a default value: without the quotes of SQL that Java Paimon's Spark leaves around it."""
+    quoted = len(default) > 1 and default.startswith("'") and default.endswith("'")
+    return default[1:-1] if quoted else default
 
 
 def _neutral(t: pa.DataType) -> pa.Scalar:

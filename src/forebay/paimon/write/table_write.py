@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -45,6 +46,22 @@ _Prepared = tuple[DataIncrement, CompactIncrement]
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Which of `count` writers one is that write the same buckets for one commit.
+
+    Writer `index` numbers its rows next + index, next + index + count, ...: no two rows of a commit have one number,
+    and which of two rows with one key is newer is the same to everybody who merges them.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise InvalidRequest(f"writer {self.index} is none of {self.count}")
+
+
 class ExistingFiles:
     """What is in a snapshot's buckets, as far as writers must know: files, last sequence numbers, bucket counts."""
 
@@ -73,7 +90,8 @@ class TableWrite:
     """Writes rows of a table. Not thread-safe; writers in several threads or processes each have their own.
 
     Two writers must not write the same bucket of a primary-key table at the same time: their rows would have the same
-    sequence numbers (as in Paimon).
+    sequence numbers (as in Paimon). Several writers of one commit may, each with a `Lane` of its own; then none of them
+    may compact.
     """
 
     def __init__(
@@ -84,6 +102,7 @@ class TableWrite:
         clock: Clock = SYSTEM_CLOCK,
         ignore_existing: bool = False,
         compaction: WriteCompaction | None = None,
+        lane: Lane = Lane(),
     ) -> None:
         """`ignore_existing`: the rows will replace what is there (an overwrite), so it has no say in them.
 
@@ -91,6 +110,7 @@ class TableWrite:
         """
         table.options.check_supported()
         self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
+        self._lane = lane
         schema = table.schema
         self._spec: MergeSpec | None = merge_function(schema) if schema.has_primary_key else None
         self._check_key_covers_partitions()
@@ -229,8 +249,8 @@ class TableWrite:
             # Rows of tables without buckets have no order, so their numbers need not go on.
             first = 0 if self._total == UNAWARE else self._state().next_sequence(key)
             return AppendWriter(self._table, directory, self._names, first, self._clock)
-        first = self._state().next_sequence(key)
-        return KeyValueWriter(self._table, self._spec, directory, self._names, first, self._clock)
+        first, lane = self._state().next_sequence(key) + self._lane.index, self._lane.count
+        return KeyValueWriter(self._table, self._spec, directory, self._names, first, self._clock, lane)
 
     def _new_compaction(self, key: Key) -> BucketCompaction | None:
         if self._compaction is None or (self._spec is None and self._total == UNAWARE):

@@ -98,7 +98,9 @@ class KeyValueWriter:
         names: DataFileNames,
         next_sequence: int,
         clock: Clock,
+        step: int = 1,
     ) -> None:
+        """Rows are numbered on from `next_sequence`, each `step` above the one before."""
         self._table, self._directory, self._names, self._clock = table, directory, names, clock
         self._settings = FileSettings.of(table.schema, table.options, 0, FileSource.APPEND)
         self._changelog_settings: FileSettings | None = None
@@ -109,7 +111,7 @@ class KeyValueWriter:
         # Key columns are copies of others. They are added last, so that nothing is sorted twice.
         self._buffer_spec = replace(spec, key_columns=self._keys)
         self._buffer_schema = pa.schema(list(self._schema)[len(self._keys) :])
-        self._next_sequence = next_sequence
+        self._next_sequence, self._step = next_sequence, step
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._files = self._new_files(self._settings)
@@ -124,8 +126,9 @@ class KeyValueWriter:
 
     def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
         rows = batch.num_rows
-        numbers = np.arange(self._next_sequence, self._next_sequence + rows, dtype=np.int64)
-        self._next_sequence += rows
+        end = self._next_sequence + rows * self._step
+        numbers = np.arange(self._next_sequence, end, self._step, dtype=np.int64)
+        self._next_sequence = end
         columns = [pa.array(numbers), pa.array(kinds, pa.int8()), *batch.columns]
         self._pending.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
         self._pending_bytes += batch.nbytes + 9 * rows

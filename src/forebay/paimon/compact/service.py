@@ -1,0 +1,256 @@
+"""Compacting many tables: each once, or all of them for as long as the service runs.
+
+It is the job that `write-only` writers leave to somebody else. Each table has its turns in a thread of the service, so
+that one that is slow or broken holds nobody back; a table that failed is tried again after a pause that grows. Tables
+are opened anew for each turn: their options and columns may change, and they may be dropped and come back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ForebayError, InvalidRequest, NotFound
+from forebay.paimon.compact.running import TaskRunner
+from forebay.paimon.format.file_meta import FileKind
+from forebay.paimon.table import Table
+
+_log = logging.getLogger(__name__)
+
+TABLES_MAX = 4
+INTERVAL_SECONDS = 10.0
+_PAUSE_MAX_SECONDS = 300.0
+
+WAITING, COMPACTING, GONE, DONE, FAILED = "waiting", "compacting", "gone", "done", "failed"
+
+
+@dataclass(frozen=True)
+class How:
+    """How tables are compacted; see `Table.compact`. `partitions` makes the choice of a table's partitions."""
+
+    full: bool = False
+    order_by: Sequence[str] = ()
+    strategy: str = "order"
+    partitions: Callable[[Table], Sequence[Mapping[str, Any]] | None] = lambda table: None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a turn of a table did. `snapshot_id` is None where nothing was to do, or `error` says why not."""
+
+    table: str
+    snapshot_id: int | None = None
+    files_before: int = 0
+    files_after: int = 0
+    seconds: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What a table is at, and what has been done with it. Rows are those of the turn under way."""
+
+    table: str
+    phase: str = WAITING
+    rows_done: int = 0
+    rows: int = 0
+    compactions: int = 0
+    failures: int = 0
+    files_before: int = 0
+    files_after: int = 0
+    last_error: str | None = None
+
+
+class GivenUp(Exception):
+    """Raised inside a turn that is to end at once."""
+
+
+class CompactionService:
+    """Compacts tables until it is stopped. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        names: Callable[[], Sequence[str]],
+        open_table: Callable[[str], Table],
+        runner: Callable[[str], TaskRunner],
+        how: How | None = None,
+        *,
+        tables_max: int = TABLES_MAX,
+        interval_seconds: float = INTERVAL_SECONDS,
+        on_turn: Callable[[Turn], None] = lambda turn: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`names` lists the tables to look after, now; `runner` has the tasks of a table done.
+
+        At most `tables_max` tables have their turns at a time, each `interval_seconds` after its last one. `on_turn`
+        is called from a thread of the service.
+        """
+        if tables_max < 1:
+            raise InvalidRequest(f"at least 1 table is compacted at a time, got {tables_max}")
+        if interval_seconds < 0:
+            raise InvalidRequest(f"there is no interval of {interval_seconds} seconds")
+        self._names, self._open, self._runner, self._how = names, open_table, runner, how or How()
+        self._interval, self._on_turn, self._clock = interval_seconds, on_turn, clock
+        self._pool = ThreadPoolExecutor(tables_max, "forebay-compaction")
+        self._ending, self._at_once = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._states: dict[str, TableState] = {}
+        self._turns: dict[str, Future[None]] = {}
+        self._due: dict[str, float] = {}
+        self._seen: dict[str, int | None] = {}
+        self._listing_error: str | None = None
+
+    def states(self) -> list[TableState]:
+        """Of each table, in order of their names."""
+        with self._lock:
+            return [self._states[name] for name in sorted(self._states)]
+
+    # ---- running ----------------------------------------------------------------------------------------------------
+
+    def run_once(self, tick: Callable[[], None] = lambda: None) -> list[TableState]:
+        """Give each table one turn; their states. `tick` is called now and then, in this thread.
+
+        What `tick` raises gives all turns up.
+        """
+        names = list(self._names())
+        try:
+            for name in names:
+                self._start(name)
+            self._wait(tick)
+        finally:
+            self.stop(now=True)
+        return self.states()
+
+    def watch(self, tick: Callable[[], None] = lambda: None, tick_seconds: float = 0.5) -> None:
+        """Give tables their turns until `stop` is called; then turns under way are finished.
+
+        Tables are listed anew once in an interval. Raises what the first listing raises; later ones may fail.
+        """
+        try:
+            listed, names = self._clock.monotonic(), list(self._names())
+            while not self._ending.is_set():
+                now = self._clock.monotonic()
+                if now - listed >= self._interval:
+                    listed, names = now, self._listed(names)
+                self._give_turns(names)
+                tick()
+                self._ending.wait(tick_seconds)
+            self._wait(tick)
+        finally:
+            self.stop(now=True)
+
+    def stop(self, *, now: bool = False) -> None:
+        """End: what is under way is finished, or with `now` given up. Returns at once, unless `now`."""
+        self._ending.set()
+        if now:
+            self._at_once.set()
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _wait(self, tick: Callable[[], None]) -> None:
+        waiting = set(self._turns.values())
+        while waiting:
+            _, waiting = wait(waiting, timeout=0.2)
+            tick()
+
+    def _listed(self, known: list[str]) -> list[str]:
+        """The tables to look after now. While the catalog is away, those that are known."""
+        try:
+            names = list(self._names())
+        except ForebayError as e:
+            if self._listing_error != e.message:
+                _log.warning("the tables to compact cannot be listed: %s", e.message)
+            self._listing_error = e.message
+            return known
+        self._listing_error = None
+        return names
+
+    def _give_turns(self, names: Sequence[str]) -> None:
+        now = self._clock.monotonic()
+        for name in names:
+            turn = self._turns.get(name)
+            if (turn is None or turn.done()) and self._due.get(name, now) <= now:
+                self._start(name)
+        with self._lock:
+            for name in [n for n in self._states if n not in names and self._turns[n].done()]:
+                del self._states[name], self._turns[name]
+
+    def _start(self, name: str) -> None:
+        with self._lock:
+            self._states.setdefault(name, TableState(name))
+        self._turns[name] = self._pool.submit(self._turn, name)
+
+    # ---- a turn, in a thread of the pool ----------------------------------------------------------------------------
+
+    def _turn(self, name: str) -> None:
+        if self._ending.is_set():
+            return
+        began = self._clock.monotonic()
+        try:
+            table = self._open(name)
+        except NotFound as e:
+            self._failed(name, GONE, e.message, began)
+            return
+        except ForebayError as e:
+            self._failed(name, FAILED, e.message, began)
+            return
+        try:
+            turn = self._compact(name, table)
+        except GivenUp:
+            self._change(name, phase=FAILED, last_error="given up")
+            return
+        except Exception as e:  # noqa: BLE001 - of one table: told, and tried again
+            if not isinstance(e, ForebayError):
+                _log.warning("compacting %s failed", name, exc_info=e)
+            message = e.message if isinstance(e, ForebayError) else f"{type(e).__name__}: {e}"
+            self._failed(name, FAILED, message, began)
+            return
+        self._due[name] = self._clock.monotonic() + self._interval
+        state = self._states[name]
+        self._change(
+            name, phase=DONE, failures=0, last_error=None,
+            compactions=state.compactions + (turn.snapshot_id is not None),
+            files_before=state.files_before + turn.files_before, files_after=state.files_after + turn.files_after,
+        )  # fmt: skip
+        self._on_turn(replace(turn, seconds=self._clock.monotonic() - began))
+
+    def _compact(self, name: str, table: Table) -> Turn:
+        latest = table.snapshots.latest_id()
+        if latest is None or self._seen.get(name) == latest:
+            return Turn(name)
+        self._change(name, phase=COMPACTING, rows_done=0, rows=0)
+        how = self._how
+        made = table.compact(
+            how.full, how.partitions(table), order_by=how.order_by, strategy=how.strategy,
+            progress=lambda done, total: self._progress(name, done, total), runner=self._runner(name),
+        )  # fmt: skip
+        if made is None:
+            self._seen[name] = latest  # nothing is due until somebody commits
+            return Turn(name)
+        kinds = [e.kind for e in table.manifests.entries(table.manifests.delta_manifests(made))]
+        return Turn(name, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))
+
+    def _progress(self, name: str, done: int, total: int) -> None:
+        if self._at_once.is_set():
+            raise GivenUp
+        self._change(name, rows_done=done, rows=total)
+
+    def _failed(self, name: str, phase: str, message: str, began: float) -> None:
+        failures = self._states[name].failures + 1
+        pause = min(max(self._interval, 1.0) * 2 ** min(failures - 1, 10), _PAUSE_MAX_SECONDS)
+        if phase == GONE:  # it may come back; looking costs nothing
+            pause = self._interval
+        self._due[name] = self._clock.monotonic() + pause
+        told = self._states[name].last_error == message
+        self._seen.pop(name, None)
+        self._change(name, phase=phase, failures=failures, last_error=message)
+        if not told:
+            self._on_turn(Turn(name, seconds=self._clock.monotonic() - began, error=message))
+
+    def _change(self, name: str, **values: Any) -> None:
+        with self._lock:
+            self._states[name] = replace(self._states[name], **values)

@@ -1,0 +1,74 @@
+"""Splits cut into files and put together again, for engines that want other portions than planners make.
+
+A split can be cut where each of its files may be read by itself: files of append tables, files that are not merged
+with others, and files of changes. `by_file` cuts there, and leaves the rest as it is. `joined` puts pieces that stand
+side by side together again; reading the result gives the rows of the pieces, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.changes import ChangeSplit
+
+
+def by_file(splits: Iterable[ChangeSplit]) -> list[ChangeSplit]:
+    """`splits`, cut to single files where that is possible, in the same order."""
+    return [piece for split in splits for piece in _files_of(split)]
+
+
+def _files_of(split: ChangeSplit) -> Sequence[ChangeSplit]:
+    if not isinstance(split, DataSplit) or not (split.raw_convertible or split.is_streaming) or len(split.files) < 2:
+        return (split,)
+    deletions = split.deletion_files or (None,) * len(split.files)
+    return [
+        replace(split, files=(file,), deletion_files=None if deletion is None else (deletion,))
+        for file, deletion in zip(split.files, deletions, strict=True)
+    ]
+
+
+def joined(pieces: Iterable[ChangeSplit]) -> list[ChangeSplit]:
+    """`pieces` with neighbours of the same kind, bucket and snapshot as one split."""
+    found: list[ChangeSplit] = []
+    for group in _neighbours(pieces):
+        first = group[0]
+        if len(group) == 1 or not isinstance(first, DataSplit):
+            found += group
+            continue
+        parts = [piece for piece in group if isinstance(piece, DataSplit)]
+        deletions = tuple(d for p in parts for d in p.deletion_files or (None,) * len(p.files))
+        files = tuple(file for part in parts for file in part.files)
+        found.append(replace(first, files=files, deletion_files=deletions if any(deletions) else None))
+    return found
+
+
+def _neighbours(pieces: Iterable[ChangeSplit]) -> list[list[ChangeSplit]]:
+    groups: list[list[ChangeSplit]] = []
+    last: tuple[object, ...] | None = None
+    for piece in pieces:
+        kind = _kind(piece)
+        if kind is None or kind != last:
+            groups.append([])
+        groups[-1].append(piece)
+        last = kind
+    return groups
+
+
+def _kind(split: ChangeSplit) -> tuple[object, ...] | None:
+    """What pieces have in common that may be read as one split; None for one that is read alone."""
+    if not isinstance(split, DataSplit) or not (split.raw_convertible or split.is_streaming):
+        return None
+    return split.snapshot_id, split.partition, split.bucket, split.total_buckets, split.is_streaming
+
+
+def file_count(split: ChangeSplit) -> int:
+    """How many data files a reader of `split` opens."""
+    return len(split.files) if isinstance(split, DataSplit) else len(split.file_names)
+
+
+def byte_count(split: ChangeSplit) -> int:
+    """The bytes of the data files of `split`."""
+    halves = (split,) if isinstance(split, DataSplit) else (split.before, split.after)
+    return sum(file.file_size for half in halves for file in half.files)

@@ -1,0 +1,103 @@
+"""Splits that any reader of Parquet can read: files whose rows are the split's rows, by the names of the columns.
+
+Everything that our own reader would have to do to a file rules it out: a merge, a deletion vector, rows that say they
+are deletes, a column that had another name or type when the file was written. Where it cannot be told, the answer is
+no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow.parquet as pq
+
+from forebay.metadata.plain_types import has_nanoseconds, is_plain, is_timestamp
+from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
+from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.context import TableContext
+
+_INSERT, _UPDATE_AFTER = 0, 2
+
+_FOOTERS_MAX = 8192
+_footers: dict[str, bool] = {}
+"""By path, whether a file's footer allows deletes in it. Files never change, and their names never come again."""
+
+
+def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataField]) -> tuple[str, ...] | None:
+    """The paths of Parquet files that hold the rows of `split`; None where only `SplitReader` finds these.
+
+    `fields` are the wanted columns, of the table's schema. A file may lack one that was added later: it is null there.
+    Rows that a filter rules out are in the files, too. Footers of some files are read, once for a process.
+    """
+    keyed = table.schema.has_primary_key
+    if split.is_streaming or split.before_files or any(split.deletion_files or ()):
+        return None
+    if (keyed and not split.raw_convertible) or not all(is_plain(f.type) for f in fields):
+        return None
+    found = []
+    for file in split.files:
+        path = table.paths.data_file(split.partition, split.bucket, file)
+        if not path.lower().endswith(".parquet") or file.write_cols is not None:
+            return None
+        if file.schema_id != table.schema.id and not _reads_alike(table.schemas(file.schema_id), fields):
+            return None
+        if not _names_are_clear(table.schemas(file.schema_id), fields):
+            return None
+        if keyed and _may_have_deletes(table.io, path, file):
+            return None
+        found.append(path)
+    return tuple(found)
+
+
+def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
+    """Whether a file of schema `written` has `fields` under the same names and types, or nothing in their places."""
+    by_id = {f.id: f for f in written.fields}
+    names = {f.name.lower() for f in written.fields}
+    for wanted in fields:
+        held = by_id.get(wanted.id)
+        if held is None:
+            if wanted.name.lower() in names:
+                return False
+        elif held.name != wanted.name or held.type.as_nullable() != wanted.type.as_nullable():
+            return False
+    return True
+
+
+def _names_are_clear(written: TableSchema, fields: Sequence[DataField]) -> bool:
+    """Whether names are found without regard to case, and no timestamp is written otherwise because of another."""
+    names = [f.name.lower() for f in written.fields]
+    if len(set(names)) != len(names):
+        return False
+    mixed = any(has_nanoseconds(f.type) for f in written.fields)
+    return not (mixed and any(is_timestamp(f.type) for f in fields))
+
+
+def _may_have_deletes(io: FileIO, path: str, file: DataFileMeta) -> bool:
+    """Counts of deletes are missing in old files, and wrong (0) in those of one known writer's level 0."""
+    if file.level != LEVEL_0 and file.delete_row_count is not None:
+        return file.delete_row_count > 0
+    known = _footers.get(path)
+    if known is None:
+        if len(_footers) >= _FOOTERS_MAX:
+            _footers.clear()
+        known = _footers[path] = _footer_allows_deletes(io, path)
+    return known
+
+
+def _footer_allows_deletes(io: FileIO, path: str) -> bool:
+    """Whether the statistics of a file's row kinds leave room for deletes."""
+    with io.open_input(path) as source:
+        footer = pq.read_metadata(source)
+    columns = [footer.schema.column(i).path for i in range(footer.num_columns)]
+    if VALUE_KIND not in columns:
+        return True
+    place = columns.index(VALUE_KIND)
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(place).statistics
+        if statistics is None or not statistics.has_min_max or statistics.min != statistics.max:
+            return True
+        if statistics.min not in (_INSERT, _UPDATE_AFTER):
+            return True
+    return False

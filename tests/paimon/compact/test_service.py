@@ -1,0 +1,196 @@
+"""The compaction service: every table has its turns, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.errors import InvalidRequest, StorageFailure
+from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.compact.running import ThreadRunner
+from forebay.paimon.compact.service import DONE, FAILED, GONE, CompactionService, How, Turn
+from forebay.paimon.table import Table
+from tests.paimon.lake import live_files, new_catalog, rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+DUE = {"write-only": "true", "compaction.min.file-num": "3"}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> FileSystemCatalog:
+    return new_catalog(tmp_path)
+
+
+def filled(catalog: FileSystemCatalog, name: str, files: int = 4) -> Table:
+    table = catalog.create_table(f"db.{name}", COLUMNS, options=DUE)
+    for version in range(files):
+        table.write([{"id": i, "v": version} for i in range(5)])
+    return table
+
+
+class Watched:
+    """A service in a thread, and what its turns told."""
+
+    def __init__(self, catalog: FileSystemCatalog, names: Callable[[], list[str]], **more: Any) -> None:
+        self.turns: list[Turn] = []
+        runner = more.pop("runner", lambda table: ThreadRunner(2))
+        self.service = CompactionService(
+            names, catalog.get_table, runner, How(), interval_seconds=0, on_turn=self.turns.append, **more
+        )
+        self._thread = threading.Thread(target=self.service.watch, kwargs={"tick_seconds": 0.01})
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.service.stop()
+        self._thread.join()
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        deadline = SYSTEM_CLOCK.monotonic() + 60
+        while not holds():
+            assert SYSTEM_CLOCK.monotonic() < deadline, f"{what}: {self.service.states()}"
+            threading.Event().wait(0.01)
+
+    def phase(self, name: str) -> str | None:
+        return next((s.phase for s in self.service.states() if s.table == name), None)
+
+
+def names_in(catalog: FileSystemCatalog) -> Callable[[], list[str]]:
+    return lambda: [f"db.{name}" for name in catalog.list_tables("db")]
+
+
+def service(catalog: FileSystemCatalog, how: How | None = None, **more: Any) -> CompactionService:
+    return CompactionService(names_in(catalog), catalog.get_table, lambda table: ThreadRunner(2), how, **more)
+
+
+def test_each_table_is_compacted_once_and_a_broken_one_is_told(catalog: FileSystemCatalog) -> None:
+    good, broken, _empty = filled(catalog, "good"), filled(catalog, "broken"), filled(catalog, "empty", 0)
+    next(Path(broken.paths.root).rglob("data-*")).unlink()
+    turns: list[Turn] = []
+    states = service(catalog, How(full=True), on_turn=turns.append, tables_max=1).run_once()
+    assert [(s.table, s.phase) for s in states] == [("db.broken", FAILED), ("db.empty", DONE), ("db.good", DONE)]
+    assert "there is no file" in (states[0].last_error or "") or "data-" in (states[0].last_error or "")
+    assert {(t.table, t.snapshot_id, t.files_before, t.files_after) for t in turns if t.error is None} == {
+        ("db.empty", None, 0, 0),
+        ("db.good", 5, 4, 1),
+    }
+    assert len(live_files(good)) == 1
+    assert len(rows_of(good)) == 20
+
+
+def test_what_writers_add_is_compacted_and_new_tables_are_found(catalog: FileSystemCatalog) -> None:
+    table = filled(catalog, "t", 1)
+    with Watched(catalog, names_in(catalog)) as watched:
+        watched.until(lambda: watched.phase("db.t") == DONE, "the first turn")
+        assert watched.turns[0].snapshot_id is None, "a single file is not due"
+        for version in range(4):
+            table.write([{"id": 100 + version, "v": 0}])
+        later = filled(catalog, "later")
+        watched.until(lambda: max(len(live_files(t)) for t in (table, later)) < 3, "compactions")
+    assert len(rows_of(table)) == 9
+    assert len(rows_of(later)) == 20
+
+
+def test_a_slow_table_and_a_broken_one_hold_no_other_back(catalog: FileSystemCatalog) -> None:
+    goes_on, waits = threading.Event(), threading.Event()
+
+    class Slow(ThreadRunner):
+        def run(self, function: Any, tasks: Any, **named: Any) -> Any:
+            waits.set()
+            goes_on.wait(60)
+            return super().run(function, tasks, **named)
+
+    class Broken(ThreadRunner):
+        def run(self, function: Any, tasks: Any, **named: Any) -> Any:
+            raise StorageFailure("the disk is on fire")
+
+    kinds = {"db.slow": Slow(1), "db.broken": Broken(1)}
+    slow, _broken, good = filled(catalog, "slow"), filled(catalog, "broken"), filled(catalog, "good")
+    with Watched(catalog, names_in(catalog), runner=lambda name: kinds.get(name, ThreadRunner(1))) as watched:
+        watched.until(waits.is_set, "the slow table's turn")
+        watched.until(lambda: len(live_files(good)) == 1, "the good table is compacted")
+        watched.until(lambda: watched.phase("db.broken") == FAILED, "the broken table has failed")
+        assert len(live_files(slow)) == 4
+        goes_on.set()
+        watched.until(lambda: len(live_files(slow)) == 1, "the slow table is compacted")
+    errors = [t.error for t in watched.turns if t.error]
+    assert errors == ["the disk is on fire"], "the same error is told once"
+
+
+def test_a_table_may_be_dropped_and_come_back(catalog: FileSystemCatalog) -> None:
+    filled(catalog, "t")
+    listed = filled(catalog, "listed")
+    with Watched(catalog, lambda: ["db.t", *[n for n in names_in(catalog)() if n != "db.t"]]) as watched:
+        watched.until(lambda: watched.phase("db.t") == DONE and watched.phase("db.listed") == DONE, "first turns")
+        catalog.drop_table("db.t")
+        catalog.drop_table("db.listed")
+        watched.until(lambda: watched.phase("db.t") == GONE, "a table that is named is waited for")
+        watched.until(lambda: watched.phase("db.listed") is None, "one that was listed is forgotten")
+        back = filled(catalog, "t")
+        watched.until(lambda: len(live_files(back)) < 3, "it is compacted again")
+    assert listed.name == "db.listed"
+
+
+def test_a_catalog_that_is_away_for_a_while_stops_nothing_but_must_be_there_at_first(
+    catalog: FileSystemCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = filled(catalog, "t", 1)
+    away = threading.Event()
+    tried: list[bool] = []
+
+    def names() -> list[str]:
+        tried.append(away.is_set())
+        if away.is_set():
+            raise StorageFailure("the catalog is away")
+        return ["db.t"]
+
+    with Watched(catalog, names) as watched:
+        watched.until(lambda: watched.phase("db.t") == DONE, "the first turn")
+        away.set()
+        watched.until(lambda: tried.count(True) > 2, "listings that fail")
+        for version in range(3):
+            table.write([{"id": 100 + version, "v": 0}])
+        watched.until(lambda: len(live_files(table)) < 3, "a compaction without the catalog")
+    assert caplog.text.count("the catalog is away") == 1
+    with pytest.raises(StorageFailure, match="the catalog is away"):
+        CompactionService(names, catalog.get_table, lambda name: ThreadRunner(1)).watch()
+
+
+def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalog: FileSystemCatalog) -> None:
+    table = filled(catalog, "t")
+    files = {p.name for p in Path(table.paths.root).rglob("data-*")}
+    began = threading.Event()
+
+    class Noticed(ThreadRunner):
+        def run(self, function: Any, tasks: Any, **named: Any) -> Any:
+            def slowly(task: Any) -> Any:
+                began.set()
+                threading.Event().wait(0.5)
+                return function(task)
+
+            return super().run(slowly, tasks, **named)
+
+    with Watched(catalog, names_in(catalog), runner=lambda name: Noticed(1)) as watched:
+        watched.until(began.is_set, "the turn")
+        watched.service.stop(now=True)
+    assert {p.name for p in Path(table.paths.root).rglob("data-*")} == files
+    assert len(live_files(table)) == 4
+    began.clear()
+    with Watched(catalog, names_in(catalog), runner=lambda name: Noticed(1)) as watched:
+        watched.until(began.is_set, "the turn")
+    assert len(live_files(table)) == 1
+
+
+def test_numbers_that_make_no_sense_are_refused(catalog: FileSystemCatalog) -> None:
+    with pytest.raises(InvalidRequest, match="at least 1 table"):
+        service(catalog, tables_max=0)
+    with pytest.raises(InvalidRequest, match="interval of -1"):
+        service(catalog, interval_seconds=-1)

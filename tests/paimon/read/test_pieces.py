@@ -1,0 +1,67 @@
+"""Splits cut to files and joined again, and streams that hand out such pieces by any rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forebay.paimon.read.pieces import by_file, byte_count, file_count, joined
+from forebay.paimon.read.stream import StreamScan
+from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.stream.model import COLUMNS
+
+
+def test_files_that_stand_alone_are_cut_apart_and_joined_in_their_order(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    for i in range(4):
+        table.write([{"id": i}])
+    (whole,) = table.scan().splits
+    pieces = by_file([whole])
+    assert [file_count(piece) for piece in pieces] == [1, 1, 1, 1]
+    assert sum(map(byte_count, pieces)) == sum(file.file_size for file in live_files(table))
+    assert joined(pieces) == [whole]
+    assert joined([]) == []
+
+
+def test_splits_that_must_be_merged_stay_whole(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    for _ in range(3):
+        table.write([{"id": i} for i in range(10)])
+    splits = list(table.scan().splits)
+    assert by_file(splits) == splits
+    assert joined(splits) == splits
+
+
+def test_deletion_vectors_stay_with_their_files(tmp_path: Path) -> None:
+    options = {"bucket": "1", "deletion-vectors.enabled": "true"}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table.write([{"id": i, "v": 0} for i in range(6)])
+    table.compact(full=True)
+    table.write([{"id": 2, "v": 1}])
+    table.compact()
+    reader = table.split_reader()
+    pieces = by_file(table.scan().splits)
+    rows = [row["id"] for split in joined(reversed(pieces)) for b in reader.read(split) for row in b.to_pylist()]
+    assert sorted(rows) == list(range(6))
+
+
+def test_a_scan_hands_out_what_is_accepted_and_goes_on_behind_it(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    for i in range(5):
+        table.write([{"id": i}])
+    scan = StreamScan(table.context, table.snapshots, table.manifests, cut_by_file=True)
+    assert scan.begin()
+    assert scan.state()["full"] == 5
+    refused = scan.plan(accept=lambda place, split: False)
+    assert refused is not None
+    assert not refused.splits
+    assert not refused.is_last
+    first = scan.plan(accept=lambda place, split: place < 2)
+    state = scan.state()
+    rest = scan.plan()
+    assert first is not None
+    assert rest is not None
+    assert [len(first.splits), len(rest.splits), rest.is_last] == [2, 3, True]
+    scan.restore(state)
+    again = scan.plan(accept=lambda place, split: place < 4)
+    assert again is not None
+    assert again.splits == rest.splits[:2]
