@@ -1,0 +1,159 @@
+"""The driver's half of a write: the messages of all tasks -> one commit, and the compaction that goes with it.
+
+Small files of append tables are put together before the commit (`precommit-compact`). After it, buckets that were
+written to are compacted as their options say, by tasks of their own: in a bucket, compaction is the work of one at a
+time, and several tasks may have written it. What compaction does is committed by itself; if others were always faster
+it is given up, and no row is the worse for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from forebay.base.errors import Conflict, InvalidRequest, NotFound
+from forebay.paimon.compact.precommit import PrecommitTask, plan_precommit, replace_files, run_precommit
+from forebay.paimon.compact.running import TaskRunner, rows_read
+from forebay.paimon.compact.writing import TableWriteCompaction
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import delete_quietly
+from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """What a write replaces: partitions that it writes to (`dynamic`), those with the values of `partition`, or all."""
+
+    partition: Mapping[str, Any] | None = None
+    dynamic: bool = False
+
+
+def commit_batch(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    overwrite: Overwrite | None,
+    runner: Callable[[str], TaskRunner],
+) -> list[Snapshot]:
+    """Commit the rows of a whole statement, and compact; the snapshots. `runner(what)` runs tasks.
+
+    Raises `Conflict` and `InvalidRequest` after deleting all files; after other errors it is not known what was done.
+    """
+    messages = put_together(table, messages, runner)
+    compaction = InlineCompaction(table, runner)
+    full = compaction.full_is_due()
+    committer = table.new_commit()
+    try:
+        if overwrite is None:
+            made = committer.commit(messages)
+        else:
+            made = committer.overwrite(messages, overwrite.partition, dynamic=overwrite.dynamic)
+    except (Conflict, InvalidRequest):
+        committer.abort(messages)
+        raise
+    if made:
+        compaction.run({m.partition for m in messages}, full=full, replaced=overwrite is not None)
+        table.maintenance().after_commit(batch=True)
+    return made
+
+
+def put_together(
+    table: Table, messages: Sequence[CommitMessage], runner: Callable[[str], TaskRunner]
+) -> list[CommitMessage]:
+    """`messages` with small files put together where the table has `precommit-compact`.
+
+    After an error the files of `messages` are deleted.
+    """
+    if not table.options.precommit_compact:
+        return list(messages)
+    tasks = plan_precommit(table.context, messages)
+    if not tasks:
+        return list(messages)
+
+    try:
+        done = runner(f"precommit compaction of {table.name}").run(
+            partial(_put_together, table.context),
+            tasks,
+            rows=[rows_read(t.files) for t in tasks],
+            discard=lambda results: _discard(table, results),
+        )
+    except BaseException:
+        table.new_commit().abort(messages)
+        raise
+    return replace_files(table.context, messages, done)
+
+
+_Together = tuple[PrecommitTask, tuple[DataFileMeta, ...]]
+
+
+def _put_together(context: TableContext, task: PrecommitTask) -> _Together:
+    return task, run_precommit(context, task)
+
+
+def _discard(table: Table, results: Sequence[_Together]) -> None:
+    for task, files in results:
+        for f in files:
+            for path in table.paths.data_file_and_companions(task.partition, task.bucket, f):
+                delete_quietly(table.context.io, path)
+
+
+class InlineCompaction:
+    """Compaction after a commit, for which the writer waits. Keeps count of commits: one for each query."""
+
+    def __init__(self, table: Table, runner: Callable[[str], TaskRunner]) -> None:
+        self._table, self._runner = table, runner
+        self._counting = TableWriteCompaction(table.context, table.snapshots, table.manifests)
+        options = table.options
+        has_key = table.schema.has_primary_key
+        ordered = options.bucket != UNAWARE and not options.deletion_vectors_enabled
+        self.is_on = not options.write_only and (has_key or ordered)
+
+    def full_is_due(self) -> bool:
+        """Whether the commit that is about to be made should compact all. Call it once for each."""
+        return self.is_on and self._counting.full_is_due()
+
+    def run(self, partitions: set[bytes], *, full: bool = False, replaced: bool = False) -> bool:
+        """Compact buckets of `partitions` that are due, or all of theirs (`full`); False if others were faster.
+
+        `replaced`: the commit replaced what was there. Then only what could not be read otherwise is compacted, and
+        its changes are told to nobody, as those of the overwrite are not.
+        """
+        needed = self._table.options.needs_lookup and self._table.schema.has_primary_key
+        if not self.is_on or not partitions or (replaced and not needed):
+            return True
+        try:
+            runner = self._runner(f"compaction of {self._table.name}")
+            if replaced:
+                runner = _Untold(self._table, runner)
+            self._table.compact(full=full, partitions=partitions.__contains__, runner=runner)
+        except (Conflict, NotFound) as e:
+            _log.info("compaction of %s after a commit is given up: %s", self._table.name, e)
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class _Untold:
+    """Runs compaction without its changelog: nobody is told of the changes."""
+
+    table: Table
+    inner: TaskRunner
+
+    @property
+    def parallelism(self) -> int:
+        return self.inner.parallelism
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **how: Any) -> list[Any]:
+        done = self.inner.run(function, tasks, **how)
+        for m in done:
+            for f in m.compact.changelog_files:
+                delete_quietly(self.table.context.io, self.table.paths.data_file(m.partition, m.bucket, f))
+        return [replace(m, compact=replace(m.compact, changelog_files=())) for m in done]

@@ -1,0 +1,101 @@
+"""Tasks of the lake engine as tasks of Spark: compaction, rescaling.
+
+    run_tasks(context, partial(run_task, table.context), tasks, "compacting db.t", discard=table.new_commit().abort)
+    table.compact(runner=SparkTasks(context, "compacting db.t"))     # plans, commits, and tries again where it lost
+
+The driver plans and commits; workers do the tasks, and send back what is to be committed. A worker sees the table under
+the very schema that the driver planned with: it is a part of `table.context`, which pickles (a `Table` does, too, but
+is opened under the latest schema then).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forebay.base.progress import OnProgress, no_progress
+from forebay.spark.jobs import run_job
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def run_tasks(
+    context: SparkContext,
+    function: Callable[[T], R],
+    tasks: Sequence[T],
+    description: str,
+    *,
+    rows: Sequence[int] | None = None,
+    progress: OnProgress = no_progress,
+    discard: Callable[[list[R]], object] | None = None,
+) -> list[R]:
+    """What `function` makes of each task, in the order of `tasks`, each done by some worker of Spark.
+
+    `function`, tasks and results pickle. `description` names the job in Spark's UI, and its scheduler pool.
+    `progress` is in rows: `rows` has how many each task reads (1 each if it is left out).
+
+    If a task fails, the others are finished, `discard` gets their results (so that what they wrote can be deleted), and
+    the error is raised. What `progress` raises, or an interrupt, kills tasks at once: what they wrote is orphaned then,
+    and found by `remove_orphan_files`.
+    """
+    if not tasks:
+        return []
+    weights = [1] * len(tasks) if rows is None else list(rows)
+    total = sum(weights)
+    order = sorted(range(len(tasks)), key=weights.__getitem__, reverse=True)
+    progress(0, total)
+    outcomes = run_job(
+        context, _Alone(function), [tasks[i] for i in order], description,
+        on_progress=lambda done: progress(int(done * total), total),
+    )  # fmt: skip
+    results = dict(zip(order, outcomes, strict=True))
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if failures:
+        if discard is not None:
+            discard([outcome for outcome in outcomes if not isinstance(outcome, Exception)])
+        raise failures[0]
+    progress(total, total)
+    return [results[i] for i in range(len(tasks))]
+
+
+class SparkTasks:
+    """Has tasks done by the workers of Spark; a `forebay.paimon.compact.running.TaskRunner`."""
+
+    def __init__(self, context: SparkContext, description: str) -> None:
+        """`description` names the jobs in Spark's UI, and their scheduler pool."""
+        self._context, self._description = context, description
+
+    def __repr__(self) -> str:
+        return f"SparkTasks({self._context.master}, {self._description!r})"
+
+    @property
+    def parallelism(self) -> int:
+        return int(self._context.defaultParallelism)
+
+    def run(
+        self,
+        function: Callable[[T], R],
+        tasks: Sequence[T],
+        *,
+        rows: Sequence[int],
+        progress: OnProgress = no_progress,
+        discard: Callable[[list[R]], object] = lambda results: None,
+    ) -> list[R]:
+        return run_tasks(
+            self._context, function, tasks, self._description, rows=rows, progress=progress, discard=discard
+        )
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """`function` without Spark's number of the attempt: files of each attempt have names of their own anyway."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: Any, _attempt: int) -> Any:
+        return self.function(task)

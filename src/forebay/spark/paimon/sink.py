@@ -1,0 +1,105 @@
+"""Writing through the format "forebay-paimon": `df.write`, and `df.writeStream` with every micro-batch once.
+
+Tasks run as they do behind the catalog. But Spark commits in a Python process that has no session, so what belongs to
+a commit (compaction, `precommit-compact`) happens in threads of that process, and the commit waits for it; rows cannot
+be shuffled before they are written, so every task may write every bucket. Tables with dynamic buckets, whose keys one
+task must assign, are therefore written through the catalog only, or from data with one partition.
+
+Spark does not tell a writer whether a failed commit was tried before it aborts, so nothing is deleted then. Files that
+no snapshot names are found by `remove_orphan_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import InternalError, UnsupportedOperation
+from forebay.paimon.compact.running import TaskRunner, ThreadRunner
+from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE
+from forebay.spark.paimon.committing import Overwrite, commit_batch
+from forebay.spark.paimon.stream_commits import Epoch, StreamCommits
+from forebay.spark.paimon.write_options import WriteOptions, dynamic_overwrite, with_write_options, write_options
+from forebay.spark.paimon.writing import Incoming, LakeWriteFunction, WrittenFiles, messages_of
+from forebay.spark.worker_errors import short_errors
+
+_commits: dict[tuple[str, str, str], StreamCommits] = {}
+"""The queries that this process commits for: Spark makes a new writer for every micro-batch, in the same process."""
+
+
+class _Sink:
+    """A write of `table`, as Spark hands it from process to process. `overwrite`: it replaces what is there."""
+
+    def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._name, self._proxied = name, table
+        self._options: WriteOptions = write_options(name, table, given)
+        self._table = with_write_options(table, self._options)
+        with short_errors(f"writing to table {name}"):
+            Incoming(self._table.schema, schema.names)
+        self._overwrite = None
+        if overwrite:
+            self._overwrite = Overwrite(dynamic=dynamic_overwrite(self._options, self._table))
+        # Spark hands over the pickled writer, and a table would be opened anew, under the schema of then.
+        self._function = LakeWriteFunction(self._table.context, name, overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        return self._function.write(iterator)
+
+    def _written(self, messages: Iterable[Any]) -> list[WrittenFiles]:
+        """What the tasks wrote. Raises `UnsupportedOperation` where several have assigned dynamic buckets."""
+        written = [m for m in messages if isinstance(m, WrittenFiles)]
+        table = self._table
+        if table.schema.has_primary_key and table.options.bucket == UNAWARE and sum(bool(w.rows) for w in written) > 1:
+            table.new_commit().abort(messages_of(written))
+            raise UnsupportedOperation(
+                f"writing to table {self._name}: it has dynamic buckets, whose keys one task must assign; write it "
+                "through a catalog (forebay.spark.attach), or coalesce the data to one partition"
+            )
+        return written
+
+
+class PaimonSink(_Sink, DataSourceArrowWriter):
+    """`df.write.format("forebay-paimon")`: one commit."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with short_errors(f"writing to table {self._name}"):
+            commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, _threads)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: see above."""
+
+
+class PaimonStreamSink(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("forebay-paimon")`: one commit for each micro-batch."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with short_errors(f"writing to table {self._name}"):
+            written = self._written(messages)
+            if not written:
+                return
+            query = written[0].query
+            if query is None:
+                raise InternalError(f"Spark did not tell tasks which query writes to {self._name}")
+            rows = sum(w.rows for w in written)
+            self._commits_of(query).commit(Epoch(batchId, messages_of(written), rows, self._overwrite))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: see above."""
+
+    def _commits_of(self, query: str) -> StreamCommits:
+        key = (self._table.paths.root, self._table.paths.branch, query)
+        if key not in _commits:
+            _commits[key] = StreamCommits(
+                self._name, self._table, query, self._options, _threads, lambda: True, 1, self._table, beside=False
+            )
+        return _commits[key]
+
+
+def _threads(_what: str) -> TaskRunner:
+    return ThreadRunner()

@@ -1,0 +1,157 @@
+"""What Spark's workers run to write a Paimon table: a task's record batches -> data files and their commit messages.
+
+Nothing is visible until the driver commits the messages of all tasks. Tasks compact nothing: several of them may write
+the same bucket, and compaction belongs to one at a time. So that their rows never have the same sequence number, each
+task numbers its rows in a lane of its own (forebay.paimon.write.table_write.Lane).
+
+Names of files are made anew by every attempt of a task. An attempt that fails deletes its files; one that is killed
+leaves files that no snapshot names, which `remove_orphan_files` finds.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from forebay.base.arguments import did_you_mean
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.errors import InvalidRequest
+from forebay.client import log_decode
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.write.incoming import INSERT, ROW_KINDS, Intake, parse_kinds
+from forebay.paimon.write.table_write import Lane, TableWrite
+from forebay.spark.worker_errors import short_errors
+
+MESSAGE_COLUMN = "message"
+LANES_UNKNOWN = 4096
+"""Lanes where nobody tells a task how many there are: more tasks than any write has that Spark does not shuffle."""
+
+KIND_COLUMNS = ("_change_type", "_row_kind", "rowkind")
+"""Columns that bring row kinds where the table has no column of the name: of changelogs of Forebay and of Paimon."""
+_CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
+"""Columns that changelogs have besides; left out where the table has no column of the name."""
+
+_CHANGE_WORDS = pa.array(
+    [log_decode.INSERT, log_decode.UPDATE_BEFORE, log_decode.UPDATE_AFTER, log_decode.DELETE], pa.string()
+)
+"""The words of Forebay's changelogs for the kinds of ROW_KINDS."""
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class WrittenFiles(WriterCommitMessage):
+    """What one task wrote, for the driver. `query` is the id of the streaming query, which lasts over restarts."""
+
+    messages: tuple[CommitMessage, ...] = ()
+    rows: int = 0
+    query: str | None = None
+
+
+def messages_of(written: Iterable[WrittenFiles]) -> list[CommitMessage]:
+    """What all tasks together have to commit."""
+    return [message for each in written for message in each.messages]
+
+
+@dataclass(frozen=True)
+class LakeWriteFunction:
+    """How the tasks of one write write `name`.
+
+    `table` has the schema that the driver planned with; `replaces` says that the rows will replace what is there;
+    `tasks` is how many tasks write.
+    """
+
+    table: TableContext
+    name: str
+    replaces: bool = False
+    tasks: int = LANES_UNKNOWN
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a Python worker calls: `batches` are the task's rows; yields the pickled `WrittenFiles`."""
+        message = pickle.dumps(self.write(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], [MESSAGE_COLUMN])
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
+        """Write all rows. Raises `ForebayError`, after deleting what was written."""
+        task = TaskContext.get()
+        lane = Lane(0 if task is None else task.partitionId() % self.tasks, self.tasks)
+        with short_errors(f"writing to table {self.name}"), new_write(self.table, lane, self.replaces) as write:
+            rows = 0
+            incoming = None
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                if incoming is None:
+                    incoming = Incoming(self.table.schema, batch.schema.names)
+                for ready, kinds in incoming.ready(batch):
+                    write.write_batch(ready, kinds)
+                    rows += ready.num_rows
+            messages = tuple(write.prepare_commit())
+        return WrittenFiles(messages, rows, None if task is None else task.getLocalProperty(_QUERY_ID))
+
+
+def new_write(table: TableContext, lane: Lane, replaces: bool = False) -> TableWrite:
+    """The writing half of a commit in one of several tasks; it does not compact."""
+    snapshots = SnapshotManager(table.io, table.paths)
+    manifests = ManifestStore(table.io, table.paths, table.schema)
+    return TableWrite(table, snapshots, manifests, SYSTEM_CLOCK, replaces, None, lane)
+
+
+class Incoming:
+    """Batches with one schema as a table's rows and their kinds.
+
+    Columns go by name, in upper or lower case; those that are missing get their default, or null. A column of
+    `KIND_COLUMNS` that the table does not have tells what each row is: +I, -U, +U, -D, or in a changelog's words.
+    """
+
+    def __init__(self, schema: TableSchema, given: Sequence[str]) -> None:
+        """`given` are the data's columns. Raises `InvalidRequest` for unknown ones, and for NOT NULL ones that lack."""
+        own = schema.names
+        self._intake = Intake(schema)
+        self._kinds = next((n for n in KIND_COLUMNS if n in given and n not in own), None)
+        extras = _CHANGELOG_EXTRAS if self._kinds is not None else ()
+        if self._kinds is not None and not schema.has_primary_key:
+            raise InvalidRequest(
+                f"the data has row kinds in column '{self._kinds}', and a table without primary key takes inserts "
+                "only: leave the column out"
+            )
+        self._kept = [n for n in given if n in own or not (n == self._kinds or n in extras)]
+        by_case = {name.lower(): name for name in own}
+        self._names = [n if n in own else by_case.get(n.lower(), n) for n in self._kept]
+        for name in self._names:
+            if name not in own or self._names.count(name) > 1:
+                what = "which the table does not have" if name not in own else "twice"
+                raise InvalidRequest(f"the data has column '{name}', {what}{did_you_mean(name, set(own) - {name})}")
+        for f in schema.fields:
+            if not f.type.nullable and f.default is None and f.name not in self._names:
+                raise InvalidRequest(f"column '{f.name}' is NOT NULL, but the data does not have it")
+
+    def ready(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int8]]]:
+        """`batch` in the table's Arrow schema, in pieces, each with the kinds of its rows."""
+        kinds = None if self._kinds is None else _kinds(batch.column(self._kinds), self._kinds)
+        data = batch.select(self._kept).rename_columns(self._names)
+        done = 0
+        for piece in self._intake.batches(data):
+            if kinds is None:
+                yield piece, self._intake.kinds_of(piece, INSERT)
+            else:
+                yield piece, kinds[done : done + piece.num_rows]
+            done += piece.num_rows
+
+
+def _kinds(column: pa.Array, name: str) -> npt.NDArray[np.int8]:
+    if pa.types.is_string(column.type):
+        column = pc.coalesce(pa.array(ROW_KINDS).take(pc.index_in(column, value_set=_CHANGE_WORDS)), column)
+    return parse_kinds(column, f"column '{name}'")

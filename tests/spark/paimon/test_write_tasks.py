@@ -1,0 +1,340 @@
+"""What Spark's workers run to write a Paimon table, without Spark: lanes, columns, row kinds, options."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.types import int_
+from forebay.paimon.compact.running import TaskRunner, ThreadRunner
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.store.schema_changes import AddColumn
+from forebay.paimon.table import Table
+from forebay.paimon.write.incoming import missing_column
+from forebay.paimon.write.table_write import Lane
+from forebay.spark.paimon.committing import Overwrite, commit_batch
+from forebay.spark.paimon.distribution import Dealing, dealing
+from forebay.spark.paimon.write_options import with_write_options, write_options
+from forebay.spark.paimon.writing import (
+    MESSAGE_COLUMN,
+    Incoming,
+    LakeWriteFunction,
+    WrittenFiles,
+    messages_of,
+    new_write,
+)
+from tests.paimon.lake import live_files, new_catalog
+
+Rows = list[dict[str, Any]]
+
+
+TYPES = {"bigint": pa.int64(), "int": pa.int32(), "string": pa.string()}
+
+
+def make(path: Path, columns: str = "id bigint, name string", **options: str) -> Table:
+    """Table `db.t` in a catalog of its own. `key` and `parts` name columns; in options "__" is a dot and "_" a dash."""
+    key, parts = options.pop("key", ""), options.pop("parts", "")
+    given = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
+    fields = pa.schema([(name, TYPES[kind]) for name, kind in (c.split() for c in columns.split(", "))])
+    return new_catalog(path).create_table(
+        "db.t", fields, primary_keys=key.split(), partition_keys=parts.split(), options=given
+    )
+
+
+def threads(_what: str) -> TaskRunner:
+    return ThreadRunner(2)
+
+
+def rows_of(table: Table) -> Rows:
+    found: Rows = table.refreshed().read().read_all().to_pylist()
+    return sorted(found, key=str)
+
+
+def run_task(function: LakeWriteFunction, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
+    """A task of Spark's: its function arrives pickled, and its message goes back so."""
+    (made,) = pickle.loads(pickle.dumps(function))(iter(batches))
+    found: WrittenFiles = pickle.loads(made.column(MESSAGE_COLUMN)[0].as_py())
+    return found
+
+
+def batch(rows: Rows) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows)
+
+
+def write_in_lanes(table: Table, tasks: Sequence[Sequence[Rows]]) -> list[CommitMessage]:
+    """What tasks write at the same time, each its own batches."""
+    messages = []
+    for index, batches in enumerate(tasks):
+        with new_write(table.context, Lane(index, len(tasks))) as write:
+            for rows in batches:
+                write.write(batch(rows))
+            messages += write.prepare_commit()
+    return messages
+
+
+# ---- lanes ----------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_that_write_one_bucket_never_use_the_same_sequence_number(tmp_path: Path) -> None:
+    table = make(tmp_path, key="id", bucket="1")
+    table.write([{"id": 1, "name": "before"}])
+    tasks = [[[{"id": i, "name": f"{t}"} for i in range(10 * t, 10 * t + 5 + t)]] for t in range(3)]
+    table.new_commit().commit(write_in_lanes(table, tasks))
+    planned = [f for split in table.scan().splits for f in split.files]
+    first = {f.min_sequence_number for f in planned if f.level == 0 and f.min_sequence_number > 0}
+    assert first == {1, 2, 3}
+    assert all((f.max_sequence_number - f.min_sequence_number) % 3 == 0 for f in planned)
+    assert len(rows_of(table)) == 18
+    table.write([{"id": 20, "name": "after"}])
+    assert {"id": 20, "name": "after"} in rows_of(table)
+
+
+def test_of_two_rows_with_one_key_in_two_tasks_the_same_one_wins_before_and_after_compaction(tmp_path: Path) -> None:
+    table = make(tmp_path, key="id", bucket="1")
+    early = [[{"id": 1, "name": "a0"}, {"id": 1, "name": "a1"}], [{"id": 2, "name": "a2"}]]
+    late = [[{"id": 2, "name": "b0"}, {"id": 1, "name": "b1"}]]
+    table.new_commit().commit(write_in_lanes(table, [early, late]))
+    # By position in the task first, then by task.
+    assert rows_of(table) == [{"id": 1, "name": "b1"}, {"id": 2, "name": "a2"}]
+    table.compact(full=True)
+    assert rows_of(table) == [{"id": 1, "name": "b1"}, {"id": 2, "name": "a2"}]
+
+
+def test_sums_of_several_tasks_add_up(tmp_path: Path) -> None:
+    table = make(
+        tmp_path, "id bigint, n bigint", key="id", bucket="2", merge_engine="aggregation",
+        fields__n__aggregate_function="sum",
+    )  # fmt: skip
+    tasks = [[[{"id": i % 7, "n": i + 1} for i in range(50)]] for _ in range(4)]
+    table.new_commit().commit(write_in_lanes(table, tasks))
+    assert sum(row["n"] for row in rows_of(table)) == 4 * sum(range(1, 51))
+
+
+def test_a_lane_is_one_of_all(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="writer 2 is none of 2"):
+        Lane(2, 2)
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_go_by_name_and_missing_ones_get_their_default_or_null(tmp_path: Path) -> None:
+    table = make(tmp_path, "id bigint, name string, other int")
+    written = run_task(LakeWriteFunction(table.context, "t"), [batch([{"NAME": "a", "id": 1}]), batch([])])
+    assert written.rows == 1
+    commit_batch(table, messages_of([written]), None, threads)
+    assert rows_of(table) == [{"id": 1, "name": "a", "other": None}]
+
+
+def test_a_default_value_may_stand_in_the_quotes_of_sql(tmp_path: Path) -> None:
+    field = make(tmp_path).schema.field_named("name")
+    assert missing_column(replace(field, default="'new one'"), 2, False).to_pylist() == ["new one", "new one"]
+    assert missing_column(replace(field, default="it's"), 1, False).to_pylist() == ["it's"]
+
+
+def test_unknown_and_missing_columns_are_told_before_a_row_is_read(tmp_path: Path) -> None:
+    schema = make(tmp_path, key="id", bucket="1").schema
+    with pytest.raises(InvalidRequest, match="column 'nmae', which the table does not have; did you mean 'name'"):
+        Incoming(schema, ["id", "nmae"])
+    with pytest.raises(InvalidRequest, match="column 'id' is NOT NULL, but the data does not have it"):
+        Incoming(schema, ["name"])
+    with pytest.raises(InvalidRequest, match="column 'name', twice"):
+        Incoming(schema, ["id", "name", "Name"])
+
+
+@pytest.mark.parametrize(
+    ("column", "kinds"),
+    [("_change_type", ["insert", "update_after", "delete", "update_before"]), ("rowkind", ["+I", "+U", "-D", "-U"])],
+)
+def test_changes_of_a_changelog_are_applied(tmp_path: Path, column: str, kinds: list[str]) -> None:
+    table = make(tmp_path, key="id", bucket="1", ignore_update_before="true")
+    changes = [
+        {"id": 1, "name": "a", column: kinds[0], "_log_offset": 7},
+        {"id": 2, "name": "b", column: kinds[0], "_log_offset": 8},
+        {"id": 2, "name": "b", column: kinds[3], "_log_offset": 9},
+        {"id": 2, "name": "c", column: kinds[1], "_log_offset": 9},
+        {"id": 1, "name": "a", column: kinds[2], "_log_offset": 10},
+    ]
+    written = run_task(LakeWriteFunction(table.context, "t"), [batch(changes)])
+    commit_batch(table, messages_of([written]), None, threads)
+    assert rows_of(table) == [{"id": 2, "name": "c"}]
+
+
+def test_an_append_table_takes_no_changelog(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="takes inserts only: leave the column out"):
+        Incoming(make(tmp_path).schema, ["id", "name", "_change_type"])
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    table = make(tmp_path, key="id", bucket="2", write_buffer_size="1 kb")
+    many = batch([{"id": i, "name": "x" * 50} for i in range(200)])
+    bad = batch([{"id": None, "name": "x"}])
+    with pytest.raises(InvalidRequest, match=r"writing to table t: .*'id'"):
+        run_task(LakeWriteFunction(table.context, "t"), [many, bad])
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_a_task_writes_under_the_schema_that_the_driver_planned_with(tmp_path: Path) -> None:
+    table = make(tmp_path)
+    function = pickle.dumps(LakeWriteFunction(table.context, "t"))
+    table.alter([AddColumn(("more",), int_())])
+    written = run_task(pickle.loads(function), [batch([{"id": 1, "name": "a"}])])
+    commit_batch(table, messages_of([written]), None, threads)
+    assert {f.schema_id for m in written.messages for f in m.data.new_files} == {0}
+    assert rows_of(table) == [{"id": 1, "name": "a", "more": None}]
+
+
+# ---- commits --------------------------------------------------------------------------------------------------------
+
+
+def test_precommit_compaction_leaves_one_file_of_each_partition_and_one_snapshot(tmp_path: Path) -> None:
+    table = make(tmp_path, parts="name", precommit_compact="true")
+    tasks = [[[{"id": i, "name": f"p{i % 2}"} for i in range(10)]] for _ in range(4)]
+    (made,) = commit_batch(table, write_in_lanes(table, tasks), None, threads)
+    assert made.id == 1
+    assert [len(split.files) for split in table.scan().splits] == [1, 1]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+    assert len(rows_of(table)) == 40
+
+
+ENGINES = {
+    "deduplicate": {},
+    "partial-update": {"merge_engine": "partial-update"},
+    "sum": {"merge_engine": "aggregation", "fields__n__aggregate-function": "sum"},
+    "first-row": {"merge_engine": "first-row"},
+}
+
+
+@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+def test_precommit_compaction_of_keys_makes_one_run_of_each_bucket_with_the_same_result(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    rng = random.Random(7)
+
+    def some_rows(count: int) -> Rows:
+        return [
+            {"id": rng.randrange(40), "n": rng.choice([None, 1, 2]), "name": rng.choice([None, "a", "b"])}
+            for _ in range(count)
+        ]
+
+    commits = [[[some_rows(20), some_rows(30)] for _ in range(3)] for _ in range(2)]
+    columns = "id bigint, n bigint, name string"
+    results = []
+    for precommit in ("false", "true"):
+        table = make(
+            tmp_path / precommit,
+            columns,
+            key="id",
+            bucket="2",
+            write_only="true",
+            precommit_compact=precommit,
+            **options,
+        )
+        for tasks in commits:
+            write = write_in_lanes(table, tasks)
+            commit_batch(table, write, None, threads)
+        files = live_files(table)
+        assert len(files) == (4 if precommit == "true" else 12)
+        assert {f.level for f in files} == {0}
+        assert len(list((tmp_path / precommit).rglob("data-*"))) == len(files)
+        table.compact(full=True)
+        results.append(rows_of(table))
+    assert results[0] == results[1]
+
+
+def test_precommit_compaction_joins_changelog_files_and_keeps_every_change(tmp_path: Path) -> None:
+    streams = []
+    for precommit in ("false", "true"):
+        table = make(
+            tmp_path / precommit, key="id", bucket="1", changelog_producer="input", precommit_compact=precommit,
+            write_only="true",
+        )  # fmt: skip
+        for number in range(2):
+            tasks = [[[{"id": i, "name": f"{number}{t}"} for i in range(3 * t, 3 * t + 5)]] for t in range(3)]
+            commit_batch(table, write_in_lanes(table, tasks), None, threads)
+        logs = list((tmp_path / precommit).rglob("changelog-*.parquet"))
+        assert len(logs) == (2 if precommit == "true" else 6)
+        reread = table.with_options({"scan.snapshot-id": "1"})
+        changes = [r for b in reread.stream(scan_mode="from-snapshot", follow=False) for r in b.to_pylist()]
+        streams.append(sorted(changes, key=str))
+    assert len(streams[0]) == 30
+    assert streams[0] == streams[1]
+
+
+def test_buckets_that_were_written_are_compacted_after_the_commit_when_it_is_time(tmp_path: Path) -> None:
+    table = make(tmp_path, key="id", bucket="1", num_sorted_run__compaction_trigger="3")
+    for number in range(3):
+        tasks = [[[{"id": i, "name": f"{number}"} for i in range(5)]] for _ in range(2)]
+        commit_batch(table, write_in_lanes(table, tasks), None, threads)
+    history = [table.snapshots.snapshot(i).commit_kind.value for i in range(1, (table.snapshots.latest_id() or 0) + 1)]
+    assert history == ["APPEND", "APPEND", "COMPACT", "APPEND", "COMPACT"]
+    assert rows_of(table) == [{"id": i, "name": "2"} for i in range(5)]
+
+
+def test_overwrites_replace_partitions_that_are_named_or_written_to_or_all(tmp_path: Path) -> None:
+    table = make(tmp_path, parts="name")
+
+    def overwrite(rows: Rows, how: Overwrite) -> Rows:
+        written = run_task(LakeWriteFunction(table.context, "t", replaces=True), [batch(rows)])
+        commit_batch(table, messages_of([written]), how, threads)
+        return rows_of(table)
+
+    table.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    assert overwrite([{"id": 3, "name": "a"}], Overwrite({"name": "a"})) == [
+        {"id": 2, "name": "b"},
+        {"id": 3, "name": "a"},
+    ]
+    assert overwrite([{"id": 4, "name": "b"}], Overwrite(dynamic=True)) == [
+        {"id": 3, "name": "a"},
+        {"id": 4, "name": "b"},
+    ]
+    assert overwrite([{"id": 5, "name": "c"}], Overwrite()) == [{"id": 5, "name": "c"}]
+
+
+def test_a_refused_overwrite_deletes_its_files(tmp_path: Path) -> None:
+    table = make(tmp_path, parts="name")
+    written = run_task(LakeWriteFunction(table.context, "t", replaces=True), [batch([{"id": 3, "name": "x"}])])
+    with pytest.raises(InvalidRequest, match="is not in the partition to overwrite"):
+        commit_batch(table, messages_of([written]), Overwrite({"name": "a"}), threads)
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+# ---- options and dealing --------------------------------------------------------------------------------------------
+
+
+def test_options_of_a_write_are_checked(tmp_path: Path) -> None:
+    table = make(tmp_path, bucket="2", bucket_key="id")
+    chosen = write_options("t", table, {"Write-Only": "true", "checkpointLocation": "/x", "bucket": "2"})
+    assert chosen.paimon == {"write-only": "true"}
+    assert with_write_options(table, chosen).options.write_only
+    assert with_write_options(table, chosen) is with_write_options(table, chosen)
+    with pytest.raises(InvalidRequest, match="no write option 'wirte-only'; did you mean 'write-only'"):
+        write_options("t", table, {"wirte-only": "true"})
+    with pytest.raises(InvalidRequest, match=r"'bucket' is a property of the table.*ALTER TABLE"):
+        write_options("t", table, {"bucket": "4"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "expected"),
+    [
+        ("id bigint, name string", {}, Dealing()),
+        ("id bigint, name string", {"parts": "name", "partition__sink-strategy": "hash"}, Dealing(("name",), 0)),
+        ("id bigint, name string", {"bucket": "8", "bucket_key": "id"}, Dealing(("id",), 4)),
+        ("id bigint, name string", {"key": "id", "bucket": "2"}, Dealing(("id",), 2)),
+        ("id bigint, name string", {"key": "id name", "parts": "name", "bucket": "2"}, Dealing(("name", "id"), 4)),
+        ("id bigint, name string", {"key": "id", "bucket": "2", "sink__parallelism": "9"}, Dealing(("id",), 9)),
+        ("id bigint, name string", {"key": "id"}, Dealing(("id",), 1)),
+    ],
+)
+def test_rows_are_dealt_to_tasks_as_the_buckets_need(
+    tmp_path: Path, columns: str, options: dict[str, str], expected: Dealing
+) -> None:
+    assert dealing(make(tmp_path, columns, **options), 4) == expected
