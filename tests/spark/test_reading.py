@@ -24,7 +24,8 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource, ForebayReader
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
 from forebay.spark.reading import ReadFunction, SplitsPartition, counted, first_rows, gathered
-from forebay.spark.scan_planning import TableScan, Wanted
+from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_planning import TableScan
 from forebay.spark.splits import LogSplit
 from tests.spark.tables import ids_of, make_table, rows
 

@@ -24,7 +24,8 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, read_options
 from forebay.spark.reading import ReadFunction, SplitsPartition
-from forebay.spark.scan_planning import ScanPlan, TableScan, Wanted, task_partitions
+from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_planning import TablePlan, TableScan, task_partitions
 from forebay.spark.snapshots import LEASE_SECONDS, OpenSnapshots, SnapshotLease, open_snapshots
 from tests.spark.tables import ids_of, make_table, rows
 
@@ -50,13 +51,13 @@ def table(connection: Connection, database: str) -> Table:
     return made
 
 
-def planned(table: Table, wanted: Wanted, lease: SnapshotLease = SnapshotLease()) -> ScanPlan:  # noqa: B008
+def planned(table: Table, wanted: Wanted, lease: SnapshotLease = SnapshotLease()) -> TablePlan:  # noqa: B008
     scan = TableScan(table.info, ReadOptions(table.connection.settings, lease=lease))
     schema = StructType([scan.schema[name] for name in wanted.columns])
     return scan.plan(table.connection, 2, wanted, schema)
 
 
-def run(plan: ScanPlan, partitions: list[SplitsPartition]) -> list[pa.RecordBatch]:
+def run(plan: TablePlan, partitions: list[SplitsPartition]) -> list[pa.RecordBatch]:
     function: ReadFunction = pickle.loads(pickle.dumps(plan.read))
     batches: list[pa.RecordBatch] = []
     for partition in partitions:

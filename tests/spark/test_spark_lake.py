@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.client.table import Table
+from tests.spark.releases import SPARK
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, world
 
@@ -112,8 +113,6 @@ def test_buckets_that_the_lake_does_not_have_yet_come_from_the_servers(lake: Wor
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
 def test_filters_on_partitions_choose_those_of_both_sides(lake: World, query: Query, keyed: bool) -> None:
-    if lake.lake == ICEBERG:
-        pytest.skip("partition keys of Iceberg tables are strings, as on a Fluss cluster")
     schema = pa.schema([pa.field("day", pa.date32(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
     table = lake.create(schema, partition_keys=["day"], buckets=2, **({"primary_key": ["day", "id"]} if keyed else {}))
     days = [dt.date(2026, 1, d) for d in (1, 2, 3)]
@@ -135,19 +134,40 @@ def test_the_plan_says_that_lake_and_stream_are_read(spark: Any, lake: World) ->
     name = f"lakehouse.{table.path}"
     text = spark.sql(f"SELECT id FROM {name}")._jdf.queryExecution().executedPlan().toString()
     assert "by lake and stream" in text
-    text = (
-        spark.sql(f"SELECT id FROM lakehouse.fluss.`{table.path.table}$lake`")
-        ._jdf.queryExecution()
-        .executedPlan()
-        .toString()
-    )
-    assert "by lake alone" in text
+    alone = f"SELECT id FROM lakehouse.fluss.`{table.path.table}$lake`"
+    assert "ParquetScan" in spark.sql(alone)._jdf.queryExecution().executedPlan().toString()
+    by_tasks = spark.sql(alone + " WITH ('read.native' = 'false')")
+    assert "by lake alone" in by_tasks._jdf.queryExecution().executedPlan().toString()
 
 
 def test_a_table_without_a_lake_has_no_lake_table_beside_it(spark: Any, lake: World) -> None:
     table = lake.create(ROWS_SCHEMA, properties={"table.datalake.enabled": "false"})
     with pytest.raises(Exception, match="has no lake"):
         spark.table(f"lakehouse.{table.path.database}.`{table.path.table}$lake`").collect()
+
+
+def test_what_show_create_table_says_of_a_lake_table_makes_one(spark: Any, lake: World) -> None:
+    table = tiered(lake, keyed=True)
+    old, new = f"lakehouse.{table.path}", f"lakehouse.{table.path}_again"
+    [(statement,)] = spark.sql(f"SHOW CREATE TABLE {old}").collect()
+    spark.sql(statement.replace(old, new))
+    assert lake.connection.table(f"{table.path}_again").info.descriptor == table.info.descriptor
+    if SPARK >= (4, 2):
+        spark.sql(f"CREATE TABLE {old}_like LIKE {old}")
+        assert lake.connection.table(f"{table.path}_like").info.descriptor == table.info.descriptor
+
+
+@pytest.mark.parametrize("clause", ["", "IF NOT EXISTS "], ids=["plain", "if not exists"])
+def test_a_lake_table_that_is_in_the_way_is_named_and_not_taken_for_the_table(
+    spark: Any, lake: World, clause: str
+) -> None:
+    table = tiered(lake, keyed=False)
+    name = f"lakehouse.{table.path}"
+    spark.sql(f"DROP TABLE {name}")
+    with pytest.raises(Exception, match="LAKE_TABLE_ALREADY_EXIST") as refusal:
+        spark.sql(f"CREATE TABLE {clause}{name} (id BIGINT) TBLPROPERTIES ('table.datalake.enabled' = 'true')")
+    assert str(table.path) in str(refusal.value)
+    assert not spark.catalog.tableExists(name)
 
 
 def test_the_format_reads_lake_and_stream_too(spark: Any, lake: World) -> None:

@@ -89,6 +89,35 @@ def test_a_changelog_streams_every_change(spark: Any, connection: Connection, da
     assert found == [("update_before", 2, 1, "n1"), ("update_after", 3, 1, "x"), ("delete", 4, 2, "n2")]
 
 
+def test_a_changelog_may_begin_with_all_rows_and_goes_on_exactly_behind_them(
+    spark: Any, connection: Connection, database: str, run: Run
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(rows(1, 4))
+    table.delete([{"id": 3}])
+    stream = spark.readStream.option("scan.startup.mode", "full").table(f"forebay.{database}.`t$changelog`")
+    (batch,) = run(stream)
+    assert sorted((row["_change_type"], row["_log_offset"], row["id"]) for row in batch) == [
+        ("insert", -1, 1),
+        ("insert", -1, 2),
+    ]
+    assert {row["_commit_timestamp"] for row in batch} == {None}
+    table.delete([{"id": 2}])
+    found = [(row["_change_type"], row["_log_offset"], row["id"], row["name"]) for b in run(stream) for row in b]
+    assert found == [("delete", 4, 2, "n2")]
+
+
+def test_a_timestamp_is_a_time_in_the_sessions_zone(
+    spark: Any, connection: Connection, database: str, run: Run
+) -> None:
+    table = make_table(connection, f"{database}.t")
+    table.append(rows(0, 5))
+    for time, expected in (("1999-12-31 23:59:59", list(range(5))), ("2999-12-31 23:59:59", [])):
+        options = {"scan.startup.mode": "timestamp", "scan.startup.timestamp": time}
+        stream = spark.readStream.options(**options).table(f"forebay.{database}.t")
+        assert ids(run(stream, checkpoint=time[:4])) == expected
+
+
 def test_the_format_streams_with_its_options(
     spark: Any, server: EmbeddedServer, connection: Connection, database: str, run: Run
 ) -> None:
@@ -147,6 +176,25 @@ def test_partitions_that_come_and_go_between_runs(spark: Any, connection: Connec
     connection.admin.drop_partition(table.path, {"name": "a"})
     table.append([{"id": 2, "name": "b", "amount": 0.0}])
     assert ids(run(stream)) == [2]
+
+
+def test_partitions_come_and_go_while_a_query_runs(
+    spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    connection.admin.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
+    table = connection.table(f"{database}.t")
+    stream = spark.readStream.option("scan.partition.discovery.interval", "1 ms").table(f"forebay.{database}.t")
+    name = f"partitions_{database}"
+    query = stream.writeStream.format("memory").queryName(name).option("checkpointLocation", str(tmp_path)).start()
+    try:
+        for number, part in enumerate("abca"):
+            table.append([{"id": number, "name": part, "amount": 0.0}])
+            query.processAllAvailable()
+            if part == "a":
+                connection.admin.drop_partition(table.path, {"name": "a"})
+    finally:
+        query.stop()
+    assert sorted(row["id"] for row in spark.table(name).collect()) == [0, 1, 2, 3]
 
 
 @pytest.fixture(scope="module")

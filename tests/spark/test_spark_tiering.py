@@ -19,7 +19,8 @@ from forebay.client.table import Table
 from forebay.lake.tiering import CommitterContext, LakeCommitter, LakeTieringFactory, LakeWriter, WriterContext
 from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableInfo
-from forebay.spark.tiering import SparkRunner, _groups, active_context, start_tiering
+from forebay.spark.jobs import active_context, grouped
+from forebay.spark.tiering import SparkRunner, start_tiering
 from forebay.tiering.control import RoundControl
 from forebay.tiering.round import TieringLake
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
@@ -187,8 +188,8 @@ def test_a_service_is_started_and_stopped_by_sql(cluster: LakeCluster, table: Ta
 
 def test_very_many_splits_share_tasks_and_the_largest_are_spread() -> None:
     pickled = [bytes([i]) for i in range(10)]
-    assert _groups(pickled, 100) == [[data] for data in pickled]
-    assert _groups(pickled, 3) == [pickled[0::3], pickled[1::3], pickled[2::3]]
+    assert grouped(pickled, 100) == [[data] for data in pickled]
+    assert grouped(pickled, 3) == [pickled[0::3], pickled[1::3], pickled[2::3]]
 
 
 def test_a_context_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

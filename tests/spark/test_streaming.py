@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -15,77 +13,12 @@ from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.options import make_settings
 from forebay.client.table import Table
-from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.streaming_options import is_for_streams, stream_options
+from tests.spark.streams import Stream, changes, named, release
 from tests.spark.tables import ROWS_SCHEMA, ids_of, make_table, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, world
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="comes with Spark 4.2")
-
-Offset = dict[str, Any]
-
-
-class Stream:
-    """A query: `batch` runs one micro-batch, `restart` forgets all but the checkpoint."""
-
-    def __init__(self, connection: Connection, table: Table | str, **options: str) -> None:
-        address = connection.settings.bootstrap_servers[0]
-        name = table if isinstance(table, str) else str(table.path)
-        self._options = {"bootstrap.servers": f"{address.host}:{address.port}", "table": name} | {
-            key.replace("__", "-").replace("_", "."): value for key, value in options.items()
-        }
-        self.offset: Offset | None = None
-        self.restart()
-
-    def restart(self) -> None:
-        source = ForebayDataSource(self._options)
-        self.reader = source.streamReader(source.schema())
-        # Tasks get a reader of their own, and its state at the start of the query.
-        self._of_tasks = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
-
-    @property
-    def start(self) -> Offset:
-        return through_json(self.reader.initialOffset()) if self.offset is None else self.offset
-
-    def plan(self, limit: Any = None) -> tuple[Offset, Offset]:
-        start = self.start
-        return start, through_json(self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit()))
-
-    def read(self, start: Offset, end: Offset) -> list[pa.RecordBatch]:
-        tasks = [pickle.loads(pickle.dumps(task)) for task in self.reader.partitions(start, end)]
-        return [batch for task in tasks for batch in self._of_tasks.read(task)]
-
-    def batch(self, limit: Any = None) -> list[pa.RecordBatch]:
-        start, end = self.plan(limit)
-        found = self.read(start, end)
-        self.offset = end
-        self.reader.commit(end)
-        return found
-
-    def batches(self) -> Iterator[list[pa.RecordBatch]]:
-        """Batch after batch, until there is nothing new."""
-        while True:
-            start, end = self.plan()
-            if end == start:
-                return
-            yield self.batch()
-
-    def ids(self) -> list[int]:
-        return ids_of(self.batch())
-
-
-def through_json(offset: Offset) -> Offset:
-    moved: Offset = json.loads(json.dumps(offset))
-    return moved
-
-
-def changes(batches: list[pa.RecordBatch]) -> list[tuple[str, int, str]]:
-    return [(row["_change_type"], row["id"], row["name"]) for batch in batches for row in batch.to_pylist()]
-
-
-def named(start: int, stop: int, name: str) -> list[dict[str, Any]]:
-    return [{**row, "name": name} for row in rows(start, stop).to_pylist()]
-
 
 # ---- logs -----------------------------------------------------------------------------------------------------------
 
@@ -251,12 +184,6 @@ def test_a_full_read_goes_on_after_a_restart_in_its_middle(connection: Connectio
     assert {row["name"] for row in changed} == {"new"}
 
 
-def release(connection: Connection, table: Table, snapshot_id: str) -> None:
-    from forebay.client.table_snapshot import TableSnapshot
-
-    TableSnapshot(connection, table.info, snapshot_id, dict.fromkeys(table.buckets(), 0), {}).release()
-
-
 def test_without_table_snapshots_the_whole_changelog_comes_to_the_same_rows(
     connection: Connection, database: str
 ) -> None:
@@ -292,6 +219,38 @@ def test_a_changelog_delivers_old_images_and_deletes_with_their_offsets(connecti
     ]
     assert [offset for batch in batches for offset in batch.column("_log_offset").to_pylist()] == [0, 1, 2, 3]
     assert all(moment is not None for batch in batches for moment in batch.column("_commit_timestamp").to_pylist())
+
+
+def test_a_changelog_may_begin_with_all_rows_as_inserts_and_goes_on_exactly_behind_them(
+    connection: Connection, database: str
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(named(1, 4, "a"))
+    table.delete([{"id": 3}])
+    table.upsert(named(1, 2, "b"))
+    stream = Stream(connection, f"{table.path}$changelog", scan_startup_mode="full")
+    start = stream.start
+    table.delete([{"id": 2}])
+    batches = stream.batch()
+    assert sorted(changes(batches)) == [("insert", 1, "b"), ("insert", 2, "a")]
+    assert {offset for batch in batches for offset in batch.column("_log_offset").to_pylist()} == {-1}
+    assert {moment for batch in batches for moment in batch.column("_commit_timestamp").to_pylist()} == {None}
+    stream.restart()
+    batches = stream.batch()
+    assert changes(batches) == [("delete", 2, "a")]
+    assert [offset for batch in batches for offset in batch.column("_log_offset").to_pylist()] == [start["log"]["0"]]
+
+
+@pytest.mark.parametrize("columns", ["id, _change_type", "_change_type", "_commit_timestamp, _log_offset", "name"])
+def test_a_changelog_that_begins_with_all_rows_gives_the_columns_that_are_wanted(
+    connection: Connection, database: str, columns: str
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(named(1, 2, "a"))
+    stream = Stream(connection, f"{table.path}$changelog", scan_startup_mode="full", columns=columns)
+    found = pa.Table.from_batches(stream.batch()).to_pylist()
+    row = {"id": 1, "name": "a", "_change_type": "insert", "_log_offset": -1, "_commit_timestamp": None}
+    assert found == [{name: row[name] for name in columns.split(", ")}]
 
 
 # ---- partitions -----------------------------------------------------------------------------------------------------
@@ -386,6 +345,24 @@ def test_buckets_that_the_lake_does_not_have_come_from_a_table_snapshot(lake: Wo
     assert ids_of(found) == list(range(40))
 
 
+@pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+def test_a_changelog_may_begin_with_the_rows_of_the_lake(lake: World, keyed: bool) -> None:
+    table = lake.create(ROWS_SCHEMA, buckets=2, **({"primary_key": ["id"]} if keyed else {}))
+    write = table.upsert if keyed else table.append
+    write(rows(0, 10))
+    lake.tier(table)
+    write(rows(10, 12))
+    if keyed:
+        table.delete([{"id": 3}])
+    stream = Stream(lake.connection, f"{table.path}$changelog", scan_startup_mode="full")
+    early, late = stream.batch(), stream.batch()
+    assert sorted(changes(early)) == [("insert", i, f"n{i}") for i in range(10)]
+    deleted = [("delete", 3, "n3")] if keyed else []
+    assert sorted(changes(late)) == [*deleted, ("insert", 10, "n10"), ("insert", 11, "n11")]
+    assert {offset for batch in early for offset in batch.column("_log_offset").to_pylist()} == {-1}
+    assert min(offset for batch in late for offset in batch.column("_log_offset").to_pylist()) >= 0
+
+
 def test_earliest_leaves_the_lake_out(lake: World) -> None:
     table = lake.create(ROWS_SCHEMA, buckets=1)
     table.append(rows(0, 30))
@@ -431,11 +408,10 @@ def test_options_that_a_stream_cannot_have_are_refused_by_name(
         stream_options(make_settings("localhost"), None, options)
 
 
-def test_a_changelog_has_no_full_mode_and_begins_at_the_earliest_offset() -> None:
+def test_a_changelog_begins_at_the_earliest_offset_and_a_table_with_all_its_rows() -> None:
     settings = make_settings("localhost")
     assert stream_options(settings, None, {}, is_changelog=True).mode == "earliest"
-    with pytest.raises(UnsupportedOperation, match="no snapshot to begin with"):
-        stream_options(settings, None, {"scan.startup.mode": "full"}, is_changelog=True)
+    assert stream_options(settings, None, {}).mode == "full"
 
 
 def test_a_timestamp_is_milliseconds_or_a_time_in_the_sessions_zone() -> None:

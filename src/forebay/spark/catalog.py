@@ -1,30 +1,30 @@
 """The catalog: what Spark SQL finds under `<catalog>.<database>.<table>`.
 
-It implements Spark's `TableCatalog`, `SupportsNamespaces` and `ProcedureCatalog`. Spark asks it on the driver, while it
-analyses a statement; every answer comes from the cluster at that moment, nothing is cached here.
+These are the tables of a cluster; what a catalog is to Spark, forebay.spark.sql_catalog says.
 
 Beside a table `t` there are virtual ones: `t$changelog`, `t$partitions`, `t$buckets` (forebay.spark.virtual_tables).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
-from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.table import Column, TableInfo, TablePath
 from forebay.spark import ddl
 from forebay.spark.context import CatalogContext
-from forebay.spark.jvm import CONNECTOR, JavaObject
-from forebay.spark.namespaces import Namespaces
+from forebay.spark.jvm import JavaObject
+from forebay.spark.namespaces import ClusterNamespaces
 from forebay.spark.options import read_options, write_options
-from forebay.spark.procedures import PROCEDURES, SYSTEM_NAMESPACE, ProcedureProxy
+from forebay.spark.procedures import PROCEDURES, Procedure
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.releases import TIME_TYPE
 from forebay.spark.scan_planning import VIRTUAL_SEPARATOR
-from forebay.spark.schemas import from_spark_schema, from_spark_type, uses_time
+from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
+from forebay.spark.sql_catalog import SqlCatalog
 from forebay.spark.tables import NewTable, table_proxy
 from forebay.spark.tiering_procedures import TIERING_PROCEDURES
 from forebay.spark.virtual_tables import virtual_table
@@ -33,46 +33,19 @@ _TIME_CONF = "spark.sql.timeType.enabled"
 _ALL_PROCEDURES = {**PROCEDURES, **TIERING_PROCEDURES}
 
 
-class ForebayCatalog(Namespaces):
+class ForebayCatalog(SqlCatalog, ClusterNamespaces):
     """The tables of a cluster, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (
-        CONNECTOR + "catalog.StagingTableCatalog",
-        CONNECTOR + "catalog.ProcedureCatalog",
-    )
+    _context: CatalogContext
 
-    def __init__(self, context: CatalogContext) -> None:
-        super().__init__(context)
-        self._no_options = self.jvm.class_("java.util.HashSet")()
-
-    # ---- CatalogPlugin ----------------------------------------------------------------------------------------------
-
-    def initialize(self, name: str, options: Any) -> None:
-        """Nothing to do: the catalog was made with all that it needs, and Spark did not make it."""
-
-    def name(self) -> str:
-        return self._context.catalog
-
-    def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CONNECTOR + "catalog.TableCatalogCapability", ("SUPPORT_TABLE_CONSTRAINT",))
-
-    def tableStateOptionKeys(self) -> JavaObject:
-        return self._no_options
-
-    def changelogStateOptionKeys(self) -> JavaObject:
-        return self._no_options
-
-    def useNullableQuerySchema(self) -> bool:
-        return True
+    def _procedures(self) -> Mapping[str, Procedure]:
+        return _ALL_PROCEDURES
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
     def _path(self, identifier: JavaObject) -> TablePath:
         """Throws NoSuchTableException for an identifier that cannot be a table."""
-        namespace = [str(part) for part in identifier.namespace()]
-        if len(namespace) != 1:
-            raise self.jvm.thrown("NoSuchTableException", identifier)
-        return TablePath(namespace[0], str(identifier.name()))
+        return TablePath(*self._named(identifier))
 
     @contextmanager
     def _missing_is_no_such_table(self, identifier: JavaObject) -> Iterator[None]:
@@ -81,7 +54,7 @@ class ForebayCatalog(Namespaces):
             yield
         except NotFound as e:
             if e.code in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
-                raise self.jvm.thrown("NoSuchTableException", identifier) from e
+                raise self._no_such_table(identifier) from e
             raise
 
     def _check_time(self, info: TableInfo) -> None:
@@ -105,52 +78,33 @@ class ForebayCatalog(Namespaces):
 
     # ---- finding tables ---------------------------------------------------------------------------------------------
 
-    def listTables(self, namespace: JavaObject) -> JavaObject:
-        names = self._table_names(namespace)
-        return self.jvm.array(CONNECTOR + "catalog.Identifier", [self.jvm.identifier(*name) for name in names])
-
-    def listTableSummaries(self, namespace: JavaObject) -> JavaObject:
-        make = self.jvm.class_(CONNECTOR + "catalog.TableSummary").of
-        names = self._table_names(namespace)
-        summaries = [make(self.jvm.identifier(*name), "MANAGED") for name in names]
-        return self.jvm.array(CONNECTOR + "catalog.TableSummary", summaries)
-
-    def _table_names(self, namespace: JavaObject) -> list[tuple[list[str], str]]:
-        database = self._database(namespace)
-        try:
-            return [([database], name) for name in self._context.admin.list_tables(database)]
-        except ForebayError as e:
-            raise self._translated_database_error(e, namespace) from e
+    def _table_names(self, database: str) -> list[str]:
+        return self._context.admin.list_tables(database)
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
         """The table, or a virtual one beside it. `how` is one of Spark's ways to ask for time travel or writing."""
         path = self._path(identifier)
-        self._refuse_time_travel(path, how)
         name, separator, view = path.table.partition(VIRTUAL_SEPARATOR)
         path = TablePath(path.database, name)
         with self._missing_is_no_such_table(identifier):
             try:
                 info = self._context.admin.table_info(path)
             except InvalidRequest as e:  # a name that no table can have
-                raise self.jvm.thrown("NoSuchTableException", identifier) from e
+                raise self._no_such_table(identifier) from e
+        self._refuse_time_travel(path, how)
         self._check_options(info, how)
         return virtual_table(self._context, info, view) if separator else self._table(info)
 
     def _check_options(self, info: TableInfo, how: tuple[Any, ...]) -> None:
-        """From 4.3 on Spark tells the options of a read or write here, while it analyses: refuse bad ones early."""
-        if len(how) != 2:
-            return
-        options = self.jvm.options(how[1])
+        """Refuse bad options early, where Spark tells them while it analyses."""
+        options = self._options_of(how)
         if options and how[0].writePrivileges().isEmpty():
             read_options(self._context.settings, info.descriptor, options)
         elif options:
             write_options(self._context.settings, options)
 
     def _refuse_time_travel(self, path: TablePath, how: tuple[Any, ...]) -> None:
-        travels = any(isinstance(argument, str | int) for argument in how)
-        if len(how) == 2:
-            travels = bool(how[0].timeTravel().isPresent())
-        if travels:
+        if self._time_travel(how) is not None:
             raise UnsupportedOperation(
                 f"table {self._context.full_name(path)} cannot be read as of another time: servers keep the current "
                 "state and the changelog, which is `$changelog`"
@@ -163,69 +117,37 @@ class ForebayCatalog(Namespaces):
             return False
         return self._context.admin.table_exists(TablePath(namespace[0], name))
 
-    def invalidateTable(self, identifier: JavaObject) -> None:
-        """Nothing to do: nothing is cached."""
-
     # ---- making and changing tables ---------------------------------------------------------------------------------
 
     def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        """`what` is a TableInfo, or schema, transforms and properties (Spark before 4.1)."""
-        return self._table(self._created(identifier, self._asked(what)))
+        return self._table(self._created(identifier, self._new(what)))
 
     def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
         """`asked` has the columns and partition keys of `source`, and what the statement says beside them."""
-        new = self._asked((asked,))
+        new = self._new((asked,))
         theirs = {str(key): str(value) for key, value in source.properties().items()}
         if theirs.get(ddl.PROVIDER) in ddl.PROVIDERS:
             new = replace(new, properties={**theirs, **new.properties}, primary_key=())
         return self._table(self._created(identifier, new))
 
-    def _asked(self, what: tuple[Any, ...]) -> ddl.NewTable:
-        if len(what) == 1:
-            return self._new_table(what[0].schema(), what[0].partitions(), what[0].properties(), what[0].constraints())
-        return self._new_table(*what)
+    def _new(self, what: tuple[Any, ...]) -> ddl.NewTable:
+        asked = self._asked(what)
+        for column in asked.schema.fields:
+            if default_of(column) is not None:  # beside a lake, whose tables have them, Spark lets it pass
+                raise UnsupportedOperation(f"column '{column.name}': tables of a cluster have no DEFAULT values")
+        return ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
 
     def _created(self, identifier: JavaObject, new: ddl.NewTable) -> TableInfo:
         path = self._path(identifier)
         try:
             self._context.admin.create_table_as(path, ddl.new_descriptor(new))
         except AlreadyExists as e:
+            if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
+                raise
             raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
         except NotFound as e:
             raise self._translated_database_error(e, identifier.namespace()) from e
         return self._context.admin.table_info(path)
-
-    def _new_table(
-        self, schema: JavaObject, transforms: JavaObject, properties: JavaObject, constraints: JavaObject = ()
-    ) -> ddl.NewTable:
-        if schema.getClass().isArray():  # of Column
-            schema = self.jvm.class_(CONNECTOR + "catalog.CatalogV2Util").v2ColumnsToStructType(schema)
-        return ddl.NewTable(
-            from_spark_schema(self.jvm.python_schema(schema)),
-            [self._transform(transform) for transform in transforms],
-            {str(key): str(value) for key, value in properties.items()},
-            self._primary_key(constraints),
-        )
-
-    def _transform(self, transform: JavaObject) -> ddl.Transform:
-        columns: list[tuple[str, ...]] = []
-        number: int | None = None
-        for argument in transform.arguments():
-            kind = str(argument.getClass().getSimpleName())
-            if kind == "FieldReference":
-                columns.append(tuple(str(part) for part in argument.fieldNames()))
-            elif kind == "LiteralValue" and isinstance(argument.value(), int):
-                number = argument.value()
-        return ddl.Transform(str(transform.name()), tuple(columns), number)
-
-    def _primary_key(self, constraints: JavaObject) -> tuple[str, ...]:
-        key: tuple[str, ...] = ()
-        for constraint in constraints:
-            kind = str(constraint.getClass().getSimpleName())
-            if kind != "PrimaryKey":
-                raise UnsupportedOperation(f"tables know no constraint like {constraint.toDDL()}, only PRIMARY KEY")
-            key = tuple(".".join(map(str, column.fieldNames())) for column in constraint.columns())
-        return key
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
         path = self._path(identifier)
@@ -274,9 +196,6 @@ class ForebayCatalog(Namespaces):
             return False
         return True
 
-    def purgeTable(self, identifier: JavaObject) -> bool:
-        return self.dropTable(identifier)
-
     def renameTable(self, old: JavaObject, new: JavaObject) -> None:
         raise UnsupportedOperation(
             f"table {self._context.full_name(self._path(old))} cannot be renamed: tables keep their names",
@@ -286,7 +205,7 @@ class ForebayCatalog(Namespaces):
     # ---- StagingTableCatalog: CREATE TABLE AS SELECT, and REPLACE TABLE ----------------------------------------------
 
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        info = self._created(identifier, self._asked(what))
+        info = self._created(identifier, self._new(what))
         self._check_time(info)
         return NewTable(self._context, info)
 
@@ -294,7 +213,7 @@ class ForebayCatalog(Namespaces):
         """Refused. A catalog without staging is told to drop the table first, and its rows are lost if more fails."""
         path = self._path(identifier)
         if not self._context.admin.table_exists(path):
-            raise self.jvm.thrown("NoSuchTableException", identifier)
+            raise self._no_such_table(identifier)
         raise UnsupportedOperation(
             f"table {self._context.full_name(path)} cannot be replaced in one step: DROP TABLE it first, or write into "
             "it, which upserts where it has a primary key"
@@ -303,22 +222,3 @@ class ForebayCatalog(Namespaces):
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         exists = self._context.admin.table_exists(self._path(identifier))
         return self.stageReplace(identifier, *what) if exists else self.stageCreate(identifier, *what)
-
-    # ---- procedures -------------------------------------------------------------------------------------------------
-
-    def loadProcedure(self, identifier: JavaObject) -> JavaProxy:
-        namespace, name = [str(part) for part in identifier.namespace()], str(identifier.name())
-        procedure = _ALL_PROCEDURES.get(name.lower()) if namespace == [SYSTEM_NAMESPACE] else None
-        if procedure is None:
-            raise NotFound(
-                f"there is no procedure {'.'.join([self._context.catalog, *namespace, name])}; there are "
-                + ", ".join(f"{SYSTEM_NAMESPACE}.{known}" for known in sorted(_ALL_PROCEDURES)),
-                ErrorCode.CLIENT_ERROR,
-            )
-        return ProcedureProxy(self._context, procedure)
-
-    def listProcedures(self, namespace: JavaObject) -> JavaObject:
-        names = sorted(_ALL_PROCEDURES) if [str(part) for part in namespace] == [SYSTEM_NAMESPACE] else []
-        return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
-        )

@@ -34,7 +34,8 @@ from forebay.spark.filter_text import parse_filter
 from forebay.spark.options import GivenOptions, positive_integer, read_options, split_names
 from forebay.spark.reading import SplitsPartition
 from forebay.spark.releases import streams_have_limits
-from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, Wanted, task_partitions
+from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, task_partitions
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.streaming_options import MAX_ROWS, stream_options
 from forebay.spark.worker_errors import short_errors

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
-from forebay.metadata.table_options import TABLE_PREFIX
+from forebay.metadata.table_options import TABLE_PREFIX, lake_options_prefix
 from forebay.spark.options import positive_integer, split_names
 
 PRIMARY_KEY = "primary.key"
@@ -168,7 +168,10 @@ def table_properties(info: TableInfo) -> dict[str, str]:
         shown[AUTO_INCREMENT] = info.schema.auto_increment_column
     if descriptor.comment is not None:
         shown[COMMENT] = descriptor.comment
-    return {**shown, **descriptor.properties, **descriptor.custom_properties}
+    # Where the lake is comes from the server's settings, which CREATE TABLE may not say anew.
+    of_lake = lake_options_prefix(descriptor)
+    own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
+    return {**shown, **own, **descriptor.custom_properties}
 
 
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ for PySpark 4.0 to 4.3:
 - the private map of catalogs in the session's catalog manager, into which a catalog is put that is an object and not a
   class name (`install_catalog`);
 - the classes by which Spark's own Python data source runs Python workers, built here without its planner processes
-  (`reader_factory`, `input_partition`, `writer_factory`, `commit_message`);
+  (`reader_factory`, `input_partition`, `writer_factory`, `streaming_writer_factory`, `commit_message`);
+- the session's list of running queries (`query_is_active`);
 - the conversion of Arrow data to Spark's internal rows (`rows`).
 
 Where Spark looks different, `UnsupportedOperation` says which point failed and which Spark it is.
@@ -59,6 +60,7 @@ class Jvm:
         self._defaults: dict[tuple[tuple[str, ...], str, int], Any] = {}
         self._enum_sets: dict[tuple[str, tuple[str, ...]], JavaObject] = {}
         self._source: tuple[tuple[str, ...], JavaObject] | None = None
+        self._compiled: dict[str, JavaObject] = {}
         ensure_callback_server_started(self.gateway)  # type: ignore[no-untyped-call]
         # Lets proxies throw Spark's own exceptions, on which its analyzer depends (NoSuchTableException).
         self.gateway.python_parameters.propagate_java_exceptions = True
@@ -84,7 +86,8 @@ class Jvm:
     def spark_version(self) -> str:
         return str(self.context.version)
 
-    def _unknown_layout(self, what: str, error: Exception) -> UnsupportedOperation:
+    def unknown_layout(self, what: str, error: Exception) -> UnsupportedOperation:
+        """What to raise where `what` of this Spark is not what we know."""
         return UnsupportedOperation(
             f"this is Spark {self.spark_version}, whose {what} does not look as in {_KNOWN}, which Forebay knows: "
             f"{str(error).splitlines()[0]}"
@@ -130,6 +133,13 @@ class Jvm:
         for index, row in enumerate(rows):
             array[index] = self.strings(row)
         return array
+
+    def sequence(self, items: Sequence[Any]) -> JavaObject:
+        """An immutable Seq of Scala."""
+        listed = self.class_("java.util.ArrayList")()
+        for item in items:
+            listed.add(item)
+        return self.class_("scala.jdk.javaapi.CollectionConverters").asScala(listed).toSeq()
 
     def map(self, items: Mapping[str, str]) -> JavaObject:
         made = self.class_("java.util.LinkedHashMap")()
@@ -191,6 +201,14 @@ class Jvm:
         """An exception of Catalyst's analysis package, to raise from a method that declares it."""
         return JavaThrow(self.class_(f"{CATALYST}analysis.{name}")(*args))
 
+    def unknown_routine(self, name: str, where: str) -> JavaThrow:
+        """Spark's error for a routine that is not there, to raise from `loadProcedure`; `where` says where it looked.
+
+        Spark hides any exception but its own kinds behind FAILED_TO_LOAD_ROUTINE, which says no reason.
+        """
+        words = self.map({"routineName": name, "searchPath": where})
+        return JavaThrow(self.class_("org.apache.spark.SparkIllegalArgumentException")("UNRESOLVED_ROUTINE", words))
+
     def expression(self, expression: JavaObject) -> Expression:
         """A V2 expression, read into values. What cannot be converted anyway is a `Call` of its class name."""
         kind = str(expression.getClass().getSimpleName())
@@ -218,7 +236,7 @@ class Jvm:
         try:
             return self._rows(session, schema, table)
         except Exception as e:
-            raise self._unknown_layout("conversion of Arrow data to rows", e) from e
+            raise self.unknown_layout("conversion of Arrow data to rows", e) from e
 
     def _rows(self, session: JavaObject, schema: StructType, table: pa.Table) -> JavaObject:
         internal_row = CATALYST + "InternalRow"
@@ -259,6 +277,26 @@ class Jvm:
                     return method
         return None
 
+    # ---- classes of our own -----------------------------------------------------------------------------------------
+
+    def compiled(self, name: str, source: str) -> Any:
+        """A constructor of the Java class `name` that `source` defines; it exists on the driver only. Compiled once."""
+        known = self._compiled.get(name)
+        if known is None:
+            try:
+                known = self._compiled[name] = self._compile(name, source)
+            except Exception as e:
+                raise self.unknown_layout("compiler", e) from e
+        constructor = known
+        return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
+
+    def _compile(self, name: str, source: str) -> JavaObject:
+        compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
+        spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
+        compiler.setParentClassLoader(spark.getClassLoader())
+        compiler.cook(source)
+        return compiler.getClassLoader().loadClass(name).getConstructors()[0]
+
     # ---- sessions and catalogs --------------------------------------------------------------------------------------
 
     def weak(self, value: JavaObject) -> JavaObject:
@@ -278,7 +316,7 @@ class Jvm:
             field.setAccessible(True)
             field.get(manager).put(name, catalog)
         except Exception as e:
-            raise self._unknown_layout("catalog manager", e) from e
+            raise self.unknown_layout("catalog manager", e) from e
 
     # ---- Python workers ---------------------------------------------------------------------------------------------
 
@@ -293,6 +331,10 @@ class Jvm:
         """Runs `pickled_command` on a task's rows; it yields one batch with the pickled commit message."""
         return self._factory("PythonBatchWriterFactory", pickled_command, schema)
 
+    def streaming_writer_factory(self, pickled_command: bytes, schema: JavaObject) -> JavaObject:
+        """The same for a micro-batch."""
+        return self._factory("PythonStreamingWriterFactory", pickled_command, schema)
+
     def _factory(self, name: str, command: bytes, schema: JavaObject) -> JavaObject:
         try:
             made = self.class_(_PYTHON + name)
@@ -302,7 +344,7 @@ class Jvm:
             extra = constructor.getParameterCount() - len(arguments)
             return made(*arguments, *([self.none()] * extra))
         except Exception as e:
-            raise self._unknown_layout(f"class {name}", e) from e
+            raise self.unknown_layout(f"class {name}", e) from e
 
     def _python_source(self) -> JavaObject:
         """What tells Spark how to run Python: executable, version, environment, and files that users added."""
@@ -332,8 +374,34 @@ class Jvm:
             )
             scan = table.newScanBuilder(given).build()
         except Exception as e:
-            raise self._unknown_layout("stream of a Python data source", e) from e
-        return scan.toMicroBatchStream(checkpoint)
+            raise self.unknown_layout("stream of a Python data source", e) from e
+        try:
+            return scan.toMicroBatchStream(checkpoint)
+        except Exception as e:  # a checked exception, of which Spark would show nothing if a proxy threw it
+            cause = getattr(e, "java_exception", None) or getattr(e, "_origin", None)
+            if cause is None:
+                raise
+            raise JavaThrow(self.class_("java.lang.IllegalArgumentException")(str(cause.getMessage()), cause)) from e
+
+    def query_is_active(self, session: JavaObject, query_id: str) -> bool:
+        """Whether the streaming query with this id (which it keeps over restarts) runs, in whichever session."""
+        try:
+            running = session.sharedState().activeStreamingQueries()
+            return bool(running.containsKey(self.class_("java.util.UUID").fromString(query_id)))
+        except Exception as e:
+            raise self.unknown_layout("list of active queries", e) from e
+
+    def plans_a_stream(self) -> bool:
+        """Whether who calls us plans a streaming query: from Spark 4.3 on it asks scans for no more than a batch does.
+
+        A batch in `foreachBatch` runs in the same thread, so the thread's name alone does not tell.
+        """
+        thread = self.class_("java.lang.Thread").currentThread()
+        if not str(thread.getName()).startswith("stream execution thread"):
+            return False
+        text = self.class_("java.io.StringWriter")()
+        self.class_("java.lang.Throwable")().printStackTrace(self.class_("java.io.PrintWriter")(text))
+        return "MicroBatchExecution.logicalPlan" in str(text.toString())
 
     def python_metrics(self) -> JavaObject:
         """The metrics that Spark's Python runner reports for every task, for the SQL tab."""

@@ -8,19 +8,16 @@ for each piece of the lake, or for each bucket whose lake rows a log range overr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from forebay.client.connection import Connection
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark import planning
+from forebay.spark.scan_plan import Wanted
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
 from forebay.unionread.planning import UnionPlan, plan_union
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionSplit
 from forebay.unionread.time_range import plan_time_range
-
-if TYPE_CHECKING:
-    from forebay.spark.scan_planning import Wanted
 
 RowCounts = Callable[[Sequence[TableBucket]], Mapping[TableBucket, int | None]]
 

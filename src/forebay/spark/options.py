@@ -42,6 +42,9 @@ STARTUP_TIMESTAMP = "scan.startup.timestamp"
 READ_OPTIMIZED = "read.optimized"
 """Read what is in the lake, and not what has come since."""
 
+READ_NATIVE = "read.native"
+"""Whether Spark's own reader may read Parquet files of the lake (default: true)."""
+
 WRITE_COLUMNS = "columns"
 
 START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
@@ -49,7 +52,7 @@ START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp
 
 SESSION_ZONE = "spark.sql.session.timeZone"
 
-_READ = (RECORDS_PER_PARTITION, STARTUP_MODE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED, START, END)
+_READ = (RECORDS_PER_PARTITION, STARTUP_MODE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED, READ_NATIVE, START, END)
 _WRITE = (WRITE_COLUMNS,)
 _OF_STREAMS = (STARTUP_TIMESTAMP, "maxRowsPerTrigger", "scan.partition.discovery.interval")
 
@@ -59,7 +62,8 @@ class ReadOptions:
     """How one scan reads. `strategy` is how the rows of primary-key tables are found.
 
     For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
-    others do. `window` is from when to when (milliseconds since the epoch; None: now) what is read was written.
+    others do; with `use_native` Spark may read its files by itself. `window` is from when to when (milliseconds since
+    the epoch; None: now) what is read was written.
     """
 
     settings: Settings
@@ -69,6 +73,7 @@ class ReadOptions:
     from_the_lake_on: bool = True
     read_optimized: bool = False
     window: tuple[int, int | None] | None = None
+    use_native: bool = True
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,7 @@ def read_options(
     of_session = {name: (session or {}).get(SESSION_PREFIX + name) for name in (LEASE_ID, LEASE_DURATION)}
     lease_id, duration = (given.take(name) or of_session[name] for name in (LEASE_ID, LEASE_DURATION))
     optimized = given.take(READ_OPTIMIZED) or _of_session(session or {}, READ_OPTIMIZED)
+    native = given.take(READ_NATIVE) or _of_session(session or {}, READ_NATIVE)
     window = _window(given.take(START), given.take(END), (session or {}).get(SESSION_ZONE))
     is_optimized = optimized is not None and _boolean(READ_OPTIMIZED, optimized)
     if window is not None and is_optimized:
@@ -151,10 +157,11 @@ def read_options(
         settings,
         strategy or settings_strategy(settings),
         None if records is None else positive_integer(RECORDS_PER_PARTITION, records),
-        SnapshotLease(lease_id, None if duration is None else _lease_seconds(duration)),
+        SnapshotLease(lease_id, None if duration is None else positive_seconds(LEASE_DURATION, duration)),
         mode == "full",
         is_optimized,
         window,
+        native is None or _boolean(READ_NATIVE, native),
     )
 
 
@@ -201,14 +208,14 @@ def _boolean(name: str, text: str) -> bool:
         raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
 
 
-def _lease_seconds(text: str) -> float:
-    """Raises `InvalidRequest` for what is no time, or none at all."""
+def positive_seconds(name: str, text: str) -> float:
+    """The value of an option that is a time. Raises `InvalidRequest` for what is none, or not above zero."""
     try:
         seconds = parse_duration_ms(text) / 1000
     except InvalidRequest as e:
-        raise InvalidRequest(f"option '{LEASE_DURATION}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
+        raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
     if seconds <= 0:
-        raise InvalidRequest(f"option '{LEASE_DURATION}' is '{text}', which is no time", ErrorCode.CONFIG_EXCEPTION)
+        raise InvalidRequest(f"option '{name}' is '{text}', which is no time", ErrorCode.CONFIG_EXCEPTION)
     return seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,9 +17,6 @@ from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 
-if TYPE_CHECKING:
-    from forebay.spark.context import CatalogContext
-
 
 def partition_rows(keys: Sequence[Column], partitions: Sequence[PartitionInfo]) -> pa.Table:
     """The values of partitions, with Spark's Arrow schema."""
@@ -30,38 +28,63 @@ def partition_rows(keys: Sequence[Column], partitions: Sequence[PartitionInfo]) 
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-class Partitions(JavaProxy):
-    """SHOW, ADD and DROP PARTITION. A partition is named by the values of all partition keys."""
+class PartitionManagement(JavaProxy):
+    """SHOW, ADD and DROP PARTITION, as Spark calls them. A partition is named by the values of all partition keys.
+
+    Subclasses know the partitions. Values are Python's, by the names of their keys.
+    """
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.SupportsAtomicPartitionManagement",)
 
     if TYPE_CHECKING:
-        _context: CatalogContext
-        _info: TableInfo
+        _context: Any
         _name: str
 
+    # ---- what subclasses say ----------------------------------------------------------------------------------------
+
     def _keys(self) -> list[Column]:
-        return [self._info.schema.column(name) for name in self._info.descriptor.partition_keys]
+        """The partition keys."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its partition keys are")
+
+    def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
+        """The values of the partitions that have these, one row each, with Spark's Arrow schema."""
+        raise NotImplementedError(f"{type(self).__name__} does not list partitions")
+
+    def _add_partition(self, values: Mapping[str, Any]) -> None:
+        """Raises `AlreadyExists`."""
+        raise NotImplementedError(f"{type(self).__name__} does not add partitions")
+
+    def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
+        """Drop them. Raises `NotFound`."""
+        raise NotImplementedError(f"{type(self).__name__} does not drop partitions")
+
+    # ---- helpers ----------------------------------------------------------------------------------------------------
 
     def _partition_schema(self) -> StructType:
         return to_spark_schema(self._keys())
 
-    def _spec(self, row: JavaObject, names: Sequence[str]) -> dict[str, str]:
-        """The texts of the values in `row`, which has the partition keys `names`."""
-        spec = {}
-        for position, name in enumerate(names):
-            t = self._info.schema.column(name).data_type
-            if row.isNullAt(position):
-                raise InvalidRequest(f"partition key '{name}' of table {self._name} cannot be NULL")
-            spec[name] = partition_text(t, self._value(row, position, name))
-        return spec
+    def _values(self, row: JavaObject, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The values in `row`, which has the partition keys `names`, or all."""
+        by_name = {key.name: key for key in self._keys()}
+        return {
+            name: None if row.isNullAt(position) else self._value(row, position, by_name[name])
+            for position, name in enumerate(by_name if names is None else names)
+        }
 
-    def _value(self, row: JavaObject, position: int, name: str) -> Any:
+    def _value(self, row: JavaObject, position: int, key: Column) -> Any:
         """A value of an internal row, by way of a literal's text, which has the same form for all types."""
-        struct = self.jvm.struct_type(to_spark_schema([self._info.schema.column(name)]))
-        data_type = struct.apply(0).dataType()
+        data_type = self.jvm.struct_type(to_spark_schema([key])).apply(0).dataType()
         literal = self.jvm.class_(CONNECTOR + "expressions.LiteralValue")(row.get(position, data_type), data_type)
         return parse_literal(Literal(str(literal.toString()), str(data_type.json())))
+
+    def _create(self, values: Mapping[str, Any], properties: JavaObject, row: JavaObject) -> None:
+        given = [str(key) for key in properties] if properties is not None else []
+        if given:
+            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(given)} of its own")
+        try:
+            self._add_partition(values)
+        except AlreadyExists as e:
+            raise self.jvm.thrown("PartitionsAlreadyExistException", self._name, row, self.partitionSchema()) from e
 
     # ---- SupportsPartitionManagement --------------------------------------------------------------------------------
 
@@ -70,32 +93,21 @@ class Partitions(JavaProxy):
 
     def listPartitionIdentifiers(self, names: JavaObject, row: JavaObject) -> JavaObject:
         """The partitions that have the values in `row` for the keys `names`."""
-        partial = self._spec(row, [str(name) for name in names])
-        found = self._context.admin.list_partitions(self._info.path, partial)
-        return self.jvm.rows(self._context.session, self._partition_schema(), partition_rows(self._keys(), found))
+        found = self._partitions_with(self._values(row, [str(name) for name in names]))
+        return self.jvm.rows(self._context.session, self._partition_schema(), found)
 
     def partitionExists(self, row: JavaObject) -> bool:
-        spec = self._spec(row, self._info.descriptor.partition_keys)
-        return bool(self._context.admin.list_partitions(self._info.path, spec))
+        return bool(self._partitions_with(self._values(row)).num_rows)
 
     def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
         return self.jvm.map({})
 
     def createPartition(self, row: JavaObject, properties: JavaObject) -> None:
-        self._create(self._spec(row, self._info.descriptor.partition_keys), properties, row)
-
-    def _create(self, spec: Mapping[str, str], properties: JavaObject, row: JavaObject) -> None:
-        given = [str(key) for key in properties] if properties is not None else []
-        if given:
-            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(given)} of its own")
-        try:
-            self._context.admin.create_partition(self._info.path, spec)
-        except AlreadyExists as e:
-            raise self.jvm.thrown("PartitionsAlreadyExistException", self._name, row, self.partitionSchema()) from e
+        self._create(self._values(row), properties, row)
 
     def dropPartition(self, row: JavaObject) -> bool:
         try:
-            self._context.admin.drop_partition(self._info.path, self._spec(row, self._info.descriptor.partition_keys))
+            self._remove_partitions([self._values(row)])
         except NotFound:
             return False
         return True
@@ -104,20 +116,17 @@ class Partitions(JavaProxy):
 
     def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
         """All of them, or, when one cannot be made, none."""
-        specs = [self._spec(row, self._info.descriptor.partition_keys) for row in rows]
-        made: list[dict[str, str]] = []
+        asked = [self._values(row) for row in rows]
+        made: list[Mapping[str, Any]] = []
         try:
-            for index, spec in enumerate(specs):
-                self._create(spec, properties[index], rows[index])
-                made.append(spec)
+            for index, values in enumerate(asked):
+                self._create(values, properties[index], rows[index])
+                made.append(values)
         except BaseException:
-            for spec in made:
-                self._context.admin.drop_partition(self._info.path, spec, ignore_if_not_exists=True)
+            for partition in made:
+                with contextlib.suppress(NotFound):
+                    self._remove_partitions([partition])
             raise
-
-    def dropPartitions(self, rows: JavaObject) -> bool:
-        dropped = [self.dropPartition(row) for row in rows]
-        return all(dropped)
 
     def replacePartitionMetadata(self, row: JavaObject, properties: JavaObject) -> None:
         raise UnsupportedOperation(f"partitions of table {self._name} have no properties")
@@ -127,3 +136,33 @@ class Partitions(JavaProxy):
 
     def renamePartition(self, old: JavaObject, new: JavaObject) -> bool:
         raise UnsupportedOperation(f"partitions of table {self._name} cannot be renamed: their names are their values")
+
+
+class Partitions(PartitionManagement):
+    """The partitions of a table of the cluster."""
+
+    if TYPE_CHECKING:
+        _info: TableInfo
+
+    def _keys(self) -> list[Column]:
+        return [self._info.schema.column(name) for name in self._info.descriptor.partition_keys]
+
+    def _spec(self, values: Mapping[str, Any]) -> dict[str, str]:
+        for name, value in values.items():
+            if value is None:
+                raise InvalidRequest(f"partition key '{name}' of table {self._name} cannot be NULL")
+        return {name: partition_text(self._info.schema.column(name).data_type, value) for name, value in values.items()}
+
+    def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
+        return partition_rows(self._keys(), self._context.admin.list_partitions(self._info.path, self._spec(values)))
+
+    def _add_partition(self, values: Mapping[str, Any]) -> None:
+        self._context.admin.create_partition(self._info.path, self._spec(values))
+
+    def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
+        for values in partitions:
+            self._context.admin.drop_partition(self._info.path, self._spec(values))
+
+    def dropPartitions(self, rows: JavaObject) -> bool:
+        dropped = [self.dropPartition(row) for row in rows]
+        return all(dropped)

@@ -8,6 +8,7 @@ bucket of a primary-key table is read by one session and cannot be cut, so those
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from forebay.metadata.table import TableBucket
 from forebay.spark.splits import KvBatchSplit, LogSplit, Split
@@ -31,7 +32,17 @@ def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
     return max(1, wanted)
 
 
-def spread(splits: Sequence[Split], tasks: int) -> list[tuple[Split, ...]]:
+class HasRows(Protocol):
+    """A piece of work; `rows` is how many rows it has, None where that is not known."""
+
+    @property
+    def rows(self) -> int | None: ...
+
+
+Work = TypeVar("Work", bound=HasRows)
+
+
+def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
     """`splits` dealt out to at most `tasks` tasks, so that the tasks have about the same number of rows.
 
     The largest is dealt first, each to the task that has the least so far. A split of unknown size counts as much as

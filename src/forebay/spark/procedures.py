@@ -11,11 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata.table import TablePath
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import CatalogContext, SessionContext
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.schemas import spark_arrow_schema
@@ -47,7 +57,8 @@ class Procedure:
     description: str
     parameters: tuple[Parameter, ...]
     result: StructType
-    run: Callable[[CatalogContext, Arguments], pa.Table]
+    run: Callable[[Any, Arguments], pa.Table]
+    """Gets the context of the catalog that the procedure is in."""
 
 
 class ProcedureProxy(JavaProxy):
@@ -55,7 +66,7 @@ class ProcedureProxy(JavaProxy):
 
     interfaces = (_PROCEDURES + "UnboundProcedure", _PROCEDURES + "BoundProcedure")
 
-    def __init__(self, context: CatalogContext, procedure: Procedure) -> None:
+    def __init__(self, context: SessionContext, procedure: Procedure) -> None:
         super().__init__(context.jvm)
         self._context = context
         self._procedure = procedure
@@ -102,10 +113,20 @@ def read_argument(row: JavaObject, position: int, t: DataType) -> Any:
         return str(row.getUTF8String(position).toString())
     if isinstance(t, BooleanType):
         return bool(row.getBoolean(position))
+    if isinstance(t, IntegerType):
+        return int(row.getInt(position))
+    if isinstance(t, LongType):
+        return int(row.getLong(position))
     if isinstance(t, ArrayType) and isinstance(t.elementType, StringType):
-        array = row.getArray(position)
-        return [str(array.getUTF8String(index).toString()) for index in range(array.numElements())]
+        return _strings(row.getArray(position))
+    if isinstance(t, MapType) and isinstance(t.keyType, StringType) and isinstance(t.valueType, StringType):
+        found = row.getMap(position)
+        return dict(zip(_strings(found.keyArray()), _strings(found.valueArray()), strict=True))
     raise InvalidRequest(f"a procedure's parameter cannot be of type {t.simpleString()}")
+
+
+def _strings(array: JavaObject) -> list[str]:
+    return [str(array.getUTF8String(index).toString()) for index in range(array.numElements())]
 
 
 # ---- the procedures -------------------------------------------------------------------------------------------------

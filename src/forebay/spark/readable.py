@@ -22,7 +22,8 @@ from forebay.spark.options import (
     read_options,
 )
 from forebay.spark.scan_builder import Readable
-from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, ScanPlan, TableScan, Wanted
+from forebay.spark.scan_plan import ScanPlan, Wanted
+from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan
 from forebay.spark.streaming_options import is_for_streams, stream_options
 
 

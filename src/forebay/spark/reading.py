@@ -21,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
+from forebay.client.log_decode import CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.client.options import Settings
 from forebay.client.replay import current_rows, rows_at
 from forebay.client.snapshot_scan import GONE, SnapshotScan
@@ -41,6 +42,16 @@ SESSIONS_PER_TASK = 2
 
 _SESSIONS = "client.scanner.kv.max-sessions"
 
+NO_OFFSET = -1
+"""`_log_offset` of a row that comes from a snapshot: before every record of the log, as in Fluss's readers."""
+
+_OF_SNAPSHOT_ROWS = {
+    "change_type": (CHANGE_TYPE_COLUMN, pa.scalar(INSERT)),
+    "offset": (LOG_OFFSET_COLUMN, pa.scalar(NO_OFFSET, pa.int64())),
+    "timestamp": (COMMIT_TIMESTAMP_COLUMN, pa.scalar(None, pa.timestamp("ms", "UTC"))),
+}
+"""What metadata columns of the log say of a row that comes from a snapshot."""
+
 
 class SplitsPartition(InputPartition):
     """The splits of one task, and the table snapshot that they belong to, if they do."""
@@ -59,7 +70,8 @@ class ReadFunction:
     """How the splits of one scan are read.
 
     `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
-    (`change_type`, `offset`, `timestamp`); `schema` is what Spark wants to see.
+    (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
+    without a time; `schema` is what Spark wants to see.
     """
 
     settings: Settings
@@ -101,11 +113,20 @@ class ReadFunction:
         buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
         for part in partition.splits:
             if isinstance(part, LakePart):
-                yield from part.reader.read(part.split, connection)
+                yield from self._as_inserts(part.reader.read(part.split, connection))
         if logs:
             yield from self._log_rows(connection, logs)
-        if not buckets:
-            return
+        if buckets:
+            yield from self._as_inserts(self._bucket_rows(connection, partition, buckets))
+
+    def _as_inserts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of a snapshot with the metadata columns that are wanted."""
+        for batch in batches:
+            yield snapshot_inserts(batch, self.include) if self.include else batch
+
+    def _bucket_rows(
+        self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
+    ) -> Iterator[pa.RecordBatch]:
         if partition.snapshot is not None:
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets)
             return
@@ -166,6 +187,14 @@ class ReadFunction:
                     f"the log of bucket {split.bucket} of table {self.info.path} ended at offset {reached} instead of "
                     f"{split.stop}"
                 )
+
+
+def snapshot_inserts(batch: pa.RecordBatch, include: Iterable[str]) -> pa.RecordBatch:
+    """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say."""
+    said = [_OF_SNAPSHOT_ROWS[wanted] for wanted in include]
+    arrays = [pa.repeat(value, batch.num_rows) for _, value in said]
+    names = [*(name for name, _ in said), *batch.schema.names]
+    return pa.RecordBatch.from_arrays([*arrays, *batch.columns], names)
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

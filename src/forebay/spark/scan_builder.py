@@ -20,16 +20,16 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import SessionContext
 from forebay.spark.datasource import FORMAT_NAME
 from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm import CONNECTOR, JavaObject
+from forebay.spark.native import MixedScan, java_partitions, parquet_scan, reads_files
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.releases import counts_rows_without_columns
-from forebay.spark.scan_planning import ScanPlan, Wanted, task_partitions
+from forebay.spark.scan_plan import OpenedScan, ScanPlan, Wanted
 from forebay.spark.snapshots import open_snapshots
 
 _READ = CONNECTOR + "read."
@@ -41,14 +41,15 @@ DEFAULT_VALUE_BYTES = 20
 
 Planner = Callable[[Wanted, StructType], ScanPlan]
 StreamSource = Callable[[], Mapping[str, str]]
-"""The options by which the format "forebay" reads the same as a stream."""
+"""The options by which a format in Python reads the same as a stream."""
 
 
 @dataclass(frozen=True)
 class Readable:
     """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner.
 
-    `strategy` says how the rows of a primary-key table, or of one with a lake, are found.
+    `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
+    by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Readable:
     partition_keys: tuple[str, ...] = ()
     strategy: str | None = None
     stream: StreamSource | None = None
+    stream_format: str = FORMAT_NAME
 
 
 class ScanBuilder(JavaProxy):
@@ -69,7 +71,7 @@ class ScanBuilder(JavaProxy):
         _READ + "SupportsPushDownLimit",
     )
 
-    def __init__(self, context: CatalogContext, readable: Readable) -> None:
+    def __init__(self, context: SessionContext, readable: Readable) -> None:
         super().__init__(context.jvm)
         self._context = context
         self._readable = readable
@@ -77,10 +79,16 @@ class ScanBuilder(JavaProxy):
         self._partition_filters: list[Predicate] = []
         self._row_filters: list[Predicate] = []
         self._pushed: list[JavaObject] = []
+        self._of_rows: list[JavaObject] = []
         self._limit: int | None = None
+        self._is_batch = False
 
     def pruneColumns(self, schema: JavaObject) -> None:
-        """Spark asks for no column at all to count rows. Where it cannot count those, the narrowest one is read."""
+        """Spark asks for no column at all to count rows. Where it cannot count those, the narrowest one is read.
+
+        It asks this of every batch, and from Spark 4.3 on of streams, too.
+        """
+        self._is_batch = True
         wanted = self.jvm.python_schema(schema)
         if not wanted.fields and not counts_rows_without_columns():
             wanted = StructType([min(self._readable.schema.fields, key=lambda field: value_bytes(field.dataType))])
@@ -100,6 +108,7 @@ class ScanBuilder(JavaProxy):
                 self._partition_filters.append(predicate)
             else:
                 self._row_filters.append(predicate)
+                self._of_rows.append(java)
                 left.append(java)
         return self.jvm.array(_PREDICATE, left)
 
@@ -114,14 +123,20 @@ class ScanBuilder(JavaProxy):
     def isPartiallyPushed(self) -> bool:
         return True
 
-    def build(self) -> JavaProxy:
+    def build(self) -> JavaObject:
+        """A scan of Python tasks, or Spark's own of Parquet files, or one of both."""
         wanted = Wanted(
             tuple(self._schema.fieldNames()),
             tuple(self._partition_filters),
             all_of(self._row_filters),
             self._limit,
         )
-        return ScanProxy(self._context, self._readable, wanted, self._schema)
+        scan = ScanProxy(self._context, self._readable, wanted, self._schema)
+        if not self._is_batch or self.jvm.plans_a_stream():
+            return scan
+        # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
+        # lacks, so that no row would match.
+        return scan.native(self.jvm.array(_PREDICATE, self._of_rows)) or scan
 
 
 class ScanProxy(JavaProxy):
@@ -129,7 +144,7 @@ class ScanProxy(JavaProxy):
 
     interfaces = (_READ + "SupportsReportStatistics", _READ + "Batch")
 
-    def __init__(self, context: CatalogContext, readable: Readable, wanted: Wanted, schema: StructType) -> None:
+    def __init__(self, context: SessionContext, readable: Readable, wanted: Wanted, schema: StructType) -> None:
         super().__init__(context.jvm)
         self._context = context
         self._readable = readable
@@ -137,7 +152,7 @@ class ScanProxy(JavaProxy):
         self._schema = schema
         self._lock = threading.Lock()
         self._made: dict[str, Any] = {}
-        self._snapshot: TableSnapshot | None = None
+        self._pinned: object | None = None
         self._is_stream = False
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
@@ -150,6 +165,25 @@ class ScanProxy(JavaProxy):
     def _plan(self) -> ScanPlan:
         plan: ScanPlan = self._once("plan", lambda: self._readable.plan(self._wanted, self._schema))
         return plan
+
+    def native(self, filters: JavaObject) -> JavaObject | None:
+        """What to scan instead: files, by Spark itself; None where Python tasks read all.
+
+        `filters` are those that Spark evaluates itself, too, so that it reads their columns.
+        """
+        plan = self._plan()
+        if plan.native is None or not reads_files(self.jvm):
+            return None
+        if plan.native.is_all and not plan.native.marking:
+            return parquet_scan(self._context, plan.native.files, self._schema, filters)
+        opened = self._opened(plan.open(beside_native=True))
+        parts = (plan.native, plan.read, opened)
+        return MixedScan(self._context, self.description(), self._schema, parts, filters)
+
+    def _opened(self, opened: OpenedScan) -> OpenedScan:
+        if opened.pinned is not None:
+            open_snapshots.add(opened.pinned, self.jvm.collect_garbage)
+        return opened
 
     # ---- Scan -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +210,7 @@ class ScanProxy(JavaProxy):
         if self._readable.stream is None:
             raise UnsupportedOperation(f"{self._readable.name} cannot be read as a stream")
         self._is_stream = True
-        return self.jvm.python_stream(FORMAT_NAME, self._schema, self._readable.stream(), checkpoint)
+        return self.jvm.python_stream(self._readable.stream_format, self._schema, self._readable.stream(), checkpoint)
 
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", self.jvm.python_metrics)
@@ -198,15 +232,10 @@ class ScanProxy(JavaProxy):
         return self._once(name, lambda: make(plan))
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
-        # Kept as long as this scan, and so as long as the query's plan: it releases itself when it is collected.
-        self._snapshot = plan.open_snapshot()
-        if self._snapshot is not None:
-            open_snapshots.add(self._snapshot, self.jvm.collect_garbage)
-        made = [
-            self.jvm.input_partition(index, pickle.dumps(partition))
-            for index, partition in enumerate(task_partitions(plan.tasks, self._snapshot))
-        ]
-        return self.jvm.array(_READ + "InputPartition", made)
+        # Kept as long as this scan, and so as long as the query's plan.
+        opened = self._opened(plan.open())
+        self._pinned = opened.pinned
+        return java_partitions(self.jvm, opened.partitions)
 
     def createReaderFactory(self) -> JavaObject:
         return self._once_planned(
@@ -219,7 +248,7 @@ class StatisticsProxy(JavaProxy):
 
     interfaces = (_READ + "Statistics",)
 
-    def __init__(self, context: CatalogContext, rows: int | None, size: int | None) -> None:
+    def __init__(self, context: SessionContext, rows: int | None, size: int | None) -> None:
         super().__init__(context.jvm)
         self._rows = self.jvm.optional_long(rows)
         self._size = self.jvm.optional_long(size)

@@ -8,7 +8,7 @@ are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
@@ -21,8 +21,10 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark import planning
 from forebay.spark.filters import matching_partitions
 from forebay.spark.lake_tasks import lake_tasks, plan_lake_table, plan_window
+from forebay.spark.native_planning import native_share
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions
 from forebay.spark.reading import ReadFunction, SplitsPartition
+from forebay.spark.scan_plan import NativeFiles, OpenedScan, Wanted
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.spark.snapshots import open_for_query
 from forebay.spark.splits import KvBatchSplit, Split
@@ -36,35 +38,35 @@ CHANGELOG, LAKE = "changelog", "lake"
 CHANGELOG_FIELDS = (
     StructField("_change_type", StringType(), False),
     StructField("_log_offset", LongType(), False),
-    StructField("_commit_timestamp", TimestampType(), False),
+    StructField("_commit_timestamp", TimestampType(), True),
 )
-"""Metadata columns of a changelog, in front of the table's."""
+"""Metadata columns of a changelog, in front of the table's. Rows of a snapshot, with which a stream may begin, have no
+time; records of the log always have one."""
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 """What the client calls them."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a query wants of a table: columns in Spark's order, filters on them, and a limit."""
+class TablePlan:
+    """A `ScanPlan` of a stream table: tasks, how each is read, and how many rows all have (if that is known).
 
-    columns: tuple[str, ...]
-    partition_filters: tuple[Predicate, ...] = ()
-    row_filter: Predicate | None = None
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
-class ScanPlan:
-    """Tasks, how each is read, how many rows all of them have (if that is known), and what they read it from.
-
-    `open_snapshot` opens the table snapshot that the tasks are to read; None where they need none.
+    `open_snapshot` opens the table snapshot that tasks are to read; None where they need none. `beside_native` are the
+    tasks of what is not in `native`, where there is that.
     """
 
     read: ReadFunction
     tasks: Sequence[tuple[Split, ...]]
     rows: int | None
     open_snapshot: Callable[[], TableSnapshot | None]
+    native: NativeFiles | None = None
+    beside_native: Sequence[tuple[Split, ...]] = ()
+
+    def open(self, *, beside_native: bool = False) -> OpenedScan:
+        """Pins the table snapshot that the tasks read, if they read one. It releases itself when it is collected."""
+        tasks = self.beside_native if beside_native else self.tasks
+        snapshot = self.open_snapshot() if _pinned_buckets(tasks) else None
+        return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,14 @@ class TableScan:
 
     def tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]]:
         """The splits of each task."""
+        plan = self._union_plan(connection, wanted)
+        if plan is not None:
+            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
+            return self._lake_tasks(connection, cores, wanted, plan, covered)
+        return self._stream_tasks(connection, cores, wanted)
+
+    def _stream_tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]]:
         info = self.info
-        if self.reads_lake or self.options.window is not None:
-            planned = self._lake_tasks(connection, cores, wanted)
-            if planned is not None:
-                return planned
         buckets = wanted_buckets(connection, info, wanted.partition_filters)
         if self.strategy is not None:
             return planning.plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
@@ -135,21 +140,24 @@ class TableScan:
             return planning.cut_logs_for_limit(offsets, limit)
         return planning.cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _lake_tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]] | None:
-        """The splits of each task of a table with a lake, or of a time range; None while nothing is in the lake."""
+    def _union_plan(self, connection: Connection, wanted: Wanted) -> UnionPlan | None:
+        """The plan of a table with a lake, or of a time range; None where the stream alone is read."""
         info, window = self.info, self.options.window
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
-            plan: UnionPlan | None = plan_window(connection, info, wanted, window)
-        else:
-            plan = plan_lake_table(connection, info, wanted, lake_only=self.is_lake or self.options.read_optimized)
-        if plan is None:
+            return plan_window(connection, info, wanted, window)
+        if not self.reads_lake:
             return None
+        return plan_lake_table(connection, info, wanted, lake_only=self.is_lake or self.options.read_optimized)
+
+    def _lake_tasks(
+        self, connection: Connection, cores: int, wanted: Wanted, plan: UnionPlan, covered: Collection[TableBucket]
+    ) -> list[tuple[Split, ...]]:
         return lake_tasks(
             plan,
-            frozenset(wanted_buckets(connection, info, wanted.partition_filters)),
-            lambda buckets: row_counts(connection, info, buckets),
+            covered,
+            lambda buckets: row_counts(connection, self.info, buckets),
             cores,
             wanted.limit,
             self.options.records_per_partition,
@@ -157,19 +165,37 @@ class TableScan:
 
     def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
         """The table snapshot that these tasks read; None where they read logs, or as the cluster can."""
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = _pinned_buckets(tasks)
         if not buckets or self.strategy != SERVER_SCAN:
             return None
         return open_for_query(connection, self.info, buckets, self.options.lease)
 
-    def plan(self, connection: Connection, cores: int, wanted: Wanted, schema: StructType) -> ScanPlan:
-        tasks = self.tasks(connection, cores, wanted)
-        return ScanPlan(
+    def plan(self, connection: Connection, cores: int, wanted: Wanted, schema: StructType) -> TablePlan:
+        """What tasks read, and, of a table with a lake, which part of it Spark can read by itself."""
+        union = self._union_plan(connection, wanted)
+        native, beside = None, list[tuple[Split, ...]]()
+        if union is None:
+            tasks = self._stream_tasks(connection, cores, wanted)
+        else:
+            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
+            tasks = self._lake_tasks(connection, cores, wanted, union, covered)
+            share = native_share(union, covered, wanted.limit) if self.options.use_native else None
+            if share is not None:
+                native = share.native_files()
+                beside = self._lake_tasks(connection, cores, wanted, share.rest, covered)
+        return TablePlan(
             self.read_function(wanted, schema),
             tasks,
             planning.estimated_rows(tasks, wanted.limit),
             lambda: self.open_snapshot(connection, tasks),
+            native,
+            beside,
         )
+
+
+def _pinned_buckets(tasks: Sequence[tuple[Split, ...]]) -> list[TableBucket]:
+    """The buckets that are read as of one instant."""
+    return [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
 
 
 def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:

@@ -29,6 +29,12 @@ from forebay.spark.releases import TIME_TYPE, arrow_schema
 MICROSECOND_DIGITS = 6
 """Spark's timestamps and times end here."""
 
+CURRENT_DEFAULT = "CURRENT_DEFAULT"
+"""Where the metadata of a field has its default value, as SQL text."""
+
+EXISTS_DEFAULT = "EXISTS_DEFAULT"
+"""Where Spark looks for the value that rows have in a column that was added after them."""
+
 _R = TypeRoot
 _TO_SPARK: dict[TypeRoot, type[spark_types.DataType]] = {
     _R.BOOLEAN: spark_types.BooleanType,
@@ -167,6 +173,17 @@ def _no_such_type(t: spark_types.DataType, path: str, advice: str) -> InvalidReq
         f"column '{path}' has type {t.simpleString()}, which tables cannot have; {advice}",
         ErrorCode.INVALID_TABLE_EXCEPTION,
     )
+
+
+def default_of(field: spark_types.StructField) -> str | None:
+    """The DEFAULT that a new column is given, as SQL text.
+
+    None for one that a column of a query has from the table that it comes from, and that is not meant for the new one:
+    of such a column Spark says that old rows have NULL in it, of one with a DEFAULT of its own that they have that.
+    """
+    metadata = field.metadata or {}
+    is_inherited = str(metadata.get(EXISTS_DEFAULT, "")).removeprefix("CAST(").startswith("NULL")
+    return None if is_inherited else metadata.get(CURRENT_DEFAULT)
 
 
 def from_spark_field(field: spark_types.StructField) -> Column:

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.options import make_settings
+from forebay.client.options import Settings, make_settings
 from forebay.spark.java import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from forebay.spark.sql_catalog import SqlCatalog
 
 DEFAULT_CATALOG = "forebay"
 
@@ -37,28 +39,67 @@ def attach(
     bootstrap_servers: str | None = None,
     user: str | None = None,
     password: str | None = None,
+    *,
+    warehouse: str | None = None,
+    metastore: str | None = None,
+    paimon: Mapping[str, str] | None = None,
     **options: Any,
 ) -> SparkSession:
-    """Make the tables of a cluster known to a Spark session as `catalog`.<database>.<table>; returns the session.
+    """Make tables known to a Spark session as `catalog`.<database>.<table>; returns the session.
 
-    `bootstrap_servers` is "host:port", of a Forebay server or an Apache Fluss cluster; executors must reach it too.
-    `options` are `client.*` options as in `forebay.connect`. Attaching again replaces a catalog of the same name.
-    Sessions that Spark derives (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) start without catalogs:
-    attach to them as well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
+    Tables of a cluster: `bootstrap_servers` is "host:port", of a Forebay server or an Apache Fluss cluster; executors
+    must reach it too. `options` are `client.*` options as in `forebay.connect`.
+
+    Tables of a lake: `warehouse` is the directory of Paimon tables, `metastore` one of filesystem, jdbc, hive and rest;
+    `paimon` are more options of Paimon's catalogs (`uri`, credentials).
+
+    With both, one catalog has both kinds of tables. Attaching again replaces a catalog of the same name. Sessions that
+    Spark derives (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) start without catalogs: attach to them as
+    well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
     `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
+    if not catalog.isidentifier():
+        raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
+    given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
+    lake = {name: value for name, value in given.items() if value is not None}
+    made: list[SqlCatalog] = []
+    if bootstrap_servers is not None or not lake:
+        made.append(_cluster_catalog(spark, catalog, make_settings(bootstrap_servers, user, password, options)))
+    elif options or user is not None or password is not None:
+        what = ", ".join([*(["user"] if user is not None else []), *(["password"] if password else []), *options])
+        raise InvalidRequest(
+            f"{what} is for a cluster, and no bootstrap_servers are given; options of a lake go to paimon="
+        )
+    if lake:
+        made.append(_lake_catalog(spark, catalog, lake))
+    spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
+    _run_workers_as_driver(spark)
+    made[0].jvm.install_catalog(spark._jsparkSession, catalog, made[0] if len(made) == 1 else _beside(*made))
+    return spark
+
+
+def _cluster_catalog(spark: SparkSession, name: str, settings: Settings) -> SqlCatalog:
     from forebay.spark.catalog import ForebayCatalog
     from forebay.spark.context import CatalogContext
 
-    if not catalog.isidentifier():
-        raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
-    settings = make_settings(bootstrap_servers, user, password, options)
-    context = CatalogContext.of(spark, catalog, settings)
+    context = CatalogContext.of(spark, name, settings)
     context.connection.cluster.bootstrap()
-    spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
-    _run_workers_as_driver(spark)
-    context.jvm.install_catalog(spark._jsparkSession, catalog, ForebayCatalog(context))
-    return spark
+    return ForebayCatalog(context)
+
+
+def _lake_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> SqlCatalog:
+    from forebay.spark.paimon.catalog import PaimonCatalog
+    from forebay.spark.paimon.context import PaimonContext
+
+    context = PaimonContext.of(spark, name, options)
+    context.lake.list_databases()  # options that lead nowhere are told here, and not by the first query
+    return PaimonCatalog(context)
+
+
+def _beside(cluster: SqlCatalog, lake: SqlCatalog) -> SqlCatalog:
+    from forebay.spark.paimon.mixed_catalog import MixedCatalog
+
+    return MixedCatalog(cluster, lake)
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:

@@ -60,18 +60,18 @@ def open_for_query(
 
 
 class OpenSnapshots:
-    """The snapshots that a driver has open for its queries. Thread-safe."""
+    """The snapshots, and whatever else queries pin, that a driver has open for its queries. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: weakref.WeakSet[TableSnapshot] = weakref.WeakSet()
+        self._open: weakref.WeakSet[object] = weakref.WeakSet()
         self._collect_at = OPEN_BEFORE_COLLECTING
 
     def __len__(self) -> int:
         with self._lock:
             return len(self._open)
 
-    def add(self, snapshot: TableSnapshot, collect: Callable[[], object]) -> None:
+    def add(self, snapshot: object, collect: Callable[[], object]) -> None:
         """Remember one; `collect` makes the JVM collect what nobody needs, if there are many.
 
         Plans that are in use after all do not make every further query collect: then more have to come first.

@@ -3,7 +3,7 @@
 What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
 newest row of every key that was written in it and not deleted; each key once. Of a `t$changelog`: every change, with
 `_change_type`, `_log_offset` and `_commit_timestamp`, deletes and old images too. With `scan.startup.mode` full (the
-default for tables) all rows of the table come first.
+default for tables) all rows of the table come first; in a changelog they are inserts with the offset -1 and no time.
 
 Spark keeps one Python process for a running query, where this reader plans (forebay.spark.streaming_planning). It ends
 that process with the query, without a word to the reader. So what is pinned on servers ends by its lease.
@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.client.connection import shared_connection
 from forebay.spark.reading import SplitsPartition
-from forebay.spark.scan_planning import TableScan, Wanted
+from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_planning import TableScan
 from forebay.spark.splits import LakePart, Split
 from forebay.spark.streaming_options import StreamOptions
 from forebay.spark.streaming_planning import GONE, StreamPlanner

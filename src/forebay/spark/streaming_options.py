@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import parse_duration_ms
 from forebay.client.options import Settings
 from forebay.metadata.table import TableDescriptor
 from forebay.spark.options import (
@@ -20,6 +19,7 @@ from forebay.spark.options import (
     ReadOptions,
     instant,
     positive_integer,
+    positive_seconds,
     read_options,
 )
 
@@ -64,7 +64,7 @@ def stream_options(
 ) -> StreamOptions:
     """The options of a stream. Raises `InvalidRequest` for what cannot be, and `UnsupportedOperation`.
 
-    A changelog has no beginning but its log's, so its mode is "earliest" where no other is given.
+    A changelog is what the log holds, so its mode is "earliest" where no other is given.
     """
     given = GivenOptions.of("stream", options, ())
     for name in _OF_BATCHES:
@@ -74,11 +74,6 @@ def stream_options(
     if mode not in MODES:
         raise InvalidRequest(
             f"read option '{STARTUP_MODE}' is '{mode}'; it can be {', '.join(MODES)}", ErrorCode.CONFIG_EXCEPTION
-        )
-    if is_changelog and mode == FULL:
-        raise UnsupportedOperation(
-            f"read option '{STARTUP_MODE}' = '{FULL}': a changelog has no snapshot to begin with; write earliest, "
-            "latest or timestamp, or read the table itself"
         )
     timestamp = given.take(STARTUP_TIMESTAMP)
     if (timestamp is None) == (mode == TIMESTAMP):
@@ -92,15 +87,5 @@ def stream_options(
         mode,
         None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone),
         None if rows is None else positive_integer(MAX_ROWS, rows),
-        DEFAULT_DISCOVERY_SECONDS if interval is None else _interval_seconds(interval),
+        DEFAULT_DISCOVERY_SECONDS if interval is None else positive_seconds(DISCOVERY, interval),
     )
-
-
-def _interval_seconds(text: str) -> float:
-    try:
-        seconds = parse_duration_ms(text) / 1000
-    except InvalidRequest as e:
-        raise InvalidRequest(f"option '{DISCOVERY}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
-    if seconds <= 0:
-        raise InvalidRequest(f"option '{DISCOVERY}' is '{text}', which is no time", ErrorCode.CONFIG_EXCEPTION)
-    return seconds

@@ -19,15 +19,15 @@ from forebay.spark import planning, streaming_options
 from forebay.spark.lake_tasks import lake_rows
 from forebay.spark.options import SERVER_SCAN
 from forebay.spark.reading import SplitsPartition
-from forebay.spark.scan_planning import TableScan, Wanted, row_counts, task_partitions
+from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_planning import TableScan, row_counts, task_partitions
 from forebay.spark.snapshots import open_for_query
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
 from forebay.spark.streaming_options import StreamOptions
-from forebay.unionread.planning import readable_snapshot
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
 from forebay.unionread.streaming import FullRead, MicroBatch, StreamOffset, capped, micro_batch, next_offset
-from forebay.unionread.streaming_lake import lake_pieces
+from forebay.unionread.streaming_lake import lake_pieces, lake_snapshot_to_begin_with
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ class StreamPlanner:
     def __init__(self, scan: TableScan, options: StreamOptions, wanted: Wanted, cores: int) -> None:
         self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
         self._info = scan.info
+        of_table = set(scan.info.schema.names)
+        self._columns = tuple(name for name in wanted.columns if name in of_table)
         self._partitions: list[int] | None = None
         self._listed_at = 0.0
         self._first: StreamOffset | None = None
@@ -78,7 +80,7 @@ class StreamPlanner:
                 return self._ask(buckets, LATEST), None
             case streaming_options.TIMESTAMP:
                 return self._at_time(buckets, self._options.timestamp_ms or 0), None
-            case streaming_options.FULL if self._is_keyed or self._info.lake_enabled:
+            case streaming_options.FULL if self._info.has_primary_key or self._info.lake_enabled:
                 return self._begin_full(buckets)
             case _:
                 return self._ask(buckets, EARLIEST), None
@@ -95,12 +97,13 @@ class StreamPlanner:
         return {bucket: max(found[bucket], earliest[bucket]) for bucket in buckets}
 
     def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
-        snapshot = readable_snapshot(self._connection.table(self._info))
+        table = self._connection.table(self._info)
+        snapshot = lake_snapshot_to_begin_with(table, buckets, lambda found: self._ask(found, EARLIEST))
         held = {} if snapshot is None else snapshot.log_offsets
         log = {bucket: held[bucket] for bucket in buckets if bucket in held}
         rest = [bucket for bucket in buckets if bucket not in held]
         pinned = None
-        if not self._is_keyed:
+        if not self._info.has_primary_key:
             log |= self._ask(rest, EARLIEST)
         elif rest:
             pinned = self._pin(rest)
@@ -191,7 +194,7 @@ class StreamPlanner:
         connection = self._connection
         if full.lake_snapshot is not None:
             table = connection.table(self._info)
-            reader, splits = lake_pieces(table, full.lake_snapshot, self._wanted.columns, self._wanted.row_filter)
+            reader, splits = lake_pieces(table, full.lake_snapshot, self._columns, self._wanted.row_filter)
             made += [LakePart(reader, split, lake_rows(split)) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
@@ -213,7 +216,7 @@ class StreamPlanner:
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._is_keyed:
             read = self._options.read.settings
-            reader = UnionReader(read, self._info, self._wanted.columns, self._wanted.row_filter)
+            reader = UnionReader(read, self._info, self._columns, self._wanted.row_filter)
             for bucket, (first, stop) in logs.items():
                 # One split for a bucket: what is known of a key must not come to two tasks.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))

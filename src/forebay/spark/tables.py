@@ -10,82 +10,41 @@ from __future__ import annotations
 import contextlib
 from typing import Any, ClassVar
 
+from pyspark.sql.types import StructType
+
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo
 from forebay.spark import ddl, deletes
 from forebay.spark.context import CatalogContext
-from forebay.spark.filters import ALWAYS_FALSE, ALWAYS_TRUE, to_predicate
-from forebay.spark.jvm import CONNECTOR, JavaObject
+from forebay.spark.jvm import JavaObject
 from forebay.spark.partition_proxies import Partitions
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.readable import readable
-from forebay.spark.scan_builder import Readable, ScanBuilder
+from forebay.spark.scan_builder import Readable
 from forebay.spark.schemas import to_spark_schema
+from forebay.spark.table_proxy import CATALOG, TableProxy, delete_filters
 from forebay.spark.write_builder import NewTableWriteBuilder, WriteBuilder
 
-_CATALOG = CONNECTOR + "catalog."
 
+class ClusterTable(TableProxy):
+    """What all tables of a cluster answer, virtual ones too."""
 
-class TableProxy(JavaProxy):
-    """What all tables answer, virtual ones too. Subclasses add reading and writing."""
+    _context: CatalogContext
 
-    interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "SupportsRead",)
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ",)
-
-    def __init__(self, context: CatalogContext, info: TableInfo, schema: Any, suffix: str = "") -> None:
-        super().__init__(context.jvm)
-        self._context = context
+    def __init__(self, context: CatalogContext, info: TableInfo, schema: StructType, suffix: str = "") -> None:
+        super().__init__(context, context.full_name(info.path) + suffix, schema, f"{info.table_id}.{info.schema_id}")
         self._info = info
-        self._spark_schema = schema
-        self._schema = self.jvm.struct_type(schema)
-        self._name = context.full_name(info.path) + suffix
-
-    def _identity(self) -> str:
-        # Equal for the same version of the same table, so that cached data is found again.
-        return f"{self._name}@{self._info.table_id}.{self._info.schema_id}"
-
-    def name(self) -> str:
-        return self._name
 
     def id(self) -> str:
         """Changes when a table is dropped and made again; Spark then refuses to go on with old plans."""
         return str(self._info.table_id)
 
-    def version(self) -> None:
-        return None
 
-    def schema(self) -> JavaObject:
-        return self._schema
-
-    def partitioning(self) -> JavaObject:
-        identity = self.jvm.class_(CONNECTOR + "expressions.Expressions").identity
-        keys = [identity(name) for name in self._partition_keys()]
-        return self.jvm.array(CONNECTOR + "expressions.Transform", keys)
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return ()
-
-    def properties(self) -> JavaObject:
-        return self.jvm.map(self._table_properties())
-
-    def _table_properties(self) -> dict[str, str]:
-        return {}
-
-    def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(_CATALOG + "TableCapability", self.capability_names)
-
-    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
-
-    def _readable(self, options: dict[str, str]) -> Readable:
-        raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
-
-
-class StoredTable(TableProxy):
+class StoredTable(ClusterTable):
     """A table of the cluster."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "SupportsWrite", _CATALOG + "SupportsDeleteV2")
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2")
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "MICRO_BATCH_READ")
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
@@ -132,22 +91,7 @@ class StoredTable(TableProxy):
             )
 
     def _delete_filters(self, predicates: JavaObject) -> list[Predicate] | None:
-        """What rows must match to be deleted; None if no row can."""
-        found = []
-        for java in predicates:
-            expression = self.jvm.expression(java)
-            if expression == ALWAYS_TRUE:
-                continue
-            if expression == ALWAYS_FALSE:
-                return None
-            predicate = to_predicate(expression, self._info.schema.columns)
-            if predicate is None:
-                raise InvalidRequest(
-                    f"DELETE FROM {self._name}: cannot find the rows where {java.toString()}; compare columns with "
-                    "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
-                )
-            found.append(predicate)
-        return found
+        return delete_filters(self.jvm, self._name, self._info.schema.columns, predicates)
 
 
 class PartitionedTable(Partitions, StoredTable):
@@ -157,7 +101,7 @@ class PartitionedTable(Partitions, StoredTable):
 class NewTable(StoredTable):
     """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (_CATALOG + "StagedTable",)
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
     # CREATE OR REPLACE TABLE AS SELECT "overwrites" also where there was no table before.
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "TRUNCATE")
 

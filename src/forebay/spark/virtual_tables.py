@@ -1,7 +1,8 @@
 """Tables that exist beside every table: `t$changelog`, `t$lake`, `t$partitions`, `t$buckets`. For reading only.
 
 - `t$changelog`: every change in the logs from their earliest to their latest offset, with `_change_type` (insert,
-  update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns.
+  update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns. A stream
+  of it may begin with a snapshot, whose rows have the offset -1 and no timestamp.
 - `t$lake`: what is in the table's lake, as of the newest snapshot that can be read.
 - `t$partitions`: a row for each partition, with the values of its keys.
 - `t$buckets`: a row for each bucket, with its row count and log offsets.
@@ -20,7 +21,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table import TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import CatalogContext, SessionContext
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.options import ReadOptions, read_options
 from forebay.spark.partition_proxies import partition_rows
@@ -37,7 +38,7 @@ from forebay.spark.scan_planning import (
     wanted_buckets,
 )
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
-from forebay.spark.tables import TableProxy
+from forebay.spark.tables import ClusterTable
 
 _BUCKET_FIELDS = [
     StructField("bucket", IntegerType(), False),
@@ -47,7 +48,7 @@ _BUCKET_FIELDS = [
 ]
 
 
-class ChangelogTable(TableProxy):
+class ChangelogTable(ClusterTable):
     """`t$changelog`."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
@@ -63,7 +64,7 @@ class ChangelogTable(TableProxy):
         return readable(self._context, self._name, self._info, options, is_changelog=True)
 
 
-class LakeTable(TableProxy):
+class LakeTable(ClusterTable):
     """`t$lake`."""
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
@@ -88,7 +89,7 @@ class LocalTable:
     rows: Callable[[CatalogContext, TableInfo], pa.Table]
 
 
-class MetadataTable(TableProxy):
+class MetadataTable(ClusterTable):
     """A virtual table whose rows the driver has."""
 
     def __init__(self, context: CatalogContext, info: TableInfo, local: LocalTable) -> None:
@@ -108,7 +109,7 @@ class LocalScanProxy(JavaProxy):
 
     interfaces = (CONNECTOR + "read.LocalScan", CONNECTOR + "read.ScanBuilder")
 
-    def __init__(self, context: CatalogContext, name: str, schema: StructType, rows: Callable[[], pa.Table]) -> None:
+    def __init__(self, context: SessionContext, name: str, schema: StructType, rows: Callable[[], pa.Table]) -> None:
         super().__init__(context.jvm)
         self._context = context
         self._name = name

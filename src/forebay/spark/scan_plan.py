@@ -1,0 +1,79 @@
+"""What a query wants of a table, and what a planner answers: the words between `ScanBuilder` and the tables it scans.
+
+Nouns: `Wanted` is the question. A `ScanPlan` is the answer: what is read is decided, and nothing is pinned or sent yet.
+`open` makes the input partitions of Spark's tasks, pickled as they are; its `OpenedScan` keeps what the tasks need.
+
+A part of a scan may be Parquet files that Spark can read by itself (`NativeFiles`). A plan that has such a part can be
+opened in two ways: with Python tasks for all rows, or for those alone that are not in these files. Whoever opens it
+chooses, so a plan works in any Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from forebay.metadata.predicate import Predicate
+from forebay.unionread.overridden import OverriddenRows
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a query wants of a table: columns in Spark's order, filters on them, and a limit."""
+
+    columns: tuple[str, ...]
+    partition_filters: tuple[Predicate, ...] = ()
+    row_filter: Predicate | None = None
+    limit: int | None = None
+
+
+ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
+
+
+@dataclass(frozen=True)
+class NativeFiles:
+    """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
+
+    `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
+    evaluates anyhow. They have the wanted columns under their own names, with types that Spark reads as those of the
+    scan; a column that a file lacks is null. Some rows of more such files do not count: tasks that run before the
+    query (`marking`, picklable) tell these files and rows. `is_all`: nothing is beside all these files.
+    """
+
+    files: tuple[str, ...]
+    marking: tuple[Callable[[], Sequence[OverriddenRows]], ...] = ()
+    is_all: bool = False
+
+
+@dataclass(frozen=True)
+class OpenedScan:
+    """Input partitions, each one for a task (picklable), and what must live as long as the query's plan.
+
+    `pinned` is held until the JVM has collected the plan, and releases itself when it is collected.
+    """
+
+    partitions: Sequence[object]
+    pinned: object | None = None
+
+
+class ScanPlan(Protocol):
+    """What is read, decided at one moment: its tasks read the same however often they run."""
+
+    @property
+    def read(self) -> ReadTasks:
+        """How each task is read, as batches of exactly Spark's schema."""
+
+    @property
+    def rows(self) -> int | None:
+        """About how many rows all have, before filters; None where that is not known."""
+
+    @property
+    def native(self) -> NativeFiles | None:
+        """The part that Spark can read by itself; None without one."""
+
+    def open(self, *, beside_native: bool = False) -> OpenedScan:
+        """The tasks of all rows, or (`beside_native`) of those that are not in `native`."""

@@ -1,0 +1,132 @@
+"""Which part of a union read goes to Spark's own reader, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from forebay.client.table import Table
+from forebay.metadata.predicate import col
+from forebay.spark import native_planning
+from forebay.spark.native_planning import NativeShare, is_local, native_share
+from forebay.unionread.overridden import MarkBucket
+from forebay.unionread.planning import UnionPlan
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
+from tests.spark.tables import ROWS_SCHEMA, rows
+from tests.unionread.world import ICEBERG, MEMORY, PAIMON, World, world
+
+
+@pytest.fixture(scope="module", params=[PAIMON, ICEBERG])
+def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("share"), request.param) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ROWS_MIN", 1), ("MARKED_ROWS_MIN", 1), ("MARKED_SHARE_MAX", 10)):
+        monkeypatch.setattr(native_planning, name, value)
+
+
+def share_of(plan: UnionPlan, table: Table, limit: int | None = None) -> NativeShare:
+    share = native_share(plan, frozenset(table.buckets()), limit)
+    assert share is not None
+    return share
+
+
+def keyed(lake: World) -> Table:
+    """Rows 0 to 39 in the lake; of some buckets the changed ones are 3 and 4, which is gone."""
+    table = lake.create(ROWS_SCHEMA, primary_key=["id"], buckets=4)
+    table.upsert(rows(0, 40))
+    lake.tier(table)
+    table.upsert(rows(3, 4))
+    table.delete([{"id": 4}])
+    return table
+
+
+def test_the_rows_that_a_log_overrides_are_told_by_their_places_in_the_files(lake: World) -> None:
+    table = keyed(lake)
+    share = share_of(lake.plan(table), table)
+    assert all(isinstance(split, LakeSnapshotAndLogSplit) and not split.lake for split in share.rest.splits)
+    assert 0 < len(share.marking) <= 2
+    counted = [id_ for path in share.files for id_ in ids_in(path)]
+    left_out: list[int] = []
+    for task in share.marking:
+        sent: MarkBucket = pickle.loads(pickle.dumps(task))
+        for marks in sent():
+            ids = ids_in(marks.path)
+            bits = np.zeros(len(ids), np.uint8)
+            if marks.words is not None:
+                bits = np.unpackbits(np.frombuffer(marks.words, np.uint8), bitorder="little")[: len(ids)]
+            counted += [id_ for id_, bit in zip(ids, bits, strict=True) if not bit]
+            left_out += [id_ for id_, bit in zip(ids, bits, strict=True) if bit]
+    assert sorted(left_out) == [3, 4]
+    assert sorted(counted) == [i for i in range(40) if i not in (3, 4)]
+
+
+def ids_in(path: str) -> list[int]:
+    found: list[int] = pq.read_table(path.removeprefix("file://"), columns=["id"]).column(0).to_pylist()
+    return found
+
+
+def test_files_of_a_log_table_are_all_there_is_or_stand_beside_its_logs(lake: World) -> None:
+    table = lake.create(ROWS_SCHEMA, buckets=2)
+    table.append(rows(0, 10))
+    lake.tier(table)
+    alone = share_of(lake.plan(table), table, limit=3)
+    assert alone.native_files().is_all
+    assert sorted(id_ for path in alone.files for id_ in ids_in(path)) == list(range(10))
+    table.append(rows(10, 20))
+    plan = lake.plan(table)
+    mixed = share_of(plan, table)
+    assert not mixed.native_files().is_all
+    assert all(isinstance(split, LogSplit) for split in mixed.rest.splits)
+    assert native_share(plan, frozenset(table.buckets()), 3) is None
+
+
+@pytest.mark.parametrize("name", ["MARKED_ROWS_MIN", "MARKED_ROWS_MAX", "MARKED_FILES_MAX", "MARKED_SHARE_MAX"])
+def test_buckets_are_merged_in_python_where_marks_do_not_pay(
+    lake: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    table = keyed(lake)
+    plan = lake.plan(table)
+    before = share_of(plan, table)
+    monkeypatch.setattr(native_planning, name, 1_000_000 if name.endswith("ROWS_MIN") else 0)
+    after = share_of(plan, table)
+    assert after.marking == ()
+    assert after.files == before.files
+    assert {repr(split) for split in after.rest.splits} <= {repr(split) for split in plan.splits}
+
+
+def test_buckets_that_filters_leave_out_are_not_marked(lake: World) -> None:
+    table = keyed(lake)
+    share = native_share(lake.plan(table), frozenset(), None)
+    assert share is not None
+    assert share.marking == ()
+
+
+def test_what_the_lake_merges_itself_is_not_plain(lake: World) -> None:
+    table = keyed(lake)
+    lake.tier(table)
+    plan = lake.plan(table, columns=["name"], filter=col("id") > 1)
+    merged = {split for split in plan.splits if plan.reader.lake and not plan.reader.lake.plain_files(split.lake)}  # type: ignore[union-attr]
+    assert merged
+    assert merged <= set(share_of(plan, table).rest.splits)
+
+
+def test_a_lake_that_is_no_file_system_is_read_by_python(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with world(tmp_path_factory.mktemp("memory"), MEMORY) as running:
+        table = running.create(ROWS_SCHEMA)
+        table.append(rows(0, 3))
+        running.tier(table)
+        plan = running.plan(table)
+        assert native_share(plan, frozenset(table.buckets()), None) is None
+        assert native_share(replace(plan, splits=()), frozenset(table.buckets()), None) is None
+    assert [is_local(path) for path in ("/a b/%20", "file:///a", "file:///a%20b", "s3://a/b", "hdfs://x/y", "a")] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
