@@ -70,5 +70,50 @@ They are left by programs that were killed, and by commits that failed. Nothing 
   forebay paimon orphans -w /lake sales.orders
   forebay paimon orphans -w /lake sales.orders --delete --older-than '3 d'
 """,
+    "manifests": """\
+Every commit adds a manifest, a list of the files that it added and took away. Commits merge them as the table's options
+say; this merges all that can be merged, now. It makes a snapshot that changes no data.
+
+  forebay paimon manifests -w /lake sales.orders
+""",
+    "analyze": """\
+Reads the whole table. Planners of queries (Paimon's in Spark) find the statistics in the latest snapshot.
+
+  forebay paimon analyze -w /lake sales.orders
+  forebay paimon analyze -w /lake sales.orders -c customer,amount
+""",
+    "purge": """\
+Rows, branches, tags, consumers and old snapshots are deleted, and every file that nothing refers to, however young it
+is: nobody may write meanwhile. The schema and an empty snapshot stay.
+
+  forebay paimon purge -w /lake sales.orders --yes
+""",
+    "tag": """\
+A tag keeps a snapshot: expiry leaves it alone. Read it with `read --tag`.
+
+  forebay paimon tag -w /lake sales.orders
+  forebay paimon tag -w /lake sales.orders end-of-year --at 2025-12-31T23:59 --keep '400 d'
+  forebay paimon tag -w /lake sales.orders end-of-year --delete
+""",
+    "branch": """\
+A branch is a history of its own: what is written to it is not seen in the table, until it is fast-forwarded.
+
+  forebay paimon branch -w /lake sales.orders test --tag end-of-year
+  forebay paimon read -w /lake 'sales.orders$branch_test'
+  forebay paimon branch -w /lake sales.orders test --fast-forward
+""",
+    "rollback": """\
+All snapshots and tags behind it are dropped; nobody may commit meanwhile. It cannot be undone.
+
+  forebay paimon rollback -w /lake sales.orders --snapshot 7
+  forebay paimon rollback -w /lake sales.orders --at 2026-01-31T12:00
+""",
+    "consumer": """\
+A streaming reader with a consumer-id notes how far it is, so that expiry leaves what it has not read yet.
+
+  forebay paimon consumer -w /lake sales.orders
+  forebay paimon consumer -w /lake sales.orders reports --next 12
+  forebay paimon consumer -w /lake sales.orders reports --delete
+""",
 }
 """By action: what is worth knowing, and examples."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.cli.connecting import add_connection_arguments, password_of
+from forebay.cli.jobs import definitions, ended_by_signals, spark_context
 from forebay.cli.output import text_table
 from forebay.client.connection import Connection, connect
 from forebay.tiering.lag import table_lag
@@ -24,6 +23,7 @@ from forebay.tiering.service import POLL_SECONDS, TABLES_MAX, TieringService
 from forebay.tiering.status import HEADER, ServiceStatus
 
 _REDRAW_SECONDS = 0.5
+_CONNECT_PAUSE_SECONDS = 2.0
 _EPILOG = """examples:
   forebay tiering                                   as often as each table's 'table.datalake.freshness' asks
   forebay tiering --once                            every lake table now, then end
@@ -80,27 +80,22 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
-    lake = TieringLake(_definitions(options.lake_option))
+    lake = TieringLake(definitions(options.lake_option))
     if options.lag:
         with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
             return _show_lag(connection, options.table)
-    with (
-        connect(options.bootstrap_servers, options.user, password_of(options)) as connection,
-        _runner(options) as runner,
-    ):
-        if options.once:
+    if options.once:
+        with (
+            connect(options.bootstrap_servers, options.user, password_of(options)) as connection,
+            _runner(options) as runner,
+        ):
             return _once(connection, runner, lake, options)
-        return _serve(connection, runner, lake, options)
-
-
-def _definitions(texts: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise InvalidRequest(f"'{key}' does not define an option: write key=value")
-        found[key] = value
-    return found
+    with ended_by_signals() as ending:
+        waiting = _connect_patiently(options, ending)
+        if waiting is None:
+            return 0
+        with waiting as connection, _runner(options) as runner:
+            return _serve(connection, runner, lake, options, ending)
 
 
 @contextmanager
@@ -108,24 +103,11 @@ def _runner(options: argparse.Namespace) -> Iterator[SplitRunner]:
     if options.without_spark:
         yield ThreadRunner(options.threads)
         return
-    try:
-        from forebay.spark import session
+    settings = definitions(options.spark_conf)
+    with spark_context("forebay tiering", options.master, settings, "give --without-spark") as context:
         from forebay.spark.tiering import SparkRunner
-    except ImportError as e:
-        raise UnsupportedOperation(f"{e}; or give --without-spark") from e
-    # Spark's own words would run through ours.
-    quiet = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
-    settings = {
-        "spark.scheduler.mode": "FAIR",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={quiet}",
-        **_definitions(options.spark_conf),
-    }
-    spark: Any = session("forebay tiering", options.master, settings)
-    try:
-        yield SparkRunner(spark.sparkContext)
-    finally:
-        spark.stop()
+
+        yield SparkRunner(context)
 
 
 def _show_lag(connection: Connection, tables: Sequence[str] | None) -> int:
@@ -167,7 +149,30 @@ def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, option
 # ---- a service ------------------------------------------------------------------------------------------------------
 
 
-def _serve(connection: Connection, runner: SplitRunner, lake: TieringLake, options: argparse.Namespace) -> int:
+def _connect_patiently(options: argparse.Namespace, ending: threading.Event) -> Connection | None:
+    """A connection, as soon as a server answers; None if it is to end before that.
+
+    A service that moves rows for months must not depend on which of two machines was started first.
+    """
+    told = ""
+    while not ending.is_set():
+        try:
+            return connect(options.bootstrap_servers, options.user, password_of(options))
+        except Unavailable as e:
+            if e.message != told:
+                print(f"waiting for the server, and asking again: {e.message}", file=sys.stderr, flush=True)
+            told = e.message
+        ending.wait(_CONNECT_PAUSE_SECONDS)
+    return None
+
+
+def _serve(
+    connection: Connection,
+    runner: SplitRunner,
+    lake: TieringLake,
+    options: argparse.Namespace,
+    ending: threading.Event,
+) -> int:
     watched = sys.stdout.isatty()
     service = TieringService(
         connection,
@@ -177,15 +182,6 @@ def _serve(connection: Connection, runner: SplitRunner, lake: TieringLake, optio
         lake=lake,
         on_round=None if watched else lambda report: print(report, flush=True) if report.snapshot_id else None,
     )
-    ending = threading.Event()
-
-    def end(*_: object) -> None:
-        if ending.is_set():
-            raise KeyboardInterrupt
-        ending.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
     print(f"tiering the lake tables of {options.bootstrap_servers}; stop it with Ctrl-C or SIGTERM", flush=True)
     service.start()
     try:

@@ -170,7 +170,7 @@ class _Job:
         say(
             f"   {stream.done:,} changes in {stream.seconds:.1f} s: {stream.done / stream.seconds:,.0f} a second into "
             "the primary-key table, and again into the log table, each durable when acknowledged",
-            f"   {len(checker.checks)} checks; each read an instant of the tables while they went on changing",
+            f"   checks: {len(checker.checks)}; each read an instant of the tables while they went on changing",
             *_said_of_tiering(service),
         )
         self._draw_picture()

@@ -23,11 +23,17 @@ flights = lake.load_table("nyc.flights").scan().to_arrow()
 events = lake.load_table("nyc.events").scan(selected_fields=("kind",)).to_arrow()
 """
 
-_PAIMON = """from forebay.paimon import Catalog
+_PAIMON = """import duckdb
+from forebay.paimon import Catalog
 
 lake = Catalog.open({folder})
-flights = lake.get_table("nyc.flights").read().read_all()
-events = lake.get_table("nyc.events").read(columns=["kind"]).read_all()
+lake.get_table("nyc.flights").compact(full=True)  # now its files hold each flight once, as it is
+
+def files(name):  # of the newest snapshot
+    return lake.get_table(name).system("files").read(["file_path"]).read_all()["file_path"].to_pylist()
+
+flights = duckdb.read_parquet(files("nyc.flights")).to_arrow_table()
+events = duckdb.read_parquet(files("nyc.events")).project("kind").to_arrow_table()
 """
 
 _HAND_OVER = """
@@ -54,8 +60,9 @@ class QuickstartLake:
 
     def check_installed(self) -> None:
         """Raises `UnsupportedOperation` where a package is missing."""
-        if self.format == "iceberg" and find_spec("pyiceberg") is None:
-            raise UnsupportedOperation("the quickstart needs pyiceberg: pip install 'forebay[quickstart]'")
+        package = "pyiceberg" if self.format == "iceberg" else "duckdb"
+        if find_spec(package) is None:
+            raise UnsupportedOperation(f"the quickstart needs {package}: pip install 'forebay[quickstart]'")
 
     def drop_tables(self) -> None:
         """Drop the tables that an earlier quickstart left: the server never drops what is in a lake."""
@@ -80,8 +87,8 @@ class QuickstartLake:
 
     @property
     def reader_name(self) -> str:
-        """Who opens the tables: software of others where there is some that pip installs beside ours."""
-        return "pyiceberg" if self.format == "iceberg" else "forebay.paimon"
+        """Who reads the tables' files: software of others."""
+        return "pyiceberg" if self.format == "iceberg" else "DuckDB"
 
     @property
     def program(self) -> str:

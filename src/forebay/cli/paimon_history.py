@@ -1,0 +1,184 @@
+"""Actions of `forebay paimon` on a table's history: tags, branches, rollback, consumers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.quantity import parse_duration_ms
+from forebay.cli.output import print_batches
+from forebay.cli.paimon_tables import Action, json_argument, moment, open_table, print_json, time_text
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.consumers import ConsumerManager
+
+
+def _answer(options: argparse.Namespace, value: Mapping[str, Any], text: str) -> int:
+    if options.json:
+        print_json(value)
+    else:
+        print(text)
+    return 0
+
+
+def _list(options: argparse.Namespace, what: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    if options.json:
+        print_json({what: list(rows)})
+    elif rows:
+        print_batches(pa.Table.from_pylist([dict(row) for row in rows]).to_batches(), "table")
+    else:
+        print(f"(no {what})")
+    return 0
+
+
+def _needs_name(options: argparse.Namespace, what: str, flags: Sequence[str]) -> None:
+    given = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(options, flag) not in (None, False)]
+    if options.name is None and given:
+        raise InvalidRequest(f"which {what}? {given[0]} needs its name behind that of the table")
+
+
+# ---- tags -----------------------------------------------------------------------------------------------------------
+
+
+def _tag_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="the tag; without it all tags are listed")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--snapshot", type=int, metavar="ID", help="tag this snapshot (default: the latest)")
+    which.add_argument("--at", metavar="TIME", help="tag the first snapshot made at this time (UTC) or later")
+    which.add_argument("--rename", metavar="NEW", help="give the tag another name")
+    which.add_argument("--delete", action="store_true", help="delete the tag, and the files that only it needs")
+    parser.add_argument("--keep", metavar="DURATION", help="let the tag go after this time, such as '30 d'")
+    parser.add_argument("--replace", action="store_true", help="move a tag that is there")
+    json_argument(parser)
+
+
+def _tag(options: argparse.Namespace) -> int:
+    table, name = open_table(options), options.name
+    _needs_name(options, "tag", ("snapshot", "at", "rename", "delete", "keep", "replace"))
+    if name is None:
+        rows = [
+            {
+                "tag": tag.name,
+                "snapshot": tag.snapshot.id,
+                "committed": time_text(tag.snapshot.time_millis),
+                "kept_for": None if tag.retained is None else str(tag.retained),
+            }
+            for tag in table.tags.tags()
+        ]
+        return _list(options, "tags", rows)
+    if options.delete:
+        table.delete_tag(name)
+        return _answer(options, {"deleted": name}, f"deleted tag {name} of {table.name}")
+    if options.rename is not None:
+        table.tags.rename(name, options.rename)
+        return _answer(options, {"tag": options.rename}, f"tag {name} of {table.name} is now {options.rename}")
+    snapshot = table.snapshots.latest() if options.snapshot is None else table.snapshots.snapshot(options.snapshot)
+    if options.at is not None:
+        snapshot = table.snapshots.after(moment(options.at))
+    if snapshot is None:
+        raise NotFound(
+            f"{table.name} has no snapshot to tag" + (f" made at {options.at} or later" if options.at else "")
+        )
+    keep_ms = None if options.keep is None else parse_duration_ms(options.keep)
+    (table.tags.replace if options.replace else table.tags.create)(name, snapshot, keep_ms)
+    told = {"tag": name, "snapshot": snapshot.id}
+    return _answer(options, told, f"tag {name} of {table.name} is snapshot {snapshot.id}")
+
+
+# ---- branches -------------------------------------------------------------------------------------------------------
+
+
+def _branch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="the branch; without it all branches are listed")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--tag", metavar="NAME", help="begin with this tag's snapshot (default: an empty branch)")
+    what.add_argument("--rename", metavar="NEW", help="give the branch another name")
+    what.add_argument("--fast-forward", action="store_true", help="make the branch's history that of the table")
+    what.add_argument("--delete", action="store_true", help="delete the branch")
+    json_argument(parser)
+
+
+def _branch(options: argparse.Namespace) -> int:
+    table, name = open_table(options), options.name
+    branches = BranchManager(table.context.io, table.paths)
+    _needs_name(options, "branch", ("tag", "rename", "fast_forward", "delete"))
+    if name is None:
+        return _list(options, "branches", [{"branch": branch} for branch in branches.names()])
+    if options.delete:
+        branches.drop(name)
+        return _answer(options, {"deleted": name}, f"deleted branch {name} of {table.name}")
+    if options.rename is not None:
+        branches.rename(name, options.rename)
+        return _answer(options, {"branch": options.rename}, f"branch {name} of {table.name} is now {options.rename}")
+    if options.fast_forward:
+        branches.fast_forward(name)
+        latest = table.snapshots.latest_id()
+        return _answer(options, {"snapshot": latest}, f"{table.name} is as branch {name} is: snapshot {latest}")
+    branches.create(name, options.tag)
+    return _answer(
+        options, {"branch": name}, f"{table.name} has a branch {name}: write to '{table.name}$branch_{name}'"
+    )
+
+
+# ---- rollback -------------------------------------------------------------------------------------------------------
+
+
+def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--snapshot", type=int, metavar="ID", help="to this snapshot")
+    where.add_argument("--tag", metavar="NAME", help="to this tag's snapshot")
+    where.add_argument("--at", metavar="TIME", help="to the last snapshot made until this time (UTC)")
+    json_argument(parser)
+
+
+def _rollback(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    before = table.snapshots.latest_id()
+    at = None if options.at is None else moment(options.at)
+    now = table.rollback_to(snapshot=options.snapshot, tag=options.tag, timestamp_ms=at)
+    text = f"{table.name} is at snapshot {now.id} again; it was at {before}"
+    return _answer(options, {"previous_snapshot": before, "snapshot": now.id}, text)
+
+
+# ---- consumers ------------------------------------------------------------------------------------------------------
+
+
+def _consumer_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="the consumer; without it all consumers are listed")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--next", type=int, metavar="ID", help="let it go on with this snapshot")
+    what.add_argument("--delete", action="store_true", help="forget it: expiry need not wait for it any more")
+    json_argument(parser)
+
+
+def _consumer(options: argparse.Namespace) -> int:
+    table, name = open_table(options), options.name
+    consumers = ConsumerManager(table.context.io, table.paths)
+    _needs_name(options, "consumer", ("next", "delete"))
+    found = consumers.all()
+    if name is None:
+        return _list(options, "consumers", [{"consumer": key, "next_snapshot": found[key]} for key in sorted(found)])
+    if options.delete:
+        if not consumers.delete(name):
+            raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(found)) or 'none'}")
+        return _answer(options, {"deleted": name}, f"forgot consumer {name} of {table.name}")
+    if options.next is not None:
+        table.snapshots.snapshot(options.next)
+        consumers.record(name, options.next)
+        found[name] = options.next
+    if name not in found:
+        raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(found)) or 'none'}")
+    text = f"consumer {name} of {table.name} reads snapshot {found[name]} next"
+    return _answer(options, {"consumer": name, "next": found[name]}, text)
+
+
+HISTORY = {
+    "tag": Action("list, make, move or delete tags: snapshots that are kept", _tag_arguments, _tag),
+    "branch": Action("list, make, merge or delete branches", _branch_arguments, _branch),
+    "rollback": Action("make an older snapshot the latest again", _rollback_arguments, _rollback),
+    "consumer": Action("list, set or forget consumers: how far streaming readers are", _consumer_arguments, _consumer),
+}
+"""By name."""

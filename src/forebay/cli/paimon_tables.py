@@ -1,0 +1,142 @@
+"""What the actions of `forebay paimon` share: which table, which partitions, which time; how they answer."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.errors import InvalidRequest
+from forebay.base.quantity import parse_duration_ms
+from forebay.cli.conditions import typed_values
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.io.opening import open_file_io
+from forebay.paimon.table import Table
+
+_BRANCH_MARK = "$branch_"
+
+
+class Action(NamedTuple):
+    """One action: its line in the help, its arguments, what it does."""
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def catalog_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which catalog, and with which options."""
+    parser.add_argument(
+        "-w", "--warehouse", metavar="WHERE", default=os.environ.get("FOREBAY_PAIMON_WAREHOUSE"),
+        help="directory or URI of the catalog's warehouse (default: $FOREBAY_PAIMON_WAREHOUSE)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--option", action="append", default=[], metavar="KEY=VALUE",
+        help="an option of the catalog or its file system, such as metastore=jdbc or s3.endpoint=...; may be "
+        "repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+        help="replace an option of the table for this command, such as scan.mode=latest; may be repeated",
+    )  # fmt: skip
+
+
+def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequest(f"{flag} {text!r} is not KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
+    """The table that the command line names."""
+    name = options.table if name is None else name
+    given, settings = catalog_options(options), pairs(options.settings, "--set")
+    if "/" in name:
+        path, _, branch = name.partition(_BRANCH_MARK)
+        path = path.rstrip("/")
+        return Table(open_file_io(path, given), path, branch=branch or "main", options=settings)
+    if not given:
+        raise InvalidRequest(
+            f"in which catalog is {name!r}? Say -w WAREHOUSE (or set FOREBAY_PAIMON_WAREHOUSE), or name the table by "
+            "its directory"
+        )
+    return Catalog.open(given).get_table(name, options=settings)
+
+
+def catalog_options(options: argparse.Namespace) -> dict[str, str]:
+    given = pairs(options.option, "--option")
+    if options.warehouse is not None:
+        given.setdefault("warehouse", options.warehouse)
+    return given
+
+
+def json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def time_text(milliseconds: int) -> str:
+    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def type_of(table: Table, column: str) -> pa.DataType:
+    return table.arrow_schema.field(table.schema.field_named(column).name).type
+
+
+def moment(text: str) -> int:
+    """A time as milliseconds since the epoch; UTC unless it says otherwise."""
+    try:
+        time = dt.datetime.fromisoformat(text)
+    except ValueError as e:
+        raise InvalidRequest(f"{text!r} is not a time like 2026-01-31T12:00") from e
+    return round((time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+def partition_argument(parser: argparse.ArgumentParser, several: bool) -> None:
+    parser.add_argument(
+        "-p", "--partition", action="append", default=[], metavar="A=X,B=Y",
+        help="only this partition, or those with these values" + ("; may be repeated" if several else ""),
+    )  # fmt: skip
+
+
+def partitions_typed(table: Table, texts: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The partitions that the user typed; None for all."""
+    found = []
+    for text in texts:
+        values = pairs(text.split(","), "--partition")
+        strange = [name for name in values if name not in table.schema.partition_keys]
+        if strange:
+            keys = ", ".join(table.schema.partition_keys) or "nothing"
+            raise InvalidRequest(f"{table.name} is partitioned by {keys}, not by {strange[0]}")
+        found.append({k: typed_values(table.name, k, type_of(table, k), [v])[0].as_py() for k, v in values.items()})
+    return found or None
+
+
+def older_argument(parser: argparse.ArgumentParser, what: str, more: str = "") -> None:
+    parser.add_argument(
+        "--older-than", metavar="DURATION", help=f"{what} older than this, such as '3 d' or '12 h'{more}"
+    )
+
+
+def older_than(options: argparse.Namespace) -> int | None:
+    """The moment so long ago, in milliseconds since the epoch."""
+    if options.older_than is None:
+        return None
+    return SYSTEM_CLOCK.now_ms() - parse_duration_ms(options.older_than)

@@ -1,0 +1,247 @@
+"""Actions of `forebay paimon` that keep a table in order, from compact to purge."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from forebay.base.errors import InvalidRequest
+from forebay.base.quantity import format_bytes, parse_duration_ms
+from forebay.cli.conditions import column_names
+from forebay.cli.output import Progress
+from forebay.cli.paimon_tables import (
+    Action,
+    counted,
+    json_argument,
+    older_argument,
+    older_than,
+    open_table,
+    partition_argument,
+    partitions_typed,
+    print_json,
+)
+from forebay.paimon.format.file_meta import FileKind
+from forebay.paimon.table import Table
+
+
+def _compact_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--full", action="store_true", help="everything, not only what the table's options say is due")
+    parser.add_argument("--order-by", metavar="A,B,...", help="sort an append table by these columns, too")
+    parser.add_argument(
+        "--strategy", choices=("order", "zorder", "hilbert"), default="order",
+        help="how --order-by combines columns (default: %(default)s)",
+    )  # fmt: skip
+    partition_argument(parser, several=True)
+    json_argument(parser)
+
+
+def _compact(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    with Progress(f"compacting {table.name}:") as progress:
+        made = table.compact(
+            options.full,
+            partitions_typed(table, options.partition),
+            order_by=column_names(options.order_by) or (),
+            strategy=options.strategy,
+            progress=progress.at,
+        )
+    changes = [] if made is None else list(table.manifests.entries(table.manifests.delta_manifests(made)))
+    before = sum(1 for e in changes if e.kind is FileKind.DELETE)
+    after = len(changes) - before
+    if options.json:
+        print_json({"snapshot": None if made is None else made.id, "files_before": before, "files_after": after})
+    elif made is None:
+        print(f"nothing to compact in {table.name}" + ("" if options.full else "; --full compacts everything"))
+    else:
+        print(f"compacted {counted(before, 'file')} of {table.name} into {after:,}: snapshot {made.id}")
+    return 0
+
+
+def _expire_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--retain-min", type=int, metavar="N", help="keep at least the last N snapshots")
+    parser.add_argument("--retain-max", type=int, metavar="N", help="keep at most the last N snapshots")
+    older_argument(parser, "expire snapshots that are")
+    parser.add_argument(
+        "--partitions", nargs="?", const="", metavar="AGE",
+        help="also drop partitions older than AGE, such as '30 d', or than option partition.expiration-time says",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="only tell what would go")
+    json_argument(parser)
+
+
+def _expire(options: argparse.Namespace) -> int:
+    """Partitions first: dropping them makes the snapshot that lets go of their files. Then what the options say."""
+    table = open_table(options)
+    maintenance = table.maintenance()
+    partitions: list[dict[str, Any]] = []
+    if options.partitions is not None:
+        partitions = maintenance.expire_partitions(
+            parse_duration_ms(options.partitions) if options.partitions else None, dry_run=options.dry_run
+        )
+    real = not options.dry_run
+    tags = maintenance.expire_tags() if table.options.tag_time_expire_enabled and real else []
+    with Progress(f"expiring snapshots of {table.name}:", unit="snapshots") as progress:
+        done = maintenance.expire_snapshots(
+            options.retain_min, options.retain_max, older_than(options), progress=progress.at, dry_run=not real
+        )
+    changelogs = maintenance.expire_changelogs().count if table.options.changelog_decoupled and real else 0
+    left = table.snapshots.ids()
+    if options.json:
+        print_json(
+            {
+                "snapshots": done.count,
+                "data_files": done.files.data_files,
+                "metadata_files": done.files.metadata_files,
+                "left": [left[0], left[-1]] if left else [],
+                "tags": tags,
+                "changelogs": changelogs,
+                "partitions": partitions,
+            }
+        )
+        return 0
+    kept = f"{left[0]} to {left[-1]} are left" if left else "none are left"
+    did = "expired" if real else "would expire"
+    print(f"{did} {counted(done.count, 'snapshot')} of {table.name}" + (f"; {kept}" if real else ""))
+    for count, what in ((len(partitions), "partition"), (len(tags), "tag"), (changelogs, "changelog")):
+        if count:
+            print(f"{did} {counted(count, what)}")
+    return 0
+
+
+def _rescale_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("buckets", type=int, help="how many buckets each partition shall have")
+    partition_argument(parser, several=True)
+    json_argument(parser)
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    before = _of_other_buckets(table, options.buckets)
+    with Progress(f"rescaling {table.name}:") as progress:
+        wanted: Sequence[dict[str, Any] | None] = [
+            *(partitions_typed(table, options.partition) or ()),
+            *([] if options.partition else [None]),
+        ]
+        for partition in wanted:
+            table = table.rescale(options.buckets, partition, progress=progress.at)
+    done = len(before - _of_other_buckets(table, options.buckets))
+    if options.json:
+        print_json({"buckets": table.options.bucket, "rewritten": done})
+        return 0
+    parts = counted(done, "partition" if table.schema.partition_keys else "table")
+    print(f"{table.name} has {counted(table.options.bucket, 'bucket')}; rewritten: {parts}")
+    return 0
+
+
+def _of_other_buckets(table: Table, buckets: int) -> set[bytes]:
+    """The partitions that were written with another number of buckets."""
+    snapshot = table.snapshots.latest()
+    entries = [] if snapshot is None else table.manifests.live_files(snapshot)
+    return {e.partition for e in entries if e.total_buckets != buckets}
+
+
+def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--delete", action="store_true", help="delete them; without it they are only listed")
+    older_argument(parser, "only files", " (default: 1 d); younger ones may belong to a running commit")
+    json_argument(parser)
+
+
+def _orphans(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    with Progress(f"looking for orphans of {table.name}:", unit="snapshots and files") as progress:
+        found = table.remove_orphan_files(
+            older_than_ms=older_than(options), dry_run=not options.delete, progress=progress.at
+        )
+    if options.json:
+        print_json({"files": found.files, "bytes": found.bytes, "deleted": options.delete})
+        return 0
+    for path in found.files:
+        print(path)
+    did = "deleted" if options.delete else "found"
+    hint = "" if options.delete or not found.files else "; --delete deletes them"
+    print(f"{did} {counted(len(found.files), 'file')} of {format_bytes(found.bytes)} that nothing refers to{hint}")
+    return 0
+
+
+# ---- manifests, statistics, purging ---------------------------------------------------------------------------------
+
+
+def _manifests(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    before = _count_manifests(table)
+    made = table.new_commit().compact_manifests()
+    after = _count_manifests(table)
+    if options.json:
+        print_json(
+            {"snapshot": None if made is None else made.id, "manifests_before": before, "manifests_after": after}
+        )
+    elif made is None:
+        print(f"nothing to merge in {table.name}: {counted(before, 'manifest')}")
+    else:
+        print(f"merged {counted(before, 'manifest')} of {table.name} into {after:,}: snapshot {made.id}")
+    return 0
+
+
+def _count_manifests(table: Table) -> int:
+    latest = table.snapshots.latest()
+    return 0 if latest is None else len(table.manifests.data_manifests(latest))
+
+
+def _analyze_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--columns", metavar="A,B,...", help="also collect statistics of these columns")
+    json_argument(parser)
+
+
+def _analyze(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    with Progress(f"analyzing {table.name}:") as progress:
+        found = table.analyze(column_names(options.columns) or (), progress=progress.at)
+    if options.json:
+        node = (
+            None
+            if found is None
+            else {
+                "snapshot": found.snapshot_id,
+                "rows": found.merged_record_count,
+                "bytes": found.merged_record_size,
+                "columns": sorted(found.columns),
+            }
+        )
+        print_json({"statistics": node})
+    elif found is None:
+        print(f"nothing to analyze in {table.name}: nothing was written yet")
+    else:
+        print(f"{table.name} has {counted(found.merged_record_count or 0, 'row')} in snapshot {found.snapshot_id}")
+    return 0
+
+
+def _purge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="really; without it nothing is done")
+    json_argument(parser)
+
+
+def _purge(options: argparse.Namespace) -> int:
+    table = open_table(options)
+    if not options.yes:
+        raise InvalidRequest(f"all rows and all history of {table.name} would be deleted; if that is meant, add --yes")
+    if table.paths.branch != "main":
+        raise InvalidRequest("a branch cannot be purged, only its table; to delete a branch use the action 'branch'")
+    left = table.maintenance().purge()
+    if options.json:
+        print_json({"files": len(left.files), "bytes": left.bytes})
+        return 0
+    print(f"{table.name} is empty; deleted {counted(len(left.files), 'file')} that were left over")
+    return 0
+
+
+UPKEEP = {
+    "compact": Action("merge a table's small files into larger ones", _compact_arguments, _compact),
+    "expire": Action("delete old snapshots, and the files that only they need", _expire_arguments, _expire),
+    "rescale": Action("give a table another number of buckets, and rewrite it", _rescale_arguments, _rescale),
+    "orphans": Action("find, or delete, files that nothing refers to", _orphans_arguments, _orphans),
+    "manifests": Action("merge a table's small manifests into larger ones", json_argument, _manifests),
+    "analyze": Action("collect statistics of a table for planners of queries", _analyze_arguments, _analyze),
+    "purge": Action("delete all rows and all history of a table", _purge_arguments, _purge),
+}
+"""By name."""

@@ -1,0 +1,135 @@
+"""`forebay compact`: what a user types, and what becomes of the tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from forebay.cli.main import main
+from forebay.paimon.table import Table
+from tests.paimon.lake import live_files, new_catalog, rows_of
+
+COLUMNS = pa.schema([("id", pa.int64()), ("day", pa.string())])
+OPTIONS = {"write-only": "true", "compaction.min.file-num": "3"}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> dict[str, Table]:
+    """db.a and db.b, with three files in each of two partitions."""
+    catalog = new_catalog(tmp_path)
+    made = {}
+    for name in ("a", "b"):
+        made[name] = catalog.create_table(
+            f"db.{name}",
+            COLUMNS,
+            partition_keys=["day"],
+            options={"write-only": "true", "compaction.min.file-num": "3"},
+        )
+        for i in range(3):
+            made[name].write([{"id": i, "day": "mon"}, {"id": i, "day": "tue"}])
+    return made
+
+
+@pytest.fixture
+def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Runs a command line on the warehouse; its exit code, output and errors."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["compact", "-w", str(tmp_path / "lake"), *words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_tables_are_compacted_and_each_says_how(tables: dict[str, Table], typed) -> None:
+    code, out, _ = typed("--table", "db.a", "--threads", "1")
+    assert code == 0
+    assert out.startswith("compacted 6 files of db.a into 2: snapshot 4, ")
+    assert len(live_files(tables["b"])) == 6
+    code, out, _ = typed("--database", "db", "--table", "db.b")
+    assert code == 0
+    assert "nothing to compact in db.a" in out
+    assert out.count("db.b") == 1
+    assert len(rows_of(tables["b"])) == 6
+
+
+def test_partitions_order_and_json(tables: dict[str, Table], typed) -> None:
+    code, out, _ = typed("--table", "db.a", "-p", "day=mon", "--json")
+    turn = json.loads(out)
+    assert (code, turn["table"], turn["snapshot_id"], turn["files_before"], turn["files_after"]) == (0, "db.a", 4, 3, 1)
+    code, _, _ = typed("--table", "db.a", "--order", "zorder", "--order-by", "id")
+    assert code == 0
+    assert len(live_files(tables["a"])) == 2
+
+
+def test_one_table_that_fails_is_told_and_the_others_are_compacted(tables: dict[str, Table], typed) -> None:
+    next(Path(tables["a"].paths.root).rglob("data-*")).unlink()
+    code, out, err = typed("--database", "db", "--table", "db.missing")
+    assert code == 1
+    assert "forebay: db.a: " in err
+    assert "forebay: db.missing: there is no table 'db.missing'" in err
+    assert out.startswith("compacted 6 files of db.b into 2")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "which tables?"),
+        (["--table", "db.a", "--order", "order"], "--order and --order-by belong together"),
+        (["--table", "db.a", "--order", "order", "--order-by", "id", "--watch"], "neither with --watch"),
+        (["--table", "db.a", "--threads", "0"], "--threads is 0"),
+        (["--table", "db.a", "--spark-conf", "a=b"], "--spark-conf is for --spark-master"),
+        (["--table", "db.a", "--interval", "soon"], "'soon' is not a duration"),
+    ],
+)
+def test_what_cannot_be_is_explained(tables: dict[str, Table], typed, words: list[str], says: str) -> None:
+    code, _, err = typed(*words)
+    assert code == 1
+    assert says in err
+
+
+def test_the_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compact", "--help"])
+    assert "forebay compact -w /lake --database sales --watch" in capsys.readouterr().out
+
+
+def test_a_job_beside_writers_runs_until_it_is_told_to_stop(tables: dict[str, Table], tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "forebay", "compact", "-w", str(tmp_path / "lake"), "--database", "db", "--watch",
+        "--interval", "50 ms", "--json",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TERM": "dumb"}) as job:
+        assert job.stdout is not None
+        seen = {json.loads(job.stdout.readline())["table"] for _ in range(2)}
+        assert seen == {"db.a", "db.b"}
+        for i in range(3):
+            tables["a"].write([{"id": 100 + i, "day": "mon"}])
+        assert json.loads(job.stdout.readline())["table"] == "db.a"
+        job.send_signal(signal.SIGTERM)
+        job.stdout.read()
+        assert job.wait(30) == 0
+    assert len(rows_of(tables["a"])) == 9
+    assert len(live_files(tables["b"])) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_tables_are_compacted_by_spark(tables: dict[str, Table], tmp_path: Path) -> None:
+    words = ["compact", "-w", str(tmp_path / "lake"), "--database", "db", "--spark-master", "local[2]", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=110, check=True
+    )
+    assert {json.loads(line)["table"]: json.loads(line)["files_after"] for line in done.stdout.splitlines()} == {
+        "db.a": 2,
+        "db.b": 2,
+    }
+    assert len(rows_of(tables["a"])) == 6
