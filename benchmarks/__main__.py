@@ -25,8 +25,9 @@ SECTIONS = {
     "recovery": "opening after kill -9, and replaying a changelog",
     "paimon": "the lake engine: ours, pypaimon, its Rust engine, plain Parquet",
     "union": "lake and stream as one: tiering, freshness, union reads, against Spark on Parquet",
+    "pipelines": "lake tables in Spark: streams with and without compaction, scans, INSERT, against Parquet files",
 }
-PARTS = ("paimon", "union")
+PARTS = ("paimon", "union", "pipelines")
 """Sections that are run by their names only, and that have a part of the report of their own."""
 
 _EPILOG = (
@@ -37,7 +38,8 @@ _EPILOG = (
 examples:
   python -m benchmarks                                all others, into docs/benchmarks.md (about 15 minutes)
   python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 6 minutes)
-  python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 20 minutes)
+  python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 12 minutes)
+  python -m benchmarks pipelines --out docs/benchmarks.md   the part of lake tables in Spark (about 10 minutes)
   python -m benchmarks append upsert --out -          two sections, printed only
   python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
 )
@@ -50,13 +52,15 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but paimon and union)")
+    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but the last three)")
     made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
+    made.add_argument("--batches", type=int, help="micro-batches of pipelines' long stream (default: an hour's, 3600)")
     made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
     made.add_argument(
         "--out",
         help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none); "
-        "the parts of paimon and union stay in it when other sections are written, and these stay when they are",
+        "the parts of paimon, union and pipelines stay in it when other sections are written, and these stay when they "
+        "are",
     )
     made.add_argument("--dir", help="where to put servers' files meanwhile (default: the system's temporary folder)")
     return made
@@ -69,15 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.sections if name not in SECTIONS]
     if unknown:
         made.error(f"there is no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
-    if options.repeat < 1 or (options.rows is not None and options.rows < 1):
-        made.error("--rows and --repeat must be at least 1")
+    if any(number is not None and number < 1 for number in (options.repeat, options.rows, options.batches)):
+        made.error("--rows, --batches and --repeat must be at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that servers and files are cleaned up
     names = list(dict.fromkeys(options.sections)) or [name for name in SECTIONS if name not in PARTS]
     out = options.out or ("-" if options.sections else "docs/benchmarks.md")
     sections = []
     with tempfile.TemporaryDirectory(prefix="forebay-benchmarks-", dir=options.dir) as folder:
         facts = machine.facts(Path(folder))
-        run = Run(options.rows, options.repeat, Path(folder), _say)
+        run = Run(options.rows, options.repeat, Path(folder), _say, options.batches)
         for name in names:
             sections.append(run_section(name, run))
             print(section_text(sections[-1]), flush=True)

@@ -146,8 +146,9 @@ def section_text(section: Section) -> str:
 
 _INTRODUCTION = """# Benchmarks
 
-Written by `make bench`, and the parts at the end by `make bench-paimon` and `make bench-union`; do not edit. It
-measures Forebay, other software that does the same, and the limits of the machine, in one run. One part alone:
+Written by `make bench`, and the parts at the end by `make bench-paimon`, `make bench-union` and
+`make bench-pipelines`; do not edit. It measures Forebay, other software that does the same, and the limits of the
+machine, in one run. One part alone:
 `python -m benchmarks upsert --repeat 3 --out /tmp/upsert.md`.
 
 How to read it: figures of one table were taken in turns, on the same machine, server and rows, so **ratios** carry over

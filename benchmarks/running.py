@@ -33,12 +33,16 @@ _SAMPLE_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Run:
-    """What the user asked for: how many rows (None: each section's own number), how many turns, where to put files."""
+    """What the user asked for: how many rows (None: each section's own number), how many turns, where to put files.
+
+    `batches` is how many micro-batches a stream writes where that is the question (None: the section's own number).
+    """
 
     rows: int | None
     repeat: int
     directory: Path
     say: Callable[[str], None]
+    batches: int | None = None
 
     def rows_or(self, standard: int) -> int:
         return standard if self.rows is None else self.rows

@@ -64,6 +64,11 @@ def _load(server: Bench, folder: Path, name: str, rows: int) -> None:
 
 def session_of(server: Bench, folder: Path) -> Any:
     """A Spark session on `CORES` cores of this machine, with the server's tables as the catalog `forebay`."""
+    return session_with(folder, catalog="forebay", bootstrap_servers=server.bootstrap)
+
+
+def session_with(folder: Path, **catalog: Any) -> Any:
+    """A Spark session on `CORES` cores of this machine, with the catalog that `forebay.spark.session` is told of."""
     from forebay.spark import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -75,7 +80,7 @@ def session_of(server: Bench, folder: Path) -> Any:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    return session("benchmarks", f"local[{CORES}]", conf, catalog="forebay", bootstrap_servers=server.bootstrap)
+    return session("benchmarks", f"local[{CORES}]", conf, **catalog)
 
 
 def _scans(options: Run, server: Bench, session: Any, folder: Path, name: str) -> dict[str, float]:
@@ -106,17 +111,20 @@ def _scans(options: Run, server: Bench, session: Any, folder: Path, name: str) -
 
 def cpu_by_part(server: Bench, work: Callable[[], Any]) -> dict[str, float]:
     """CPU seconds of the server, the Python workers and the JVM while `work` runs."""
-    before = _cpu_now(server)
+    before = cpu_now(server)
     work()
-    after = _cpu_now(server)
+    after = cpu_now(server)
     return {part: after[part] - before.get(part, 0.0) for part in _PARTS}
 
 
-def _cpu_now(server: Bench) -> dict[str, float]:
-    """CPU seconds so far. Workers are processes below the JVM, which is below this process as the server is."""
-    totals = dict.fromkeys(_PARTS, 0.0) | {"server": server.cpu_seconds()}
+def cpu_now(server: Bench | None = None) -> dict[str, float]:
+    """CPU seconds so far. Workers are processes below the JVM, which is below this process as the server is.
+
+    Other children of this process count as JVM.
+    """
+    totals = dict.fromkeys(_PARTS, 0.0) | {"server": 0.0 if server is None else server.cpu_seconds()}
     for child in psutil.Process().children():
-        if child.pid == server.process.pid:
+        if server is not None and child.pid == server.process.pid:
             continue
         totals["JVM"] += _cpu_of(child)
         # Spark starts its JVM by a shell script: what is not Java below it is Python.

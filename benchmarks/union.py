@@ -36,18 +36,21 @@ from forebay.tiering.runner import ThreadRunner
 from forebay.tiering.service import POLL_SECONDS, TieringService
 
 ROWS = 5_000_000
-_TIERED_PART, _GROWTH_PART, _FRESH_PART = 10, 5, 50
+_TIERED_PART, _GROWTH_PART, _FRESH_PART = 20, 10, 50
 """Tables for other things than union reads have one row of so many."""
 
 TAILS = {0.0: 1.3, 0.01: 1.5, 0.1: 2.0}
 """By share of the rows in the stream: the most that a union read may take, against Spark's read of Parquet files."""
 
 VISIBLE_MS_MAX = 300
-SAMPLES, SPARK_SAMPLES, LAKE_SAMPLES = 200, 50, 15
+SAMPLES, SPARK_SAMPLES, LAKE_SAMPLES = 100, 40, 8
 FRESHNESS = "1 s"
 
 COPY = "Spark copies Parquet files"
 FILES = "spark.read.parquet"
+WAYS = {"ParquetScan": "files by Spark", "ForebayRelation": "files by Spark, the rest by Python"}
+"""How Spark reads our table, by what its plan says; else Python reads everything."""
+
 _WAIT_SECONDS_MAX = 120.0
 _POLL_SECONDS = 0.01
 
@@ -94,7 +97,7 @@ class _Comparison:
                 f"primary-key table, first round, {how}": lambda s=spark: self._tier(True, rows, s),  # type: ignore[misc]
                 f"primary-key table, changes, {how}": lambda s=spark: self._tier_changes(rows, s),  # type: ignore[misc]
             }
-        found = self._turns(contenders)
+        found = take_turns(contenders, self._options.repeat, self._options.say, rehearse=False)
         shutil.rmtree(source)
         what = (
             f"{rows:,} rows. A round of tiering reads them from the server, with their checksums and through the "
@@ -219,7 +222,7 @@ class _Comparison:
             f"A table of {rows:,} rows in the lake, and a share of them {change}; all columns, into Spark's noop sink. "
             "Ratios are times: Spark's against its own read of Parquet files of "
             f"{'as many rows' if primary_key else 'the same rows'}, union_scan() against pyarrow's read of these, "
-            "batch by batch, in one process; below 1 is faster.",
+            "batch by batch, in one process, taken once; below 1 is faster. In brackets: who reads the lake's files.",
         )
         table = self._server.filled(primary_key, rows)
         files = write_files(self._folder / f"files-{primary_key}", data.batches(rows))
@@ -238,23 +241,28 @@ class _Comparison:
     ) -> None:
         found = self._session.table(f"forebay.{table.path}").count()
         check(found == rows, f"{table.path} has {found} rows, not {rows}")
-        ours, python, arrow = f"SELECT * FROM forebay.{table.path}", "union_scan()", "pyarrow"
+        ours, python, arrow = f"SELECT * ({self._way(table)})", "union_scan()", "pyarrow"
         cost = self._server.cost
         turns = self._turns(
             {
                 FILES: lambda: cost(lambda: _consume(self._session.read.parquet(str(files)))),
                 ours: lambda: cost(lambda: _consume(self._session.table(f"forebay.{table.path}"))),
-                arrow: lambda: cost(lambda: read_files(files, rows)),
-                python: lambda: cost(lambda: read_union(table, rows)),
             }
         )
+        turns |= take_turns(
+            {
+                arrow: lambda: cost(lambda: read_files(files, rows)),
+                python: lambda: cost(lambda: read_union(table, rows)),
+            },
+            1, self._options.say, rehearse=False,
+        )  # fmt: skip
         targets = {FILES: (FILES, None), ours: (FILES, ratio_max), arrow: (arrow, None), python: (arrow, None)}
         for name, (base, most) in targets.items():
             spent, against = turns[name], turns[base]
             low, high = spent.spread
             figures.add(
                 Figure(
-                    f"{'SELECT *' if name == ours else name}, tail of {share:.0%}",
+                    f"{name}, tail of {share:.0%}",
                     spent.wall * 1000,
                     "ms",
                     ratio=spent.wall / against.wall,
@@ -264,6 +272,11 @@ class _Comparison:
                     f"on {os.cpu_count()} cores",
                 )
             )
+
+    def _way(self, table: Table) -> str:
+        """Who reads the lake's files of a table, by Spark's plan."""
+        plan = self._session.table(f"forebay.{table.path}")._jdf.queryExecution().executedPlan().toString()
+        return next((way for mark, way in WAYS.items() if mark in plan), "Python")
 
 
 def _consume(frame: Any) -> None:

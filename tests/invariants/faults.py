@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forebay.testing.server import ServerProcess
 
-_START_SECONDS_MAX, _END_SECONDS_MAX = 60, 60
+_START_SECONDS_MAX, _END_SECONDS_MAX = 180, 180
 
 
 class TieringProcess:

@@ -18,6 +18,7 @@ from forebay.unionread.planning import plan_union
 from forebay.unionread.scan import UnionScan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
 from tests.invariants.bank import Bank, check_banks, check_instant, check_journal
+from tests.invariants.streams import ChangelogStream
 
 ACCOUNTS, JOURNAL = "fluss.accounts", "fluss.journal"
 PASSING = (
@@ -79,7 +80,7 @@ class Reading:
     """All kinds of reads, with what each of them must find.
 
     `lake_snapshots` are the ids of those that were read, in order; `in_lake` is what the last one had of each bank.
-    `merged` counts union reads that put lake and log of a bucket together.
+    `merged` counts union reads that put lake and log of a bucket together. `stream` reads the accounts' changelog.
     """
 
     def __init__(self, writers: Sequence[Sequence[Bank]]) -> None:
@@ -88,6 +89,7 @@ class Reading:
         self.lake_snapshots: dict[str, list[int]] = {ACCOUNTS: [], JOURNAL: []}
         self.merged = 0
         self.in_lake: dict[str, dict[int, int]] = {}
+        self.stream = ChangelogStream(ACCOUNTS, self.banks, len(self.banks))
 
     def checks(self) -> dict[str, Check]:
         return {
@@ -97,6 +99,7 @@ class Reading:
             "full scans": self.full_scan,
             "lake snapshots of the accounts": lambda c: self.lake(c, ACCOUNTS),
             "lake snapshots of the journal": lambda c: self.lake(c, JOURNAL),
+            "a stream of the accounts' changelog": lambda c: self.stream.check(c, self.acknowledged),
         }
 
     def union_of_accounts(self, connection: Connection) -> None:

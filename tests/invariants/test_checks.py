@@ -17,6 +17,7 @@ from tests.invariants.bank import (
     check_instant,
     check_journal,
 )
+from tests.invariants.streams import ChangelogStream
 
 Rows = list[dict[str, int]]
 
@@ -140,3 +141,21 @@ def test_entries_of_the_journal_add_up_and_are_there_once_and_from_the_first_on(
         check_journal(entries((0, 6)), banks, {})
     with pytest.raises(AssertionError, match="the last 1 transfers of bank 1 are missing"):
         check_journal(entries((1, 3)), banks, {1: 2})
+
+
+def test_changes_that_do_not_fit_what_a_stream_has_delivered_are_found(banks: list[Bank]) -> None:
+    def change(kind: str, amount: int, offset: int) -> dict[str, object]:
+        log = {"_change_type": kind, "_log_offset": offset, "_commit_timestamp": None}
+        return {**log, "bank": 0, "account": 1, "amount": amount, "operation": 0}
+
+    def stream(*changes: tuple[str, int]) -> None:
+        sink = ChangelogStream("fluss.accounts", banks, 0)
+        for offset, (kind, amount) in enumerate(changes):
+            sink.apply(change(kind, amount, offset))
+
+    stream(("insert", 5), ("update_before", 5), ("update_after", 6), ("delete", 6), ("insert", 7))
+    for wrong in ("update_before", 4), ("delete", 4), ("insert", 5):
+        with pytest.raises(AssertionError, match="and the stream has"):
+            stream(("insert", 5), wrong)
+    with pytest.raises(AssertionError, match="and the stream has None"):
+        stream(("delete", 5))

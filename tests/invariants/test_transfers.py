@@ -163,3 +163,5 @@ def test_no_read_ever_sees_half_a_transfer_whatever_happens_meanwhile(tmp_path: 
     print(f"{transfers:,} operations; {dict(faults.counts)}")
     for reader in run.readers:
         print(f"{reader.name}: {reader.reads:,} reads; ended early: {dict(reader.interrupted)}")
+    stream = run.reading.stream
+    print(f"the stream: {stream.batches:,} batches, {stream.restarts:,} restarts, begun anew {stream.begun - 1} times")

@@ -1,0 +1,150 @@
+"""How the costs of lake tables in Spark grow with files and buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks import data
+from benchmarks.paimon_turns import Contender, Turns, take_turns
+from benchmarks.pipelines_hour import NONE, definition, live_files
+from benchmarks.pipelines_work import Pipelines
+from benchmarks.report import Grid, number
+from benchmarks.running import Run
+from benchmarks.union_work import check
+
+FILE_COUNTS = (10, 100, 1000)
+BUCKET_COUNTS = (1, 4, 16)
+
+_FILES, _SELECT, _ADD, _COMPACT = (
+    "spark.read.parquet of the same files",
+    "SELECT",
+    "INSERT of 100 rows",
+    "CALL sys.compact, once",
+)
+
+
+def tables(options: Run, pipelines: Pipelines, rows: int) -> list[Grid]:
+    """Tables of `rows` rows."""
+    return [_by_files(options, pipelines, rows), _by_buckets(options, pipelines, rows)]
+
+
+def _by_files(options: Run, pipelines: Pipelines, rows: int) -> Grid:
+    counts = [files for files in FILE_COUNTS if files <= rows]
+    names = [_of_files(pipelines, rows, files) for files in counts]
+    labels = [f"{files:,} files" for files in counts]
+    _small_view(pipelines)
+    acts: Mapping[str, Callable[[str], Contender]] = {
+        _FILES: lambda name: lambda: pipelines.select_files(pipelines.data_files(name)),
+        _SELECT: lambda name: lambda: pipelines.select(name),
+        _ADD: lambda name: lambda: _add(pipelines, name),
+    }
+    found = {what: _turns(options, [act(name) for name in names], labels) for what, act in acts.items()}
+    compact = "CALL lake.sys.compact(table => 'db.{}')"
+    found[_COMPACT] = [
+        Turns([pipelines.cost(lambda n=name: pipelines.session.sql(compact.format(n)).collect())])  # type: ignore[misc]
+        for name in names
+    ]
+    for name in names:
+        check(live_files(pipelines.lake.open(name)) < len(names) + 10, f"{name} was not compacted")
+    found[f"{_SELECT} after that"] = _turns(options, [acts[_SELECT](name) for name in names], labels)
+    return _grid(
+        "Growth with files, in Spark",
+        f"Append tables of {rows:,} rows in so many files, that nobody compacts but at the end.",
+        labels,
+        found,
+    )
+
+
+def _by_buckets(options: Run, pipelines: Pipelines, rows: int) -> Grid:
+    view = "growing"
+    files = pipelines.folder / "growing"
+    pipelines.session.createDataFrame(data.table(rows)).write.parquet(str(files))
+    pipelines.session.read.parquet(str(files)).createOrReplaceTempView(view)
+    labels = [f"{buckets} buckets" for buckets in BUCKET_COUNTS]
+    found = {}
+    for kind, keyed in (("primary-key table", True), ("bucketed append table", False)):
+        inserts = [_insert(pipelines, view, rows, keyed, buckets) for buckets in BUCKET_COUNTS]
+        found[f"{kind}: INSERT"] = _turns(options, inserts, labels)
+        names = [_of_buckets(pipelines, rows, keyed, buckets) for buckets in BUCKET_COUNTS]
+        found[f"{kind}: {_SELECT}, compacted"] = _turns(
+            options,
+            [lambda n=name: pipelines.select(n) for name in names],  # type: ignore[misc]
+            labels,
+        )
+    return _grid("Growth with buckets, in Spark", f"Tables of {rows:,} rows in so many buckets.", labels, found)
+
+
+def _options(keyed: bool, buckets: int) -> dict[str, Any]:
+    made = definition(keyed, NONE, buckets)
+    if not keyed:
+        made["options"] |= {"bucket": str(buckets), "bucket-key": data.KEY}
+    return made
+
+
+def _insert(pipelines: Pipelines, view: str, rows: int, keyed: bool, buckets: int) -> Contender:
+    def insert() -> Any:
+        name = pipelines.new_name()
+        pipelines.lake.create(name, _options(keyed, buckets))
+        statement = f"INSERT INTO {pipelines.spark_name(name)} SELECT * FROM {view}"
+        cost = pipelines.cost(lambda: pipelines.session.sql(statement))
+        pipelines.check_count(name, rows)
+        pipelines.lake.drop(name)
+        return cost
+
+    return insert
+
+
+def _of_buckets(pipelines: Pipelines, rows: int, keyed: bool, buckets: int) -> str:
+    name = pipelines.new_name()
+    table = pipelines.lake.create(name, _options(keyed, buckets))
+    table.write(data.table(rows))
+    table.compact(full=True)
+    return name
+
+
+def _of_files(pipelines: Pipelines, rows: int, files: int) -> str:
+    """One commit of so many files."""
+    name = pipelines.new_name()
+    table = pipelines.lake.create(name, definition(False, NONE, 1))
+    messages = []
+    for batch in data.batches(rows, batch_rows=-(-rows // files)):
+        with table.new_write() as write:
+            write.write(batch)
+            messages += write.prepare_commit()
+    table.new_commit().commit(messages)
+    check(live_files(table) >= files * 0.9, f"{name} has {live_files(table)} files, not {files}")
+    return name
+
+
+def _small_view(pipelines: Pipelines) -> None:
+    files = pipelines.folder / "small"
+    pipelines.session.createDataFrame(data.table(100)).coalesce(1).write.parquet(str(files))
+    pipelines.session.read.parquet(str(files)).createOrReplaceTempView("small")
+
+
+def _add(pipelines: Pipelines, name: str) -> Any:
+    return pipelines.cost(
+        lambda: pipelines.session.sql(f"INSERT INTO {pipelines.spark_name(name)} SELECT * FROM small")
+    )
+
+
+def _turns(options: Run, acts: Sequence[Contender], labels: Sequence[str]) -> list[Turns]:
+    """Sizes take turns, so that a busy machine does not pass for growth."""
+    return list(take_turns(dict(zip(labels, acts, strict=True)), options.repeat, options.say).values())
+
+
+def _grid(title: str, explanation: str, sizes: list[str], found: Mapping[str, Sequence[Turns]]) -> Grid:
+    rows = [
+        [
+            name,
+            *(f"{number(t.wall * 1000)} ms, CPU {number(t.cpu * 1000)} ms" for t in turns),
+            f"{turns[-1].wall / turns[0].wall:.2f} x",
+        ]
+        for name, turns in found.items()
+    ]
+    explanation += (
+        " SELECT of all columns and rows into Spark's noop sink. Time by the clock, and CPU time of all processes. The "
+        "last column says how many times as long the last column of sizes takes as the first."
+    )
+    return Grid(title, explanation, ["what", *sizes, "growth"], rows)
