@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart test lint fast-test spark-test simulate kill-trials invariants exams bench bench-paimon bench-union build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test simulate kill-trials invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants build proto clean
 
 help:
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 quickstart: $(VENV)/quickstart-ready ## set up, then the main job on real data, explained step by step
 	$(BIN)/forebay quickstart
+
+examples: $(VENV)/dev-ready build ## run examples/: what lakes and streams are used for, with checks
+	set -e; for name in warehouse_acceleration partial_update rollup live_and_lake dimension_join; do \
+	  $(BIN)/python examples/$$name.py; echo; done
 
 test: $(VENV)/dev-ready build ## set up, then lint, types and all tests
 	tools/check.sh
@@ -34,6 +38,9 @@ kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
 invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minutes: INVARIANT_SECONDS=60 make invariants
 	INVARIANT_SECONDS=$${INVARIANT_SECONDS:-1800} $(BIN)/python -m pytest tests/invariants -s
 
+pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fails, 10 minutes: PIPELINE_SECONDS=60 make pipeline-invariants
+	PIPELINE_SECONDS=$${PIPELINE_SECONDS:-600} $(BIN)/python -m pytest tests/pipelines -m slow -s
+
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh
 
@@ -45,6 +52,9 @@ bench-paimon: $(VENV)/dev-ready build ## the same for the lake engine; write its
 
 bench-union: $(VENV)/dev-ready build ## the same for tiering and union reads; write its part of docs/benchmarks.md
 	$(BIN)/python -m benchmarks union --out docs/benchmarks.md
+
+bench-pipelines: $(VENV)/dev-ready build ## the same for lake tables in Spark; write its part of docs/benchmarks.md
+	$(BIN)/python -m benchmarks pipelines --out docs/benchmarks.md
 
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python setup.py -q build_ext --inplace
