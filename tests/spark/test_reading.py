@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -354,3 +356,10 @@ def test_bad_options_of_the_data_source_are_refused_by_name(
 
     with pytest.raises(kind, match=message):
         plan_to_read()
+
+
+def test_a_worker_that_reads_tables_of_a_cluster_need_not_load_pandas() -> None:
+    """It takes a quarter of a second, and a worker's first task would wait for it."""
+    program = "import sys, forebay.spark.reading; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"

@@ -35,7 +35,8 @@ BUCKET_COLUMN = "__bucket"
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
 """Values of `_change_type`, as in Fluss's changelog tables. Rows of log tables are inserts."""
 
-_CHANGE_TYPES = text_array([INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE])
+CHANGE_TYPES = text_array([INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE])
+"""These words, in the order of the row kinds +I, -U, +U, -D."""
 _CHANGE_TYPE_INDEX = np.array([0, 0, 1, 2, 3], np.int8)
 
 _METADATA: dict[str, pa.Field] = {
@@ -156,7 +157,7 @@ class ChunkDecoder:
     ) -> pa.Array:
         if name == "change_type":
             index = np.zeros(count, np.int8) if types is None else _CHANGE_TYPE_INDEX[integers(types)]
-            return pa.DictionaryArray.from_arrays(array_of(index), _CHANGE_TYPES)
+            return pa.DictionaryArray.from_arrays(array_of(index), CHANGE_TYPES)
         if name == "offset":
             first = header.base_offset + begin
             return array_of(np.arange(first, first + count))

@@ -32,6 +32,7 @@ from forebay.client.options import Settings, make_settings
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
 from forebay.spark.options import GivenOptions, positive_integer, read_options, split_names
+from forebay.spark.planning import DEFAULT_CORES, keeping_limit
 from forebay.spark.reading import SplitsPartition
 from forebay.spark.releases import streams_have_limits
 from forebay.spark.scan_plan import Wanted
@@ -45,8 +46,6 @@ FORMAT_NAME = "forebay"
 _CHANGELOG_SUFFIX = VIRTUAL_SEPARATOR + CHANGELOG
 
 _OWN = ("bootstrap.servers", "table", "path", "user", "password", "columns", "filter", "limit", "cores")
-DEFAULT_CORES = 2
-"""Cores to plan for where the option `cores` does not say: a reader cannot ask Spark."""
 
 
 class ForebayDataSource(DataSource):
@@ -204,10 +203,7 @@ class ForebayReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         connection = shared_connection(self._scan.options.settings)
-        tasks = self._scan.tasks(connection, self._cores, self._wanted)
-        if self._wanted.limit is not None and len(tasks) > 1:
-            # Nobody behind this reader cuts what the tasks read together, so one task reads all.
-            tasks = [tuple(split for task in tasks for split in task)]
+        tasks = keeping_limit(self._scan.tasks(connection, self._cores, self._wanted), self._wanted.limit)
         snapshot = None
         if self._scan.options.lease.is_asked_for:
             # This process ends before the tasks begin, and nobody tells when the last one has ended.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from forebay.client.connection import Connection
-from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark import planning
 from forebay.spark.scan_plan import Wanted
@@ -24,18 +23,13 @@ RowCounts = Callable[[Sequence[TableBucket]], Mapping[TableBucket, int | None]]
 
 def plan_lake_table(connection: Connection, info: TableInfo, wanted: Wanted, *, lake_only: bool) -> UnionPlan | None:
     """The plan of a table with a lake; None where nothing is in its lake yet, so that it is read from the stream."""
-    plan = plan_union(connection.table(info), wanted.columns, _filter(wanted), wanted.limit, lake_only=lake_only)
+    plan = plan_union(connection.table(info), wanted.columns, wanted.filter, wanted.limit, lake_only=lake_only)
     return None if plan.facts.snapshot_id is None and not lake_only else plan
 
 
 def plan_window(connection: Connection, info: TableInfo, wanted: Wanted, window: tuple[int, int | None]) -> UnionPlan:
     """The plan of what was written in a window (milliseconds since the epoch, the end excluded; None: now)."""
-    return plan_time_range(connection.table(info), *window, wanted.columns, _filter(wanted), wanted.limit)
-
-
-def _filter(wanted: Wanted) -> Predicate | None:
-    """All filters together: of partitions, too, because the lake may have some that the stream has not."""
-    return all_of([*wanted.partition_filters, *([] if wanted.row_filter is None else [wanted.row_filter])])
+    return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
 
 
 def lake_tasks(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import zoneinfo
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
@@ -145,7 +146,7 @@ def read_options(
     optimized = given.take(READ_OPTIMIZED) or _of_session(session or {}, READ_OPTIMIZED)
     native = given.take(READ_NATIVE) or _of_session(session or {}, READ_NATIVE)
     window = _window(given.take(START), given.take(END), (session or {}).get(SESSION_ZONE))
-    is_optimized = optimized is not None and _boolean(READ_OPTIMIZED, optimized)
+    is_optimized = optimized is not None and boolean(READ_OPTIMIZED, optimized)
     if window is not None and is_optimized:
         raise InvalidRequest(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
@@ -161,7 +162,7 @@ def read_options(
         mode == "full",
         is_optimized,
         window,
-        native is None or _boolean(READ_NATIVE, native),
+        native is None or boolean(READ_NATIVE, native),
     )
 
 
@@ -201,19 +202,25 @@ def _of_session(session: Mapping[str, str], name: str) -> str | None:
     return session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
 
 
-def _boolean(name: str, text: str) -> bool:
+@contextmanager
+def of_option(name: str) -> Iterator[None]:
+    """What is wrong with a value inside is said to be about the option."""
     try:
-        return parse_bool(text)
+        yield
     except InvalidRequest as e:
         raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
+
+
+def boolean(name: str, text: str) -> bool:
+    """Raises `InvalidRequest` naming the option."""
+    with of_option(name):
+        return parse_bool(text)
 
 
 def positive_seconds(name: str, text: str) -> float:
     """The value of an option that is a time. Raises `InvalidRequest` for what is none, or not above zero."""
-    try:
+    with of_option(name):
         seconds = parse_duration_ms(text) / 1000
-    except InvalidRequest as e:
-        raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
     if seconds <= 0:
         raise InvalidRequest(f"option '{name}' is '{text}', which is no time", ErrorCode.CONFIG_EXCEPTION)
     return seconds

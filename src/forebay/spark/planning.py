@@ -8,7 +8,7 @@ bucket of a primary-key table is read by one session and cannot be cut, so those
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from forebay.metadata.table import TableBucket
 from forebay.spark.splits import KvBatchSplit, LogSplit, Split
@@ -18,6 +18,9 @@ TASKS_PER_CORE = 2
 
 ROWS_PER_TASK_MIN = 250_000
 """Rows whose reading takes about as long as starting a task for them."""
+
+DEFAULT_CORES = 2
+"""Cores to plan for where the option `cores` of a format does not say: its reader cannot ask Spark."""
 
 LIMIT_ONE_TASK_MAX = 100_000
 """Up to this limit one task reads bucket after bucket, and stops when it has enough."""
@@ -58,6 +61,13 @@ def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
         loads[task] += weights[index]
         members[task].append(index)
     return [tuple(splits[index] for index in sorted(group)) for group in members if group]
+
+
+def keeping_limit(tasks: Sequence[tuple[Any, ...]], limit: int | None) -> Sequence[tuple[Any, ...]]:
+    """`tasks`; with a limit one task that reads all, for readers behind which nobody cuts what tasks read together."""
+    if limit is None or len(tasks) < 2:
+        return tasks
+    return [tuple(split for task in tasks for split in task)]
 
 
 def cut_logs(

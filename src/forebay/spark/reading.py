@@ -15,6 +15,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -46,11 +47,11 @@ NO_OFFSET = -1
 """`_log_offset` of a row that comes from a snapshot: before every record of the log, as in Fluss's readers."""
 
 _OF_SNAPSHOT_ROWS = {
-    "change_type": (CHANGE_TYPE_COLUMN, pa.scalar(INSERT)),
-    "offset": (LOG_OFFSET_COLUMN, pa.scalar(NO_OFFSET, pa.int64())),
-    "timestamp": (COMMIT_TIMESTAMP_COLUMN, pa.scalar(None, pa.timestamp("ms", "UTC"))),
+    "change_type": (CHANGE_TYPE_COLUMN, INSERT, pa.string()),
+    "offset": (LOG_OFFSET_COLUMN, NO_OFFSET, pa.int64()),
+    "timestamp": (COMMIT_TIMESTAMP_COLUMN, None, pa.timestamp("ms", "UTC")),
 }
-"""What metadata columns of the log say of a row that comes from a snapshot."""
+"""What metadata columns of the log say of a row that comes from a snapshot. (An Arrow scalar would import pandas.)"""
 
 
 class SplitsPartition(InputPartition):
@@ -85,24 +86,14 @@ class ReadFunction:
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
-        for batch in tasks:
-            for pickled in batch.column(0).to_pylist():
-                partition = pickle.loads(pickled)
-                if isinstance(partition, SplitsPartition):
-                    with short_errors(f"reading table {self.info.path}"):
-                        yield from self.read(partition)
+        for partition in sent_partitions(tasks, SplitsPartition):
+            with short_errors(f"reading table {self.info.path}"):
+                yield from self.read(partition)
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's splits. Raises `ForebayError`, which names table and bucket."""
         connection = shared_connection(self._worker_settings())
-        batches = self._rows(connection, partition)
-        if self.limit is not None:
-            batches = first_rows(batches, self.limit)
-        if not self.schema.names:
-            yield from counted(batches)
-            return
-        for batch in gathered(batches, BATCH_ROWS):
-            yield cast_batch(batch, self.schema, truncate=True)
+        yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _worker_settings(self) -> Settings:
         given = dict(self.settings.given)
@@ -189,11 +180,34 @@ class ReadFunction:
                 )
 
 
+Sent = TypeVar("Sent", bound=InputPartition)
+
+
+def sent_partitions(tasks: Iterable[pa.RecordBatch], kind: type[Sent]) -> Iterator[Sent]:
+    """The input partitions of class `kind` that Spark has sent to a worker, each pickled in a row."""
+    for batch in tasks:
+        for pickled in batch.column(0).to_pylist():
+            partition = pickle.loads(pickled)
+            if isinstance(partition, kind):
+                yield partition
+
+
+def for_spark(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows (None: all) in batches of a good size, with exactly Spark's `schema`."""
+    if limit is not None:
+        batches = first_rows(batches, limit)
+    if not schema.names:
+        yield from counted(batches)
+        return
+    for batch in gathered(batches, BATCH_ROWS):
+        yield cast_batch(batch, schema, truncate=True)
+
+
 def snapshot_inserts(batch: pa.RecordBatch, include: Iterable[str]) -> pa.RecordBatch:
     """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say."""
     said = [_OF_SNAPSHOT_ROWS[wanted] for wanted in include]
-    arrays = [pa.repeat(value, batch.num_rows) for _, value in said]
-    names = [*(name for name, _ in said), *batch.schema.names]
+    arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
+    names = [*(name for name, _, _ in said), *batch.schema.names]
     return pa.RecordBatch.from_arrays([*arrays, *batch.columns], names)
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from forebay.metadata.predicate import Predicate
+from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
 
 
@@ -28,6 +28,11 @@ class Wanted:
     partition_filters: tuple[Predicate, ...] = ()
     row_filter: Predicate | None = None
     limit: int | None = None
+
+    @property
+    def filter(self) -> Predicate | None:
+        """All filters together: a lake may have partitions that the stream has not, so it takes those on them, too."""
+        return all_of([*self.partition_filters, *([] if self.row_filter is None else [self.row_filter])])
 
 
 ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.base.errors import Conflict, InternalError
 from forebay.spark.jobs import run_job
-from forebay.spark.paimon.jobs import SparkTasks, run_tasks
+from forebay.spark.paimon.jobs import SparkTasks
 
 pytestmark = pytest.mark.spark
 
@@ -41,15 +41,15 @@ def _endless_attempt(task: str, _attempt: int) -> None:
 
 def test_results_come_in_the_order_of_the_tasks_whoever_did_them(spark: Any) -> None:
     told: list[tuple[int, int]] = []
-    found = run_tasks(
-        spark.sparkContext, _square, range(20), "squares", rows=[i * 10 for i in range(20)],
-        progress=lambda done, total: told.append((done, total)),
-    )  # fmt: skip
+    runner = SparkTasks(spark.sparkContext, "squares")
+    found = runner.run(
+        _square, range(20), rows=[i * 10 for i in range(20)], progress=lambda done, total: told.append((done, total))
+    )
     assert [square for square, _ in found] == [i * i for i in range(20)]
     assert os.getpid() not in {pid for _, pid in found}
     assert told == sorted(told)
     assert (told[0], told[-1]) == ((0, 1900), (1900, 1900))
-    assert run_tasks(spark.sparkContext, _square, [], "nothing") == []
+    assert runner.run(_square, [], rows=[]) == []
 
 
 def test_if_a_task_fails_the_others_are_finished_and_given_up(spark: Any, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_caller_who_has_enough_ends_the_job_at_once(spark: Any, tmp_path: Path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_tasks(spark.sparkContext, _endless, [str(tmp_path / "began")], "endless", progress=enough)
+        SparkTasks(spark.sparkContext, "endless").run(_endless, [str(tmp_path / "began")], rows=[1], progress=enough)
 
 
 def test_a_job_is_cancelled_from_elsewhere(spark: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.base.errors import NotFound
 from forebay.codec.filters import filter_rows
@@ -29,6 +30,14 @@ from forebay.paimon.store.context import TableContext
 ROW_KIND = "_row_kind"
 KINDS = pa.array(["+I", "-U", "+U", "-D"])
 """The names of row kinds; a kind's number is its place."""
+
+_ADDED = pa.array(["+I", "+U"])
+
+
+def without_deletes(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
+    """The rows of `batch` that were inserted, or are what an update left; `kinds` has the kind of each row."""
+    added = pc.is_in(kinds, value_set=_ADDED)
+    return batch if pc.all(added, min_count=0).as_py() else batch.filter(added)
 
 
 class ChangeReader:

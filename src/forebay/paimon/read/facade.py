@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.read.batch_modes import BatchPlan, BatchScan, chooses_snapshot
-from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader
+from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader, without_deletes
 from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.planner import check_limit
 from forebay.paimon.read.predicates import ScanFilter
@@ -78,9 +77,7 @@ def snapshot_by_options(
 def _rows(reader: ChangeReader, plan: BatchPlan) -> Iterator[pa.RecordBatch]:
     for split in plan.splits:
         for batch in reader.read(split):
-            kinds = batch.column(ROW_KIND)
-            added = pc.is_in(kinds, value_set=pa.array(["+I", "+U"]))
-            rows = batch if pc.all(added, min_count=0).as_py() else batch.filter(added)
+            rows = without_deletes(batch, batch.column(ROW_KIND))
             if rows.num_rows:
                 yield rows.drop_columns([ROW_KIND])
 

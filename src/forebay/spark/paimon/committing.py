@@ -47,7 +47,16 @@ def commit_batch(
 
     Raises `Conflict` and `InvalidRequest` after deleting all files; after other errors it is not known what was done.
     """
-    messages = put_together(table, messages, runner)
+    return commit_and_compact(table, put_together(table, messages, runner), overwrite, runner)
+
+
+def commit_and_compact(
+    table: Table,
+    messages: Sequence[CommitMessage],
+    overwrite: Overwrite | None,
+    runner: Callable[[str], TaskRunner],
+) -> list[Snapshot]:
+    """As `commit_batch`, with the files as they are."""
     compaction = InlineCompaction(table, runner)
     full = compaction.full_is_due()
     committer = table.new_commit()

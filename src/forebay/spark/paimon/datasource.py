@@ -48,6 +48,7 @@ from forebay.spark.paimon.read_options import (
     paimon_read_options,
 )
 from forebay.spark.paimon.reading import PaimonPartition
+from forebay.spark.planning import DEFAULT_CORES, keeping_limit
 from forebay.spark.releases import streams_have_limits
 from forebay.spark.scan_plan import Wanted
 from forebay.spark.worker_errors import short_errors
@@ -57,9 +58,6 @@ FORMAT_NAME = "forebay-paimon"
 CATALOG_PREFIX = "catalog."
 SCHEMA_ID = "schema-id"
 """The version of the table's schema to read with: the one under which Spark has planned a query."""
-
-DEFAULT_CORES = 2
-"""Cores to plan for where the option `cores` does not say: a reader cannot ask Spark."""
 
 _SIDE, _BRANCH = "$", "branch_"
 _TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
@@ -265,10 +263,7 @@ class PaimonReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with short_errors(f"planning a read of table {self._scan.name}"):
             tasks = self._scan.plan(self._cores, self._wanted, self._schema).tasks
-        if self._wanted.limit is not None and len(tasks) > 1:
-            # Nobody behind this reader cuts what the tasks read together, so one task reads all.
-            tasks = [tuple(split for task in tasks for split in task)]
-        return [PaimonPartition(task) for task in tasks] or [PaimonPartition(())]
+        return [PaimonPartition(task) for task in keeping_limit(tasks, self._wanted.limit)] or [PaimonPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, PaimonPartition):

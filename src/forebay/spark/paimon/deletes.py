@@ -40,7 +40,7 @@ from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
 from forebay.paimon.write.table_write import Lane
 from forebay.spark.jobs import active_context
-from forebay.spark.paimon.committing import InlineCompaction
+from forebay.spark.paimon.committing import commit_and_compact
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.paimon.writing import new_write
 
@@ -96,17 +96,7 @@ def _delete_keys(table: Table, predicate: Predicate) -> None:
         rows=[rows_read(split.files) for split in splits],
         discard=lambda results: committer.abort(m for messages in results for m in messages),
     )
-    messages = [m for each in done for m in each]
-    compaction = InlineCompaction(table, runner)
-    full = compaction.full_is_due()
-    try:
-        made = committer.commit(messages)
-    except Conflict:
-        committer.abort(messages)
-        raise
-    if made:
-        compaction.run({m.partition for m in messages}, full=full)
-        table.maintenance().after_commit(batch=True)
+    commit_and_compact(table, [m for each in done for m in each], None, runner)
 
 
 def _check_takes_deletes(table: Table) -> None:

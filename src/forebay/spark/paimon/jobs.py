@@ -1,6 +1,5 @@
 """Tasks of the lake engine as tasks of Spark: compaction, rescaling.
 
-    run_tasks(context, partial(run_task, table.context), tasks, "compacting db.t", discard=table.new_commit().abort)
     table.compact(runner=SparkTasks(context, "compacting db.t"))     # plans, commits, and tries again where it lost
 
 The driver plans and commits; workers do the tasks, and send back what is to be committed. A worker sees the table under
@@ -22,45 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def run_tasks(
-    context: SparkContext,
-    function: Callable[[T], R],
-    tasks: Sequence[T],
-    description: str,
-    *,
-    rows: Sequence[int] | None = None,
-    progress: OnProgress = no_progress,
-    discard: Callable[[list[R]], object] | None = None,
-) -> list[R]:
-    """What `function` makes of each task, in the order of `tasks`, each done by some worker of Spark.
-
-    `function`, tasks and results pickle. `description` names the job in Spark's UI, and its scheduler pool.
-    `progress` is in rows: `rows` has how many each task reads (1 each if it is left out).
-
-    If a task fails, the others are finished, `discard` gets their results (so that what they wrote can be deleted), and
-    the error is raised. What `progress` raises, or an interrupt, kills tasks at once: what they wrote is orphaned then,
-    and found by `remove_orphan_files`.
-    """
-    if not tasks:
-        return []
-    weights = [1] * len(tasks) if rows is None else list(rows)
-    total = sum(weights)
-    order = sorted(range(len(tasks)), key=weights.__getitem__, reverse=True)
-    progress(0, total)
-    outcomes = run_job(
-        context, _Alone(function), [tasks[i] for i in order], description,
-        on_progress=lambda done: progress(int(done * total), total),
-    )  # fmt: skip
-    results = dict(zip(order, outcomes, strict=True))
-    failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-    if failures:
-        if discard is not None:
-            discard([outcome for outcome in outcomes if not isinstance(outcome, Exception)])
-        raise failures[0]
-    progress(total, total)
-    return [results[i] for i in range(len(tasks))]
 
 
 class SparkTasks:
@@ -86,9 +46,27 @@ class SparkTasks:
         progress: OnProgress = no_progress,
         discard: Callable[[list[R]], object] = lambda results: None,
     ) -> list[R]:
-        return run_tasks(
-            self._context, function, tasks, self._description, rows=rows, progress=progress, discard=discard
-        )
+        """See `TaskRunner.run`. Results come in the order of `tasks`, each done by some worker of Spark.
+
+        If a task fails, the others are finished before `discard` gets their results. What `progress` raises, or an
+        interrupt, kills tasks at once: what they wrote is orphaned then, and found by `remove_orphan_files`.
+        """
+        if not tasks:
+            return []
+        total = sum(rows)
+        order = sorted(range(len(tasks)), key=rows.__getitem__, reverse=True)
+        progress(0, total)
+        outcomes = run_job(
+            self._context, _Alone(function), [tasks[i] for i in order], self._description,
+            on_progress=lambda done: progress(int(done * total), total),
+        )  # fmt: skip
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if failures:
+            discard([outcome for outcome in outcomes if not isinstance(outcome, Exception)])
+            raise failures[0]
+        progress(total, total)
+        results = dict(zip(order, outcomes, strict=True))
+        return [results[i] for i in range(len(tasks))]
 
 
 @dataclass(frozen=True)

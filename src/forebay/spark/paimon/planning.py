@@ -15,7 +15,6 @@ from functools import cached_property
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.split import DataSplit
@@ -148,7 +147,7 @@ class PaimonScan:
             self.name,
             tuple(path for field in schema if field.name != kind for path in self._paths(field)),
             spark_arrow_schema(schema),
-            filter_of(wanted),
+            wanted.filter,
             wanted.limit,
             self.form,
         )
@@ -163,7 +162,7 @@ class PaimonScan:
     def splits(self, wanted: Wanted) -> list[ChangeSplit]:
         """What there is to read, in order. Raises `NotFound` for snapshots that are not there."""
         table, snapshots, manifests = self.table, self.snapshots, self.manifests
-        scan_filter = ScanFilter.of(table.schema, filter_of(wanted))
+        scan_filter = ScanFilter.of(table.schema, wanted.filter)
         with telling_expiry(snapshots, None):
             if self.side == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
@@ -240,11 +239,6 @@ def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, 
     count = planning.task_count(sum(group.rows for group in groups), cores, len(groups))
     tasks = planning.spread(groups, count)
     return [tuple(joined(split for group in task for split in group.splits)) for task in tasks]
-
-
-def filter_of(wanted: Wanted) -> Predicate | None:
-    """All that a query asks of rows."""
-    return all_of([*wanted.partition_filters, *([] if wanted.row_filter is None else [wanted.row_filter])])
 
 
 def _tails(held: DataType, wanted: object) -> list[str]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import parse_bool, parse_memory_bytes
+from forebay.base.quantity import parse_memory_bytes
 from forebay.paimon.option_names import KNOWN
-from forebay.spark.options import READ_NATIVE, positive_integer
+from forebay.spark.options import READ_NATIVE, boolean, of_option, positive_integer
 
 SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 """Where the session's configuration has options of reads; the later one wins."""
@@ -109,7 +109,7 @@ def paimon_read_options(
         else:
             _check(name, allowed)
             table[lowered] = value
-    flags = {name: _boolean(name, table.pop(name, default)) for name, default in _FLAGS.items()}
+    flags = {name: boolean(name, table.pop(name, default)) for name, default in _FLAGS.items()}
     return PaimonReadOptions(table, mine, _stream_limits(limits), flags[READ_CHANGELOG], flags[READ_NATIVE])
 
 
@@ -148,17 +148,8 @@ def _stream_limits(given: Mapping[str, str]) -> StreamLimits:
 
 
 def _bytes(text: str) -> int:
-    try:
+    with of_option(MAX_BYTES):
         size = parse_memory_bytes(text)
-    except InvalidRequest as e:
-        raise InvalidRequest(f"option '{MAX_BYTES}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
     if size < 1:
         raise InvalidRequest(f"option '{MAX_BYTES}' is '{text}', which is nothing", ErrorCode.CONFIG_EXCEPTION)
     return size
-
-
-def _boolean(name: str, text: str) -> bool:
-    try:
-        return parse_bool(text)
-    except InvalidRequest as e:
-        raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e

@@ -11,7 +11,6 @@ and BINLOG are Paimon's system tables, with `rowkind`.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from forebay.client.log_decode import CHANGE_TYPE_COLUMN, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from forebay.client.log_decode import CHANGE_TYPE_COLUMN, CHANGE_TYPES
 from forebay.client.views import rows_without_columns
-from forebay.codec.cast import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.split import DataSplit
-from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader
+from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
 from forebay.paimon.read.changes import ChangeSplit
 from forebay.paimon.read.expired import told_of_expiry
 from forebay.paimon.read.planner import exact_rows
@@ -35,17 +33,13 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.system_tables.changes import ROW_KIND as AUDIT_KIND
 from forebay.paimon.system_tables.changes import binlog_schema, packed
-from forebay.spark.reading import BATCH_ROWS, counted, first_rows, gathered
+from forebay.spark.reading import for_spark, sent_partitions
 from forebay.spark.worker_errors import short_errors
 
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
 
 KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
 """What each form calls the column of row kinds; ROWS do not show it."""
-
-_KEPT = pa.array(["+I", "+U"])
-_WORDS = pa.array([INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE])
-"""The change types of stream tables, in the order of Paimon's row kinds."""
 
 
 class PaimonPartition(InputPartition):
@@ -77,23 +71,14 @@ class PaimonRead:
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What a Python worker calls: `tasks` is one batch with one value, the pickled `PaimonPartition`."""
-        for batch in tasks:
-            for pickled in batch.column(0).to_pylist():
-                partition = pickle.loads(pickled)
-                if isinstance(partition, PaimonPartition):
-                    yield from self.read(partition)
+        for partition in sent_partitions(tasks, PaimonPartition):
+            yield from self.read(partition)
 
     def read(self, partition: PaimonPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's splits. Raises `ForebayError`, which names the table."""
         with short_errors(f"reading table {self.name}"):
-            batches: Iterator[pa.RecordBatch] = (batch for split in partition.splits for batch in self._rows(split))
-            if self.limit is not None:
-                batches = first_rows(batches, self.limit)
-            if not self.schema.names:
-                yield from counted(batches)
-                return
-            for batch in gathered(batches, BATCH_ROWS):
-                yield cast_batch(batch, self.schema, truncate=True)
+            batches = (batch for split in partition.splits for batch in self._rows(split))
+            yield from for_spark(batches, self.schema, self.limit)
 
     def __getstate__(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -137,8 +122,7 @@ class PaimonRead:
 def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `changes`, kinds in front, that were inserted or are what an update left, without their kinds."""
     for batch in changes:
-        is_kept = pc.is_in(batch.column(0), value_set=_KEPT)
-        kept = batch if pc.all(is_kept, min_count=0).as_py() else batch.filter(is_kept)
+        kept = without_deletes(batch, batch.column(0))
         if kept.num_rows == 0:
             continue
         if kept.num_columns == 1:
@@ -148,5 +132,5 @@ def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _in_words(changes: pa.RecordBatch) -> pa.RecordBatch:
-    words = _WORDS.take(pc.index_in(changes.column(0), value_set=KINDS))
+    words = CHANGE_TYPES.take(pc.index_in(changes.column(0), value_set=KINDS))
     return pa.RecordBatch.from_arrays([words, *changes.columns[1:]], schema=changes.schema)

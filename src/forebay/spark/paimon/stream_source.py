@@ -39,7 +39,7 @@ from forebay.paimon.read.pieces import byte_count, file_count
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.stream import StreamScan, check_streamable
 from forebay.paimon.store.schemas import SchemaManager
-from forebay.spark.paimon.planning import PaimonScan, deal_groups, filter_of, in_order
+from forebay.spark.paimon.planning import PaimonScan, deal_groups, in_order
 from forebay.spark.paimon.read_options import StreamLimits
 from forebay.spark.paimon.reading import BINLOG, PaimonPartition
 from forebay.spark.paimon.stream_offsets import PaimonOffset
@@ -80,7 +80,7 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         """Raises `UnsupportedOperation` for tables whose changes nobody records."""
         table = scan.table
-        check_streamable(table.schema, table.options, ScanFilter.of(table.schema, filter_of(wanted)))
+        check_streamable(table.schema, table.options, ScanFilter.of(table.schema, wanted.filter))
         self._function = scan.read_function(wanted, schema)
         self._planner = StreamPlanner(scan, wanted, limits, cores, clock)
         self._name = scan.name
@@ -171,7 +171,7 @@ class StreamPlanner:
             table,
             self.scan.snapshots,
             self.scan.manifests,
-            ScanFilter.of(table.schema, filter_of(self.wanted)),
+            ScanFilter.of(table.schema, self.wanted.filter),
             clock=self.clock,
             # In a binlog the two halves of an update are one row, and may lie in two files.
             cut_by_file=self.scan.form != BINLOG,

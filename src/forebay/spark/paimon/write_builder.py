@@ -169,7 +169,8 @@ class _TaskWrites(JavaProxy):
         super().__init__(builder.jvm)
         self._context, self._table, self._name = builder._context, builder._table, builder._name
         self._schema, self._overwrite = builder._schema, builder._overwrite
-        self._runner = partial(SparkTasks, self.jvm.context)
+        self._is_settled = False
+        """Whether a commit was tried: it deletes files by itself, or its outcome is not known."""
 
     def _command(self, physical: JavaObject) -> bytes:
         tasks = max(int(physical.numPartitions()), 1)
@@ -180,6 +181,11 @@ class _TaskWrites(JavaProxy):
         pickled = (self.jvm.commit_message(message) for message in messages)
         return [pickle.loads(found) for found in pickled if found is not None]
 
+    def _discard(self, messages: JavaObject) -> None:
+        """Delete what finished tasks wrote, unless a commit was tried."""
+        if not self._is_settled:
+            self._table.new_commit().abort(messages_of(self._written(messages)))
+
     def useCommitCoordinator(self) -> bool:
         return True
 
@@ -189,10 +195,6 @@ class PaimonBatchWrite(_TaskWrites):
 
     interfaces = (_WRITE + "BatchWrite",)
 
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
-        super().__init__(builder)
-        self._is_settled = False
-
     def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
         return self.jvm.writer_factory(self._command(physical), self._schema)
 
@@ -201,12 +203,11 @@ class PaimonBatchWrite(_TaskWrites):
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
-        commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, self._runner)
+        runner = partial(SparkTasks, self.jvm.context)
+        commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, runner)
 
     def abort(self, messages: JavaObject) -> None:
-        """Delete what finished tasks wrote. Not after a commit: it has done so, or its outcome is not known."""
-        if not self._is_settled:
-            self._table.new_commit().abort(messages_of(self._written(messages)))
+        self._discard(messages)
 
 
 class PaimonStreamingWrite(_TaskWrites):
@@ -217,7 +218,6 @@ class PaimonStreamingWrite(_TaskWrites):
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder)
         self._commits = stream_commits(self._context, self._name, builder._proxied, builder._query, builder._options)
-        self._is_settled = False
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
         return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
@@ -229,9 +229,7 @@ class PaimonStreamingWrite(_TaskWrites):
         self._commits.commit(Epoch(int(epoch), messages_of(written), rows, self._overwrite))
 
     def abort(self, epoch: int, messages: JavaObject) -> None:
-        """As for a batch: what is not known to be uncommitted stays."""
-        if not self._is_settled:
-            self._table.new_commit().abort(messages_of(self._written(messages)))
+        self._discard(messages)
 
 
 def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:

@@ -24,13 +24,14 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.base.arguments import did_you_mean
 from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest
-from forebay.client import log_decode
+from forebay.client.log_decode import CHANGE_TYPES
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.read.change_reader import KINDS
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.write.incoming import INSERT, ROW_KINDS, Intake, parse_kinds
+from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
 from forebay.paimon.write.table_write import Lane, TableWrite
 from forebay.spark.worker_errors import short_errors
 
@@ -42,11 +43,6 @@ KIND_COLUMNS = ("_change_type", "_row_kind", "rowkind")
 """Columns that bring row kinds where the table has no column of the name: of changelogs of Forebay and of Paimon."""
 _CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
 """Columns that changelogs have besides; left out where the table has no column of the name."""
-
-_CHANGE_WORDS = pa.array(
-    [log_decode.INSERT, log_decode.UPDATE_BEFORE, log_decode.UPDATE_AFTER, log_decode.DELETE], pa.string()
-)
-"""The words of Forebay's changelogs for the kinds of ROW_KINDS."""
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -153,5 +149,5 @@ class Incoming:
 
 def _kinds(column: pa.Array, name: str) -> npt.NDArray[np.int8]:
     if pa.types.is_string(column.type):
-        column = pc.coalesce(pa.array(ROW_KINDS).take(pc.index_in(column, value_set=_CHANGE_WORDS)), column)
+        column = pc.coalesce(KINDS.take(pc.index_in(column, value_set=CHANGE_TYPES)), column)
     return parse_kinds(column, f"column '{name}'")
