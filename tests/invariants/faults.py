@@ -24,7 +24,7 @@ class TieringProcess:
     def __init__(self, bootstrap_servers: str, log_path: Path) -> None:
         self.log_path = log_path
         command = [
-            sys.executable, "-m", "forebay", "tiering", "-b", bootstrap_servers,
+            sys.executable, "-X", "faulthandler", "-m", "forebay", "tiering", "-b", bootstrap_servers,
             "--without-spark", "--threads", "1", "--poll-seconds", "0.1", "--log-level", "INFO",
         ]  # fmt: skip
         with log_path.open("ab") as log:
@@ -46,7 +46,13 @@ class TieringProcess:
     def stop(self) -> None:
         """End it as an operator does: what it has read is committed."""
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(_END_SECONDS_MAX)
+        try:
+            self._process.wait(_END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGABRT)  # it writes down what each of its threads is at
+            self._process.wait()
+            told = self.log_path.read_text()[-12_000:]
+            raise AssertionError(f"a tiering worker did not end within {_END_SECONDS_MAX} s:\n{told}") from None
 
 
 class Faults:

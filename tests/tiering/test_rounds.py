@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,9 @@ from forebay.client.lake import TieringTable
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from forebay.tiering import round as round_module
+from forebay.tiering import splits as splits_module
 from forebay.tiering.control import RoundControl
+from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringRound, commit_round, plan_round, write_round
 from forebay.tiering.runner import ThreadRunner
 from forebay.tiering.splits import SplitTask, TieringSplit, write_split
@@ -199,6 +202,37 @@ def test_a_round_that_is_cut_commits_what_it_has_and_the_next_one_goes_on(any_la
     assert reports[0].lag_records == 120_000 - reports[0].rows
     assert reports[0].lag_seconds is not None
     assert len(any_lake.lake_rows(table)) == 120_000
+
+
+def test_a_round_that_is_cut_does_not_wait_for_a_bucket_that_gives_nothing(
+    memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a bucket has lost its leader: the others are committed, and a snapshot with nothing new is not made."""
+    monkeypatch.setattr(splits_module, "_QUIET_SECONDS", 0.1)
+    table = memory_lake.create("t", SCHEMA, bucket_keys=["k"], buckets=2)
+    table.append(rows(*[(k, "a") for k in range(20)]))
+    round_of_all = planned(memory_lake, table)
+    assert len(round_of_all.splits) == 2
+    silent = round_of_all.splits[0]
+    end = silent.stop
+    assert end is not None
+    waiting = replace(silent, start=end, stop=end + 1)
+    control = RoundControl()
+    control.cut()
+
+    def committed(splits: tuple[TieringSplit, ...]) -> RoundReport:
+        cut = replace(round_of_all, splits=splits)
+        results = write_round(memory_lake.connection, cut, ThreadRunner(), control)
+        return commit_round(memory_lake.connection, cut, results, control)
+
+    alone = committed((waiting,))
+    assert (alone.snapshot_id, alone.rows, alone.was_cut) == (None, 0, True)
+    both = committed((waiting, round_of_all.splits[1]))
+    assert both.snapshot_id is not None
+    assert (both.rows, both.was_cut) == (round_of_all.splits[1].records, True)
+    assert silent.bucket not in memory_lake.connection.admin.lake_snapshot(table.path).log_offsets
+    assert memory_lake.tier(table).rows == silent.records
+    assert len(memory_lake.check_complete(table)) == 20
 
 
 def test_the_time_of_a_round_is_the_freshness_of_its_table(memory_lake: LakeCluster) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,23 +13,66 @@ from typing import Any
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 
+_INTERRUPT_PAUSE_SECONDS = 0.05
+
 
 @contextmanager
 def ended_by_signals() -> Iterator[threading.Event]:
-    """Set by the first SIGINT or SIGTERM; the second one is a KeyboardInterrupt."""
-    ending = threading.Event()
+    """Set by the first SIGINT or SIGTERM; the second one is a KeyboardInterrupt. For the main thread.
 
-    def end(*_: object) -> None:
-        if ending.is_set():
-            raise KeyboardInterrupt
-        ending.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    Python runs handlers in the main thread, which waits for locks without looking: where the system hands the signal to
+    another thread, or a moment before the wait begins, no handler runs as long as the wait lasts. So a thread is woken
+    by the byte that Python writes for each signal at once (`signal.set_wakeup_fd`), and wakes the main thread.
+    """
+    signals = _Signals()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, signals.handle) for number in numbers}
+    descriptor = signal.set_wakeup_fd(signals.wakeup_descriptor)
     try:
-        yield ending
+        yield signals.ending
     finally:
+        signals.is_over = True
+        signal.set_wakeup_fd(descriptor)
         for number, handler in before.items():
             signal.signal(number, handler)
+        signals.close()
+
+
+class _Signals:
+    """Signals on their way to the main thread: see `ended_by_signals`. Nothing is raised once `is_over`."""
+
+    def __init__(self) -> None:
+        self.ending = threading.Event()
+        self.is_over = self._interrupting = False
+        self._read_end, self._write_end = socket.socketpair()
+        self._write_end.setblocking(False)
+        self._thread = threading.Thread(target=self._watch, name="forebay-signals", daemon=True)
+        self._thread.start()
+
+    @property
+    def wakeup_descriptor(self) -> int:
+        return self._write_end.fileno()
+
+    def handle(self, *_: object) -> None:
+        """In the main thread, which may hold any lock, so this takes none."""
+        if self._interrupting and not self.is_over:
+            self.is_over = True
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self._write_end.close()
+        self._thread.join()
+        self._read_end.close()
+
+    def _watch(self) -> None:
+        if self._read_end.recv(1):
+            self.ending.set()
+        if self._read_end.recv(1):
+            self._interrupting = True
+        main = threading.main_thread().ident
+        while main is not None and not self.is_over:
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(_INTERRUPT_PAUSE_SECONDS)
 
 
 def definitions(texts: Sequence[str]) -> dict[str, str]:
@@ -56,7 +101,10 @@ def spark_context(name: str, master: str | None, settings: Mapping[str, str], in
         "spark.driver.extraJavaOptions": f"-Dlog4j.configurationFile={quiet}",
         **settings,
     }
+    handler = signal.getsignal(signal.SIGINT)
     spark: Any = session(name, master, chosen)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)  # PySpark's own ends every job that runs
     try:
         yield spark.sparkContext
     finally:

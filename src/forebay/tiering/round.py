@@ -347,7 +347,8 @@ def commit_round(
 
     Raises `Conflict` where the round was overtaken, `NotFound` where the table was dropped; the files are removed then.
     """
-    done = [result for result in results if not result.gone]
+    begun = {split.bucket: split.start for split in planned.splits}
+    done = [result for result in results if result.end_offset not in (None, begun[result.bucket])]
     report = RoundReport.of(planned.info, results, lost_records=planned.lost_records)
     if not done and not planned.must_commit:
         return _with_lag(report, connection, planned, {}, clock)

@@ -10,7 +10,8 @@ Rules:
 - The end offset of a log split is the reader's position, not the last row's offset: a range that ends in batches
   without rows is done, too, and is not looked at again.
 - A split that is cut short (`should_cut`) ends at a batch of the log; it always takes at least one, so that rounds
-  which are always cut still advance. Snapshot splits cannot be cut.
+  which are always cut still advance, unless the log gives nothing for a while: a bucket without a leader must hold up
+  neither the other buckets nor the end of the service. Snapshot splits cannot be cut.
 - A bucket whose partition is dropped meanwhile is no failure: its files are removed, and the round goes on without it.
 """
 
@@ -39,7 +40,8 @@ ATTEMPTS_MAX = 3
 
 _POLL_SECONDS = 0.5
 _QUIET_SECONDS = 3.0
-"""A log that gives nothing for so long may be that of a dropped partition, so the cluster is asked."""
+"""A log that gives nothing for so long may be that of a dropped partition, so the cluster is asked, and not waited for
+by rounds that are cut."""
 
 _MAY_BE_GONE = (
     ErrorCode.PARTITION_NOT_EXISTS,
@@ -229,6 +231,8 @@ class _Writing:
                 if batch is None:
                     if now - heard > _QUIET_SECONDS:
                         self._raise_if_gone()
+                        if self._should_cut():
+                            break
                         heard = now
                     continue
                 heard = now
