@@ -394,6 +394,14 @@ class CoreOptions:
             return self.stats_mode_per_level[level]
         return self.stats_mode
 
+    def check_values(self) -> None:
+        """Raise `InvalidRequest` naming an option whose text is no value of it: a number, a size, one of some words."""
+        for option in vars(CoreOptions).values():
+            if isinstance(option, Option):
+                for key in (option.key, *option.fallback):
+                    if key in self.mapping:
+                        option.read(key, self.mapping[key])
+
     def check_supported(self) -> None:
         """Raise `UnsupportedOperation` naming an option that would change results, and whose feature is not built."""
         for key, harmless in _NOT_BUILT.items():

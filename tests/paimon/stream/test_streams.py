@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.consumers import ConsumerManager
@@ -226,6 +226,43 @@ def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) 
         stream.poll()
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
+    catalog: FileSystemCatalog, restored: bool
+) -> None:
+    table = keyed(catalog)
+    for i in range(4):
+        table.write([{"id": i}])
+    stream = table.stream(follow=False)
+    drain(stream)
+    table.rollback_to(snapshot=2)
+    for i in range(10, 13):
+        table.write([{"id": i}])  # snapshots 3 to 5; the stream has read another 3 and 4
+    if restored:
+        stream = table.stream(follow=False, state=json_round_trip(stream.state()))
+    with pytest.raises(NotFound, match=r"snapshot 4 is another one than the stream has read.*rolled back"):
+        stream.poll()
+
+
+def test_a_stream_goes_on_after_a_rollback_to_where_it_is(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    for i in range(2):
+        table.write([{"id": i}])
+    stream = table.stream(["id"], follow=False)
+    drain(stream)
+    table.write([{"id": 7}])
+    table.rollback_to(snapshot=2)
+    table.write([{"id": 8}])
+    assert drain(stream) == [("+I", (8,))]
+
+
+def test_a_snapshot_that_is_far_ahead_is_no_place_to_begin(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    table.write([{"id": 1}])
+    with pytest.raises(NotFound, match=r"'scan.snapshot-id' is 9, but the latest snapshot of .* is 1; 2 is the next"):
+        table.with_options({"scan.snapshot-id": "9"}).stream(follow=False).poll()
+
+
 def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     table = table.with_options({"consumer-id": "job"})
@@ -265,6 +302,12 @@ def test_overwrites_of_a_keyed_table_are_changes_if_wanted(catalog: FileSystemCa
         assert sorted(changes) == [("+I", (2, 3)), ("+I", (4, 4)), ("-D", (1, 1)), ("-D", (2, 2))]
     else:
         assert changes == []
+
+
+def test_overwrites_that_the_changelog_tells_anyway_are_not_told_twice(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog, **{"changelog-producer": "lookup"})
+    with pytest.raises(UnsupportedOperation, match="would come twice"):
+        table.with_options({"streaming-read-overwrite": "true"}).stream(follow=False)
 
 
 @pytest.mark.parametrize("wanted", [False, True])

@@ -489,6 +489,20 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(catalog: FileSy
         stream.restart()
 
 
+def test_a_table_that_was_rolled_back_and_written_again_leaves_no_gap(table: Table) -> None:
+    for i in range(4):
+        write(table, i)
+    stream = PaimonStream(table)
+    assert len(stream.rest()) == 4
+    table.rollback_to(snapshot=1)
+    for i in range(10, 15):
+        write(table, i)
+    for _ in range(2):
+        with pytest.raises(NotFound, match="another one than the stream has read"):
+            stream.batch()
+        stream.restart()
+
+
 # ---- consumers ------------------------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,19 @@ def test_a_micro_batch_that_spark_repeats_after_a_restart_adds_nothing(
     assert len(list(Path(made.paths.root).rglob("data-*"))) == 3, "the files of the repeated batch are deleted"
 
 
+def test_a_branch_is_written_like_a_table(
+    lake_session: Any, lake: str, lake_sql: Sql, feed: Feed, table: Callable[..., Table], tmp_path: Path
+) -> None:
+    made = table()
+    lake_sql("INSERT INTO {db}.t VALUES (1, 'main')")
+    lake_sql("CALL lake.sys.create_branch(table => '{db}.t', branch => 'dev')")
+    feed.add(2)
+    writer = feed.frame(lake_session).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    run(writer, lambda writer: writer.toTable(f"lake.{lake}.`t$branch_dev`"))
+    assert [r[0] for r in rows_of(made.on_branch("dev"))] == [2]
+    assert [r[0] for r in rows_of(made)] == [1]
+
+
 def test_a_query_with_a_new_checkpoint_writes_all_again(
     lake_session: Any, lake: str, feed: Feed, table: Callable[..., Table], tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def validate(schema: TableSchema) -> None:
     """Raise `InvalidRequest` (or `UnsupportedOperation`) for a schema that no table may have."""
     options = CoreOptions(schema.options)
     options.check_supported()
+    options.check_values()
     _validate_names(schema)
     for what, names in (("primary key", schema.primary_keys), ("partition keys", schema.partition_keys)):
         _validate_key(schema, what, names)
@@ -169,6 +170,10 @@ def _validate_bucket(schema: TableSchema, options: CoreOptions) -> None:
 
 def _validate_changelog(schema: TableSchema, options: CoreOptions) -> None:
     producer = options.changelog_producer
+    if options.streaming_read_overwrite and not schema.has_primary_key:
+        raise InvalidRequest(
+            "option 'streaming-read-overwrite' needs a primary key; without one it is 'streaming-read-append-overwrite'"
+        )
     if producer == "none":
         return
     if not schema.has_primary_key:

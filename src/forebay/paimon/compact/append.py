@@ -166,6 +166,7 @@ def rewrite_files(
 
     `arrange` may change the order of rows.
     """
+    table = table.able_to_rewrite(files)
     reader = DataFileReader(table.io, table.schemas, table.schema.fields)
     gone = vectors or BucketVectors()
 

@@ -198,6 +198,7 @@ def run_task(table: TableContext, task: CompactTask, clock: Clock = SYSTEM_CLOCK
     """Do one task; what to commit. After an error no new file is left behind."""
     vectors = load_vectors(table, task.partition, task.bucket, task.indexes)
     if task.unit is not None:
+        table = table.able_to_rewrite(task.files)
         rewriter = MergeTreeRewriter(table, task.partition, task.bucket, clock=clock, vectors=vectors)
         increment = rewriter.compact(task.unit, TreePolicy.of(table.options).levels(task.files))
         return _message(task, increment)

@@ -83,7 +83,7 @@ class TreeCompaction:
         increment = CompactIncrement()
         if unit is not None:
             rewriter = MergeTreeRewriter(
-                self._table,
+                self._table.able_to_rewrite(levels.files),
                 self._partition,
                 self._bucket,
                 clock=self._clock,

@@ -71,6 +71,26 @@ def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
             return _evolve_row(array, source, target)
 
 
+def evolve_exactly(array: pa.Array, source: DataType, target: DataType) -> pa.Array | None:
+    """`evolve`; None if a value would not survive it, or there is no such cast.
+
+    For files that are newer than their reader: what `evolve` does to a value that is too large, it should not do
+    without a word where the table itself knows the value.
+    """
+    if not (is_castable(source, target) and is_castable(target, source)):
+        return None
+    storage = arrow_type(source)
+    array = array if array.type.equals(storage) else array.cast(storage, safe=False)
+    made = evolve(array, source, target)
+    back = evolve(made, target, source)
+    if back.equals(array):
+        return made
+    if pa.types.is_floating(storage) and back.is_null().equals(array.is_null()):  # NaN is not equal to itself
+        same = np.array_equal(_plain(back), _plain(array), equal_nan=True)
+        return made if same else None
+    return None
+
+
 def _relabel(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """The same values under a type that differs in the names or nullability of what is inside it."""
     return array.cast(wanted, safe=False)

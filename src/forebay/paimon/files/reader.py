@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from forebay.base.errors import CorruptData, NotFound, UnsupportedOperation
+from forebay.base.errors import Conflict, CorruptData, NotFound, UnsupportedOperation
 from forebay.codec.filters import BoundPredicate, filter_rows, mask
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot
-from forebay.paimon.files.casts import evolve
+from forebay.paimon.files.casts import evolve, evolve_exactly, same_type
 from forebay.paimon.files.column_stats import UNKNOWN, footer_ranges
 from forebay.paimon.files.pruning import columns_of, field_for, may_match
 from forebay.paimon.files.row_formats import avro_tables, orc_tables
@@ -54,6 +54,8 @@ class _Source:
 
     wanted: DataField
     held: DataField | None
+    is_newer: bool = False
+    """Whether the file has another type because it is newer than the reader's schema."""
 
 
 class DataFileReader:
@@ -61,6 +63,8 @@ class DataFileReader:
 
     `schemas` gives the table's schema of an id. `prune` is a filter on `fields` (and other columns) by which row
     groups may be left out; rows are not filtered by it. `keep` is a filter on `fields` alone, which rows must match.
+    `schema_id` is that of the schema that `fields` are of: values of newer files must fit their types, or reading
+    raises `Conflict`. Without it, as in Paimon, they are cut.
     """
 
     def __init__(
@@ -70,8 +74,9 @@ class DataFileReader:
         fields: Sequence[DataField],
         prune: BoundPredicate | None = None,
         keep: BoundPredicate | None = None,
+        schema_id: int | None = None,
     ) -> None:
-        self._io = io
+        self._io, self._schema_id = io, schema_id
         self._schemas = schemas
         self._fields = tuple(fields)
         self._prune = prune if prune is not None else keep
@@ -124,11 +129,12 @@ class DataFileReader:
 
     def _make_plan(self, file: DataFileMeta) -> Iterator[_Source]:
         held = self._held_fields(file)
+        is_newer = self._schema_id is not None and file.schema_id > self._schema_id
         for wanted in self._fields:
             found = held.get(wanted.id)
             if found is not None:
                 found = DataField(found.id, found.name, _cut(found.type, wanted.type))
-            yield _Source(wanted, found)
+            yield _Source(wanted, found, is_newer and found is not None and not same_type(found.type, wanted.type))
 
     def _held_fields(self, file: DataFileMeta) -> dict[int, DataField]:
         schema = self._schemas(file.schema_id)
@@ -143,6 +149,8 @@ class DataFileReader:
             index = -1 if source.held is None else batch.schema.get_field_index(source.held.name)
             if source.held is None or index < 0:
                 columns.append(pa.nulls(batch.num_rows, arrow_type(source.wanted.type)))
+            elif source.is_newer:
+                columns.append(_fitting(batch.column(index), source.held, source.wanted))
             else:
                 columns.append(evolve(batch.column(index), source.held.type, source.wanted.type))
         if not columns:
@@ -219,6 +227,16 @@ class DataFileReader:
             return UNKNOWN if f is None else _group_range(footer, index, f)
 
         return may_match(self._prune, range_of, group.num_rows)
+
+
+def _fitting(array: pa.Array, held: DataField, wanted: DataField) -> pa.Array:
+    made = evolve_exactly(array, held.type, wanted.type)
+    if made is None:
+        raise Conflict(
+            f"column '{wanted.name}' is {held.type} since the table was opened, and has values that are no "
+            f"{wanted.type}: open the table anew (start a streaming query again: it goes on where it was)"
+        )
+    return made
 
 
 def _group_range(footer: pq.FileMetaData, index: int, f: DataField) -> ColumnStats:

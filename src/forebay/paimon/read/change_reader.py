@@ -126,7 +126,9 @@ class _StateReader(SplitReader):
     def written(self, split: DataSplit) -> Iterator[Changes]:
         """All rows of the files as they were written, not merged."""
         fields = self._raw_fields if self._spec is None else (*self._raw_fields, KIND_FIELD)
-        reader = DataFileReader(self._table.io, self._table.schemas, fields, keep=self._rows)
+        reader = DataFileReader(
+            self._table.io, self._table.schemas, fields, keep=self._rows, schema_id=self._table.schema.id
+        )
         for file in split.files:
             path = self._table.paths.data_file(split.partition, split.bucket, file)
             for batch in reader.read(file, path):

@@ -107,8 +107,9 @@ class SplitReader:
         return KeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
 
     def _read_raw(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        plain = DataFileReader(self._table.io, self._table.schemas, self._raw_fields, keep=self._rows)
-        kinded = DataFileReader(self._table.io, self._table.schemas, (*self._raw_fields, KIND_FIELD), keep=self._rows)
+        io, schemas, schema_id = self._table.io, self._table.schemas, self._table.schema.id
+        plain = DataFileReader(io, schemas, self._raw_fields, keep=self._rows, schema_id=schema_id)
+        kinded = DataFileReader(io, schemas, (*self._raw_fields, KIND_FIELD), keep=self._rows, schema_id=schema_id)
         deletions = split.deletion_files or (None,) * len(split.files)
         for file, deletion in zip(split.files, deletions, strict=True):
             # Counts of deletes are missing in old files, and wrong (0) in those of one known writer's level 0.
@@ -154,7 +155,9 @@ class SplitReader:
         self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a run, about `part_bytes` at a time."""
-        reader = DataFileReader(self._table.io, self._table.schemas, held[0], keep=self._filter.key)
+        reader = DataFileReader(
+            self._table.io, self._table.schemas, held[0], keep=self._filter.key, schema_id=self._table.schema.id
+        )
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:
             path = self._table.paths.data_file(split.partition, split.bucket, file)

@@ -157,7 +157,7 @@ class Startup:
                 since = self._since_creation()
                 return _full(snapshots.latest()) if since is None else self._from(since)
             case "from-snapshot":
-                return self._from(self._stream_snapshot_id())
+                return self._from_snapshot(self._stream_snapshot_id())
             case "from-snapshot-full":
                 return self._from_full(self.snapshot_id())
         raise InvalidRequest(f"scan.mode {mode} is for batch reads; a stream cannot begin so")
@@ -167,6 +167,15 @@ class Startup:
             if self._options.scan_snapshot_id is None and self._options.mapping.get(option) is not None:
                 raise InvalidRequest(f"option '{option}' is for batch reads; a stream begins at a 'scan.snapshot-id'")
         return self.snapshot_id()
+
+    def _from_snapshot(self, snapshot_id: int) -> Start | None:
+        start, latest = self._from(snapshot_id), self._snapshots.latest_id()
+        if start is not None and latest is not None and snapshot_id > latest + 1:
+            raise NotFound(
+                f"option 'scan.snapshot-id' is {snapshot_id}, but the latest snapshot of {self._snapshots.paths.root} "
+                f"is {latest}; {latest + 1} is the next one to come"
+            )
+        return start
 
     def _from(self, snapshot_id: int) -> Start | None:
         earliest = self._earliest_readable()

@@ -100,6 +100,7 @@ class StreamScan:
         self._digest: str | None = None
         self._pending: _Pending | None = None
         self._recorded: int | None = None
+        self._passed: str | None = None  # what tells the snapshot in front of the next one from others with its id
         self.watermark: int | None = None
         self.finished = False
 
@@ -143,6 +144,7 @@ class StreamScan:
         else:
             self._next_id = start.next_id
             before = None if start.next_id is None else self._snapshots.find(start.next_id - 1)
+            self._passed = None if before is None else before.delta_manifest_list
             self.finished = before is not None and self._is_beyond_bound(before)
         return True
 
@@ -225,7 +227,7 @@ class StreamScan:
     def _advance(self, done: Snapshot) -> None:
         if self._full_id is not None and self._is_beyond_bound(done):
             self.finished = True
-        self._full_id, self._next_id = None, done.id + 1
+        self._full_id, self._next_id, self._passed = None, done.id + 1, done.delta_manifest_list
         self._split, self._digest, self._pending = 0, None, None
         self.watermark = done.watermark
 
@@ -250,19 +252,33 @@ class StreamScan:
         """The snapshot, or the changelog that is left of it; None if it is still to come."""
         found = self._startup.readable(snapshot_id)
         if found is not None:
+            self._check_history(snapshot_id)
             return found
         earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
         if (earliest is None and snapshot_id > 1) or (latest is not None and snapshot_id > latest + 1):
-            raise NotFound(
-                f"the next snapshot to read of {self._table.paths.root} is {snapshot_id}, but the latest is {latest}: "
-                "the table was rolled back or made anew; start the stream without its old state"
-            )
+            raise self._rewritten(f"the next snapshot to read is {snapshot_id}, but the latest is {latest}")
         if earliest is not None and snapshot_id < earliest:
             # It may have been created, and more, since we looked.
             found = self._startup.readable(snapshot_id)
             if found is None:
                 raise self._expired(snapshot_id)
         return found
+
+    def _check_history(self, snapshot_id: int) -> None:
+        """Raise if the snapshot that was read last is another one now.
+
+        After a rollback ids are given out again. A stream that went on by its id alone would miss the new snapshots
+        with ids that it has behind it. What has expired cannot be compared.
+        """
+        before = None if self._passed is None else self._startup.readable(snapshot_id - 1)
+        if before is not None and before.delta_manifest_list != self._passed:
+            raise self._rewritten(f"snapshot {snapshot_id - 1} is another one than the stream has read")
+
+    def _rewritten(self, what: str) -> NotFound:
+        return NotFound(
+            f"{what}, of {self._table.paths.root}: the table was rolled back, fast-forwarded or made anew; start the "
+            "stream without its old state"
+        )
 
     def _expired(self, snapshot_id: int) -> NotFound:
         earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
@@ -283,6 +299,7 @@ class StreamScan:
             "split": self._split,
             "plan": self._digest,
             "began_empty": self._began_empty,
+            "passed": self._passed,
             "watermark": self.watermark,
             "finished": self.finished,
         }
@@ -295,6 +312,7 @@ class StreamScan:
             in_hand = self._full_id, self._next_id
             self._full_id, self._next_id, self._split = state["full"], state["next"], int(state["split"])
             self._digest, self._began_empty = state["plan"], bool(state["began_empty"])
+            self._passed = state.get("passed")  # states of earlier releases have none
             self.watermark, self.finished = state["watermark"], bool(state["finished"])
         except (KeyError, TypeError) as e:
             raise InvalidRequest(f"this is no state of a stream: {e!r}") from e
@@ -323,7 +341,13 @@ class StreamScan:
 
 def check_streamable(schema: TableSchema, options: CoreOptions, scan_filter: ScanFilter | None = None) -> None:
     """Raise `UnsupportedOperation` if a stream of the table, or a filtered one, could not be right."""
-    if not schema.has_primary_key or options.changelog_producer != "none":
+    producer = options.changelog_producer
+    if schema.has_primary_key and options.streaming_read_overwrite and producer in ("lookup", "full-compaction"):
+        raise UnsupportedOperation(
+            f"option 'streaming-read-overwrite' does not go with changelog-producer {producer}: what an overwrite "
+            "brings comes when it is compacted, and would come twice"
+        )
+    if not schema.has_primary_key or producer != "none":
         return
     if options.merge_engine in _MERGED_ENGINES:
         raise UnsupportedOperation(

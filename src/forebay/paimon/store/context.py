@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import CoreOptions
@@ -36,6 +37,18 @@ class TableContext:
     def with_schema(self, schema: TableSchema) -> TableContext:
         """The same table, read or written under another schema or with other options."""
         return replace(self, schema=schema)
+
+    def able_to_rewrite(self, files: Iterable[DataFileMeta]) -> TableContext:
+        """The same table under the newest schema of `files`, if that is newer than its own.
+
+        A program that runs for long sees the table as it was when it opened it. Files that others wrote since may have
+        columns that it does not know, and types that are wider; to rewrite them under its own schema would lose values.
+        """
+        newest = max((f.schema_id for f in files), default=self.schema.id)
+        if newest <= self.schema.id:
+            return self
+        found = self.schemas(newest)
+        return self.with_schema(found.with_options({**found.options, **self.schema.options}))
 
 
 def _opened(io: FileIO, root: str, branch: str, schema: TableSchema) -> TableContext:

@@ -32,11 +32,11 @@ from forebay.spark.jvm import JavaObject
 from forebay.spark.paimon import ddl
 from forebay.spark.paimon.namespaces import LakeNamespaces
 from forebay.spark.paimon.schemas import from_spark_column_type
-from forebay.spark.paimon.system_tables import SEPARATOR, system_table
+from forebay.spark.paimon.system_tables import SEPARATOR, system_table, system_table_names
 from forebay.spark.paimon.tables import ReplacingLakeTable, StagedLakeTable, beside, table_proxy
 from forebay.spark.paimon.travel import travelled
 from forebay.spark.procedures import Procedure
-from forebay.spark.proxy import JavaProxy
+from forebay.spark.proxy import JavaProxy, JavaThrow
 from forebay.spark.sql_catalog import Asked, SqlCatalog, TimeTravel
 
 if TYPE_CHECKING:
@@ -127,7 +127,15 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
 
     def tableExists(self, identifier: JavaObject) -> bool:
         namespace, name = [str(part) for part in identifier.namespace()], str(identifier.name())
-        return len(namespace) == 1 and SEPARATOR not in name and self._exists(f"{namespace[0]}.{name}")
+        if len(namespace) != 1:
+            return False
+        if SEPARATOR not in name:
+            return self._exists(f"{namespace[0]}.{name}")
+        try:
+            _, system = self._open(identifier)
+        except (JavaThrow, NotFound, InvalidRequest):
+            return False
+        return system is None or system in system_table_names()
 
     # ---- making tables ----------------------------------------------------------------------------------------------
 

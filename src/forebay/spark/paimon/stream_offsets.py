@@ -3,7 +3,8 @@
 An offset says how far a stream has read: the snapshot that comes next (`next`), or that is being read in full (`full`),
 and how many of its splits are done. Neither is known while a table is empty and the stream does not know yet where it
 begins. `plan` names the files of the snapshot in hand, so that a position in it is never taken for one in another
-plan of it. `table` names the table itself, by when it was made.
+plan of it. `table` names the table itself, by when it was made; `passed` the snapshot that was read last, because a
+rollback frees its id for another one.
 
 Spark does not write down where a stream begins: if the first batch has to be read again after a restart, it asks for
 the beginning again, and the table may have moved on. So the end of the first batch says where that batch began
@@ -21,7 +22,7 @@ from typing import Any
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.read.stream import STATE_VERSION
 
-_OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished")
+_OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")
 """What an offset shares with the state of a scan."""
 
 
@@ -40,6 +41,7 @@ class PaimonOffset:
     plan: str | None = None
     began_empty: bool = False
     finished: bool = False
+    passed: str | None = None
     is_first: bool = False
     began: tuple[int | None, int | None] | None = None
 
@@ -49,7 +51,7 @@ class PaimonOffset:
         split = int(state["split"])
         return cls(
             table, state["full"], state["next"], split, state["plan"] if split else None,
-            bool(state["began_empty"]), bool(state["finished"]),
+            bool(state["began_empty"]), bool(state["finished"]), state["passed"],
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -74,7 +76,9 @@ class PaimonOffset:
         if self.began is None:
             return None
         full, following = self.began
-        return replace(self, full=full, next=following, split=0, plan=None, finished=False, is_first=True, began=None)
+        return replace(
+            self, full=full, next=following, split=0, plan=None, finished=False, passed=None, is_first=True, began=None
+        )
 
     def after(self, start: PaimonOffset) -> PaimonOffset:
         """This offset as the end of the batch from `start`; `start` itself if nothing is between them."""
@@ -82,9 +86,9 @@ class PaimonOffset:
             return start
         return replace(self, is_first=False, began=(start.full, start.next) if start.is_first else None)
 
-    def in_front_of(self, snapshot_id: int) -> PaimonOffset:
+    def in_front_of(self, snapshot_id: int, passed: str | None = None) -> PaimonOffset:
         """The place before the changes of a snapshot."""
-        return replace(self, full=None, next=snapshot_id, split=0, plan=None)
+        return replace(self, full=None, next=snapshot_id, split=0, plan=None, passed=passed)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -232,7 +232,9 @@ class StreamPlanner:
         self.newest = None if newest is None else end.in_front_of(newest + 1)
         if target is not None and end.place > (target + 1, 0):
             # Snapshots that say nothing were passed, but those behind the target are for the next run.
-            return max(start, end.in_front_of(target + 1), key=lambda offset: offset.place)
+            last = self.scan.snapshots.find(target)
+            stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
+            return max(start, stop, key=lambda offset: offset.place)
         return end
 
     def _may_wait(self, rows: int) -> bool:
