@@ -86,6 +86,7 @@ Reads the whole table. Planners of queries (Paimon's in Spark) find the statisti
 Rows, branches, tags, consumers and old snapshots are deleted, and every file that nothing refers to, however young it
 is: nobody may write meanwhile. The schema and an empty snapshot stay.
 
+  forebay paimon purge -w /lake sales.orders --dry-run
   forebay paimon purge -w /lake sales.orders --yes
 """,
     "tag": """\
@@ -105,6 +106,7 @@ A branch is a history of its own: what is written to it is not seen in the table
     "rollback": """\
 All snapshots and tags behind it are dropped; nobody may commit meanwhile. It cannot be undone.
 
+  forebay paimon rollback -w /lake sales.orders --snapshot 7 --dry-run
   forebay paimon rollback -w /lake sales.orders --snapshot 7
   forebay paimon rollback -w /lake sales.orders --at 2026-01-31T12:00
 """,

@@ -131,6 +131,7 @@ def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--snapshot", type=int, metavar="ID", help="to this snapshot")
     where.add_argument("--tag", metavar="NAME", help="to this tag's snapshot")
     where.add_argument("--at", metavar="TIME", help="to the last snapshot made until this time (UTC)")
+    parser.add_argument("--dry-run", action="store_true", help="only tell to which snapshot")
     json_argument(parser)
 
 
@@ -138,8 +139,9 @@ def _rollback(options: argparse.Namespace) -> int:
     table = open_table(options)
     before = table.snapshots.latest_id()
     at = None if options.at is None else moment(options.at)
-    now = table.rollback_to(snapshot=options.snapshot, tag=options.tag, timestamp_ms=at)
-    text = f"{table.name} is at snapshot {now.id} again; it was at {before}"
+    now = table.rollback_to(snapshot=options.snapshot, tag=options.tag, timestamp_ms=at, dry_run=options.dry_run)
+    is_at, was_at = ("would be", "is") if options.dry_run else ("is", "was")
+    text = f"{table.name} {is_at} at snapshot {now.id} again; it {was_at} at {before}"
     return _answer(options, {"previous_snapshot": before, "snapshot": now.id}, text)
 
 

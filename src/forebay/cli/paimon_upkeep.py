@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
@@ -80,7 +81,7 @@ def _expire(options: argparse.Namespace) -> int:
             parse_duration_ms(options.partitions) if options.partitions else None, dry_run=options.dry_run
         )
     real = not options.dry_run
-    tags = maintenance.expire_tags() if table.options.tag_time_expire_enabled and real else []
+    tags = maintenance.expire_tags(dry_run=not real) if table.options.tag_time_expire_enabled else []
     with Progress(f"expiring snapshots of {table.name}:", unit="snapshots") as progress:
         done = maintenance.expire_snapshots(
             options.retain_min, options.retain_max, older_than(options), progress=progress.at, dry_run=not real
@@ -218,15 +219,23 @@ def _analyze(options: argparse.Namespace) -> int:
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="really; without it nothing is done")
+    parser.add_argument("--dry-run", action="store_true", help="only tell how much would go")
     json_argument(parser)
 
 
 def _purge(options: argparse.Namespace) -> int:
     table = open_table(options)
-    if not options.yes:
+    if not options.yes and not options.dry_run:
         raise InvalidRequest(f"all rows and all history of {table.name} would be deleted; if that is meant, add --yes")
     if table.paths.branch != "main":
         raise InvalidRequest("a branch cannot be purged, only its table; to delete a branch use the action 'branch'")
+    if options.dry_run:
+        found = asdict(table.maintenance().purgeable())
+        if options.json:
+            print_json(found)
+        else:
+            print(f"would delete of {table.name}: " + ", ".join(f"{count:,} {what}" for what, count in found.items()))
+        return 0
     left = table.maintenance().purge()
     if options.json:
         print_json({"files": len(left.files), "bytes": left.bytes})

@@ -72,6 +72,7 @@ def test_branches_are_made_listed_merged_and_deleted(table: Table, typed) -> Non
 
 def test_a_table_is_rolled_back(table: Table, typed) -> None:
     typed("tag", "one", "--snapshot", "1")
+    assert typed("rollback", "--snapshot", "2", "--dry-run") == "db.t would be at snapshot 2 again; it is at 3\n"
     assert typed("rollback", "--snapshot", "2") == "db.t is at snapshot 2 again; it was at 3\n"
     assert json.loads(typed("rollback", "--tag", "one", "--json")) == {"previous_snapshot": 2, "snapshot": 1}
     assert "no snapshot as old as" in typed("rollback", "--at", "1999-12-31", fails=True)
@@ -105,6 +106,9 @@ def test_a_dry_run_of_expire_says_what_would_go(table: Table, typed) -> None:
 
 def test_a_table_is_purged_only_with_yes(table: Table, typed) -> None:
     assert "add --yes" in typed("purge", fails=True)
+    told = {"rows": 3, "files": 3, "snapshots": 3, "tags": 0, "branches": 0, "consumers": 0}
+    assert json.loads(typed("purge", "--dry-run", "--json")) == told
+    assert typed("purge", "--dry-run").startswith("would delete of db.t: 3 rows, 3 files")
     assert len(rows_of(table)) == 3
     assert typed("purge", "--yes").startswith("db.t is empty")
     assert rows_of(table) == []

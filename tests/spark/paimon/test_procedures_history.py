@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,20 @@ def test_old_partitions_are_dropped_and_named(table: Table, call: Call) -> None:
         call("expire_partitions", "expiration_time => 'old'")
 
 
+@pytest.mark.parametrize(("legacy", "named"), [("true", "day=18262, hour=7"), ("false", "day=2020-01-01, hour=7")])
+def test_dropped_partitions_are_called_as_their_directories(
+    lake_catalog: Catalog, lake: str, call: Call, legacy: str, named: str
+) -> None:
+    columns = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("hour", pa.int32())])
+    options = {"partition.expiration-time": "1 d", "partition.timestamp-pattern": "$day", "write-only": "true"}
+    table = lake_catalog.create_table(
+        f"{lake}.t", columns, partition_keys=["day", "hour"], options={**options, "partition.legacy-name": legacy}
+    )
+    table.write([{"id": 1, "day": datetime.date(2020, 1, 1), "hour": 7}])
+    assert Path(table.paths.root, named.replace(", ", "/")).is_dir()
+    assert call("expire_partitions", "dry_run => true") == call("expire_partitions") == [(named,)]
+
+
 # ---- tags -----------------------------------------------------------------------------------------------------------
 
 
@@ -114,7 +129,7 @@ def test_a_time_is_tagged_and_tags_expire(table: Table, call: Call) -> None:
         call("create_tag_from_timestamp", "tag => 'late', timestamp => 99999999999999")
     assert call("create_tag", "tag => 'short', time_retained => '1 ms'") == DONE
     assert call("create_tag", "tag => 'long', time_retained => '9999 d'") == DONE
-    assert call("expire_tags") == [("short",)]
+    assert call("expire_tags", "dry_run => true") == call("expire_tags") == [("short",)]
     assert call("expire_tags", "older_than => '2020-01-01 00:00:00'") == []
     assert sorted(call("expire_tags", "older_than => '2200-01-01 00:00:00'")) == [("long",), ("then",)]
 
@@ -147,6 +162,7 @@ def test_a_table_goes_back_to_a_snapshot_or_a_tag(table: Table, call: Call, name
     for wrong in ("", "snapshot => 1, tag => 'two'"):
         with pytest.raises(Exception, match="give one of the arguments 'snapshot', 'tag' and 'version'"):
             call(name, wrong)
+    assert call(name, "tag => 'two', dry_run => true") == [(4, 2)]
     assert call(name, "version => '3'") == [(4, 3)]
     assert call(name, "tag => 'two'") == [(3, 2)]
     assert call(name, "snapshot => 1") == [(2, 1)]
@@ -157,6 +173,7 @@ def test_a_table_goes_back_to_a_time(table: Table, call: Call) -> None:
     third = table.snapshots.snapshot(3).time_millis
     back = table.snapshots.at_or_before(third)
     assert back is not None
+    assert call("rollback_to_timestamp", f"timestamp => {third}, dry_run => true") == [(4, back.id)]
     assert call("rollback_to_timestamp", f"timestamp => {third}") == [(4, back.id)]
     with pytest.raises(Exception, match="argument 'timestamp'"):
         call("rollback_to_timestamp", "timestamp => 5")
@@ -168,6 +185,7 @@ def test_a_table_goes_back_to_a_watermark(lake_catalog: Catalog, lake: str, call
         with table.new_write() as writer:
             writer.write([{"id": watermark, "dt": "a"}])
             table.new_commit().commit(writer.prepare_commit(), watermark=watermark)
+    assert call("rollback_to_watermark", "watermark => 25, dry_run => true") == [(3, 2)]
     assert call("rollback_to_watermark", "watermark => 25") == [(3, 2)]
     assert ids(table) == [10, 20]
     with pytest.raises(Exception, match="argument 'watermark'"):
@@ -185,10 +203,11 @@ def test_consumers_are_set_and_forgotten(table: Table, call: Call) -> None:
     assert consumers.all() == {"a1": 2, "a2": 4, "b1": 4}
     with pytest.raises(Exception, match="argument 'nextSnapshotId'"):
         call("reset_consumer", "consumerId => 'a1', nextSnapshotId => 50")
-    assert call("clear_consumers", "includingConsumers => 'a.*', excludingConsumers => '.*2'") == DONE
+    some = "includingConsumers => 'a.*', excludingConsumers => '.*2'"
+    assert call("clear_consumers", f"{some}, dry_run => true") == call("clear_consumers", some) == [(True, ["a1"])]
     assert consumers.all() == {"a2": 4, "b1": 4}
     assert call("reset_consumer", "consumerId => 'b1'") == DONE
-    assert call("clear_consumers") == DONE
+    assert call("clear_consumers") == [(True, ["a2"])]
     assert consumers.all() == {}
     with pytest.raises(Exception, match="no regular expression"):
         call("clear_consumers", "includingConsumers => '('")
@@ -233,6 +252,9 @@ def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, c
     call("create_branch", "branch => 'dev', tag => 'a'")
     table.on_branch("dev").write([{"id": 5, "dt": "2026-03-01"}])
     ConsumerManager(table.context.io, table.paths).record("reader", 2)
+    would = "Would delete 4 rows, 4 files, 4 snapshots, 1 tags, 1 branches, 1 consumers"
+    assert call(name, "dry_run => true") == [(would,)]
+    assert ids(table) == [1, 2, 3, 4]
     assert call(name)[0][0].startswith("Success")
     assert ids(table) == []
     assert (table.tags.names(), table.snapshots.ids()) == ([], [5])

@@ -176,6 +176,10 @@ def test_all_tables_of_databases_are_compacted_and_one_that_fails_holds_nobody_b
     lake_catalog.create_table(f"{lake}.z_empty", COLUMNS)
     lake_catalog.create_table(f"{lake}.left_out", COLUMNS)
     call = f"CALL lake.sys.compact_database(including_databases => '{lake}', excluding_tables => '.*left_out')"
+    would = [row[0] for row in lake_sql(call.replace("(", "(dry_run => true, "))]
+    assert would == [
+        f"{lake}.{t}" for t in ("broken: 2 files to compact", "t: 6 files to compact", "z_empty: nothing to compact")
+    ]
     said = [row[0] for row in lake_sql(call)]
     assert said[0].startswith(f"{lake}.broken: failed: ")
     assert said[1:] == [f"{lake}.t: snapshot 4", f"{lake}.z_empty: nothing to compact"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
@@ -17,6 +18,30 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.manifests import ManifestStore
 
 _ALL = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Purgeable:
+    """How much of what a table has: all of this `purge` deletes."""
+
+    rows: int
+    """Records of the latest snapshot, before merging."""
+    files: int
+    """Its data files."""
+    snapshots: int
+    tags: int
+    branches: int
+    consumers: int
+
+
+def purgeable(branch: BranchView, manifests: ManifestStore) -> Purgeable:
+    """What `purge` would delete, beside the files that nothing refers to."""
+    latest = branch.snapshots.latest()
+    live = [] if latest is None else list(manifests.live_files(latest))
+    return Purgeable(
+        sum(e.file.row_count for e in live), len(live), len(branch.snapshots.ids()), len(branch.tags.names()),
+        len(BranchManager(branch.io, branch.paths).names()), len(ConsumerManager(branch.io, branch.paths).all()),
+    )  # fmt: skip
 
 
 def purge(
@@ -41,15 +66,17 @@ def purge(
     return OrphanRemoval(branch, clock).remove(older_than_ms=clock.now_ms())
 
 
-def clear_consumers(branch: BranchView, including: str | None = None, excluding: str | None = None) -> list[str]:
+def clear_consumers(
+    branch: BranchView, including: str | None = None, excluding: str | None = None, *, dry_run: bool = False
+) -> list[str]:
     """Forget the consumers whose whole name matches the regular expression `including` (None: all), not `excluding`.
 
-    Returns their ids. Raises `InvalidRequest` for what is no regular expression.
+    Returns their ids; with `dry_run` that is all. Raises `InvalidRequest` for what is no regular expression.
     """
     consumers = ConsumerManager(branch.io, branch.paths)
     wanted, kept = _pattern(including or ".*", "including"), _pattern(excluding, "excluding")
     chosen = [i for i in consumers.all() if wanted and wanted.fullmatch(i) and not (kept and kept.fullmatch(i))]
-    return [i for i in chosen if consumers.delete(i)]
+    return chosen if dry_run else [i for i in chosen if consumers.delete(i)]
 
 
 def _pattern(text: str | None, what: str) -> re.Pattern[str] | None:

@@ -19,8 +19,9 @@ from forebay.paimon.store.paths import EARLIEST, LATEST
 class Rollback:
     """Rolls one branch back. Not thread-safe."""
 
-    def __init__(self, branch: BranchView) -> None:
-        self._branch = branch
+    def __init__(self, branch: BranchView, *, dry_run: bool = False) -> None:
+        """With `dry_run` nothing is dropped: only the snapshot that would be the latest is told."""
+        self._branch, self._dry_run = branch, dry_run
         self._snapshots = branch.snapshots
 
     def to_snapshot(self, snapshot_id: int) -> Snapshot:
@@ -32,7 +33,7 @@ class Rollback:
     def to_tag(self, name: str) -> Snapshot:
         """Drop everything behind the snapshot of tag `name`, which comes back if it had expired. Raises `NotFound`."""
         kept = self._branch.tags.tag(name).snapshot
-        if not self._snapshots.exists(kept.id):
+        if not self._dry_run and not self._snapshots.exists(kept.id):
             if not self._snapshots.changelogs.exists(kept.id):  # a tag keeps rows, and its changelog has expired
                 kept = replace(
                     kept, changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None
@@ -50,6 +51,8 @@ class Rollback:
         return self.to_snapshot(kept.id)
 
     def _drop_behind(self, kept: Snapshot) -> None:
+        if self._dry_run:
+            return
         # The hint comes last: behind a tag's snapshot that came back is a gap, which hides what comes after it from
         # those who follow the hint. Their commits would meet the old snapshots again.
         for snapshot_id in sorted((i for i in self._snapshots.ids() if i > kept.id), reverse=True):

@@ -32,12 +32,15 @@ class TagDeletion:
             return Deleted()
         return self._clean(tag.snapshot, others)
 
-    def expire(self, older_than_ms: int | None = None) -> list[str]:
-        """Delete the tags whose time is over, and those made before `older_than_ms` (since the epoch); their names."""
+    def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> list[str]:
+        """Delete the tags whose time is over, and those made before `older_than_ms` (since the epoch); their names.
+
+        With `dry_run` they are only told.
+        """
         expired = [tag.name for tag in self._tags.expired()]
         if older_than_ms is not None:
             expired += [name for name in self._tags.created_before(older_than_ms) if name not in expired]
-        for name in expired:
+        for name in () if dry_run else expired:
             try:
                 self.delete(name)
             except NotFound:  # somebody else was faster

@@ -8,13 +8,14 @@ touches metadata only, and runs on the driver.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.maintain.orphans import Orphans
+from forebay.paimon.maintain.purge import Purgeable
 from forebay.paimon.table import Table
 from forebay.spark.paimon.context import PaimonContext
 from forebay.spark.paimon.procedure_arguments import (
@@ -73,8 +74,14 @@ def _purge(context: PaimonContext, arguments: Arguments) -> pa.Table:
     table = opened(context, arguments)
     if table.paths.branch != "main":
         raise UnsupportedOperation("argument 'table': a branch cannot be purged, only its table; or delete the branch")
+    if arguments["dry_run"]:
+        return rows(_PURGED, (f"Would delete {_counts(table.maintenance().purgeable())}",))
     orphans: Orphans = table.maintenance().purge()
     return rows(_PURGED, (f"Success: {len(orphans.files)} files that were left over are deleted",))
+
+
+def _counts(found: Purgeable) -> str:
+    return ", ".join(f"{getattr(found, f.name):,} {f.name}" for f in fields(found))
 
 
 def _analyze(context: PaimonContext, arguments: Arguments) -> pa.Table:
@@ -92,7 +99,7 @@ def _analyze(context: PaimonContext, arguments: Arguments) -> pa.Table:
 _PURGE = Procedure(
     "purge_files",
     "Empty a table: rows, branches, tags, consumers, old snapshots and every file that is left. Nobody may write.",
-    (TABLE,),
+    (TABLE, DRY_RUN),
     _PURGED,
     _purge,
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import IntegerType, LongType, StringType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType
 
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.base.quantity import parse_bool
-from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.partition_path import partition_spec
 from forebay.paimon.maintain.partitions import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
@@ -19,6 +20,7 @@ from forebay.spark.paimon.context import PaimonContext
 from forebay.spark.paimon.procedure_arguments import (
     DRY_RUN,
     OPTIONS,
+    RESULT,
     TABLE,
     names_in,
     naming,
@@ -70,13 +72,22 @@ def _expire_partitions(context: PaimonContext, arguments: Arguments) -> pa.Table
     if given:
         table = table.with_options(given)
     gone = table.maintenance().expire_partitions(dry_run=arguments["dry_run"])
-    directories = (", ".join(f"{key}={value}" for key, value in partition.items()) for partition in gone)
-    return rows(_PARTITIONS_GONE, *((text,) for text in directories))
+    return rows(_PARTITIONS_GONE, *((_partition_text(table, partition),) for partition in gone))
+
+
+def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
+    """As its directory is called, and as Paimon says it: a DATE is its number of days, but with the option
+    `partition.legacy-name` = false."""
+    fields, o = table.schema.partition_fields, table.options
+    values = [partition[f.name] for f in fields]
+    names = partition_spec(fields, values, o.partition_default_name, o.partition_legacy_name)
+    return ", ".join(f"{key}={value}" for key, value in names.items())
 
 
 def _expire_tags(context: PaimonContext, arguments: Arguments) -> pa.Table:
     table = opened(context, arguments)
-    gone = table.maintenance().expire_tags(parse_moment(context, arguments["older_than"], "older_than"))
+    older_than = parse_moment(context, arguments["older_than"], "older_than")
+    gone = table.maintenance().expire_tags(older_than, dry_run=arguments["dry_run"])
     return rows(_TAGS_GONE, *((name,) for name in gone))
 
 
@@ -168,11 +179,12 @@ def _fast_forward(context: PaimonContext, arguments: Arguments) -> None:
 _ROLLED_BACK = result_of(previous_snapshot_id=LongType(), current_snapshot_id=LongType())
 
 
-def _rolled_back(table: Table, rollback: Callable[[], Snapshot]) -> pa.Table:
+def _rolled_back(table: Table, arguments: Arguments, **target: Any) -> pa.Table:
+    """`target` is what `Table.rollback_to` takes."""
     latest = table.snapshots.latest_id()
     if latest is None:
         raise NotFound(f"argument 'table': {table.name} has no snapshot to roll back: nothing was written yet")
-    return rows(_ROLLED_BACK, (latest, rollback().id))
+    return rows(_ROLLED_BACK, (latest, table.rollback_to(**target, dry_run=arguments["dry_run"]).id))
 
 
 def _rollback(context: PaimonContext, arguments: Arguments) -> pa.Table:
@@ -183,13 +195,13 @@ def _rollback(context: PaimonContext, arguments: Arguments) -> pa.Table:
         raise InvalidRequest("give one of the arguments 'snapshot', 'tag' and 'version'")
     if version is not None:
         snapshot, tag = (int(version), None) if version.isdigit() else (None, version)
-    return _rolled_back(table, lambda: table.rollback_to(snapshot=snapshot, tag=tag))
+    return _rolled_back(table, arguments, snapshot=snapshot, tag=tag)
 
 
 def _rollback_to_timestamp(context: PaimonContext, arguments: Arguments) -> pa.Table:
     table = opened(context, arguments)
     with naming("timestamp"):
-        return _rolled_back(table, lambda: table.rollback_to(timestamp_ms=arguments["timestamp"]))
+        return _rolled_back(table, arguments, timestamp_ms=arguments["timestamp"])
 
 
 def _rollback_to_watermark(context: PaimonContext, arguments: Arguments) -> pa.Table:
@@ -198,10 +210,12 @@ def _rollback_to_watermark(context: PaimonContext, arguments: Arguments) -> pa.T
     found = [s for s in table.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
     if not found:
         raise NotFound(f"argument 'watermark': {table.name} has no snapshot with a watermark of {watermark} or less")
-    return _rolled_back(table, lambda: table.rollback_to(snapshot=found[-1].id))
+    return _rolled_back(table, arguments, snapshot=found[-1].id)
 
 
 # ---- consumers ------------------------------------------------------------------------------------------------------
+
+_CLEARED = result_of(result=RESULT["result"].dataType, consumers=ArrayType(StringType()))
 
 
 def _reset_consumer(context: PaimonContext, arguments: Arguments) -> None:
@@ -216,11 +230,14 @@ def _reset_consumer(context: PaimonContext, arguments: Arguments) -> None:
     consumers.record(consumer, snapshot)
 
 
-def _clear_consumers(context: PaimonContext, arguments: Arguments) -> None:
+def _clear_consumers(context: PaimonContext, arguments: Arguments) -> pa.Table:
     given = (arguments[name] for name in ("includingConsumers", "excludingConsumers"))
-    opened(context, arguments).maintenance().clear_consumers(
-        *(text if text and text.strip() else None for text in given)
+    cleared = (
+        opened(context, arguments)
+        .maintenance()
+        .clear_consumers(*(text if text and text.strip() else None for text in given), dry_run=arguments["dry_run"])
     )
+    return rows(_CLEARED, (True, sorted(cleared)))
 
 
 _ROLLBACK = Procedure(
@@ -231,6 +248,7 @@ _ROLLBACK = Procedure(
         optional("version", StringType(), "a snapshot's id or a tag's name"),
         optional("snapshot", LongType(), "a snapshot's id"),
         optional("tag", StringType(), "a tag's name"),
+        DRY_RUN,
     ),
     _ROLLED_BACK,
     _rollback,
@@ -271,7 +289,7 @@ HISTORY = (
     Procedure(
         "expire_tags",
         "Delete tags whose time is over, and those made before a time; returns their names.",
-        (TABLE, optional("older_than", StringType(), "tags made before this time: '2026-01-31 12:00:00'")),
+        (TABLE, optional("older_than", StringType(), "tags made before this time: '2026-01-31 12:00:00'"), DRY_RUN),
         _TAGS_GONE,
         _expire_tags,
     ),
@@ -340,14 +358,14 @@ HISTORY = (
     Procedure(
         "rollback_to_timestamp",
         "Make the last snapshot made until a time the latest again.",
-        (TABLE, Parameter("timestamp", LongType(), None, "milliseconds since 1970")),
+        (TABLE, Parameter("timestamp", LongType(), None, "milliseconds since 1970"), DRY_RUN),
         _ROLLED_BACK,
         _rollback_to_timestamp,
     ),
     Procedure(
         "rollback_to_watermark",
         "Make the last snapshot with at most this watermark the latest again.",
-        (TABLE, Parameter("watermark", LongType(), None, "the watermark")),
+        (TABLE, Parameter("watermark", LongType(), None, "the watermark"), DRY_RUN),
         _ROLLED_BACK,
         _rollback_to_watermark,
     ),
@@ -361,14 +379,16 @@ HISTORY = (
         ),
         _reset_consumer,
     ),
-    simple(
+    Procedure(
         "clear_consumers",
-        "Forget consumers; readers that come back under their names begin anew.",
+        "Forget consumers, and say which; readers that come back under their names begin anew.",
         (
             TABLE,
             optional("includingConsumers", StringType(), "a regular expression for their ids; all if left out"),
             optional("excludingConsumers", StringType(), "a regular expression for those to keep"),
+            DRY_RUN,
         ),
+        _CLEARED,
         _clear_consumers,
     ),
 )

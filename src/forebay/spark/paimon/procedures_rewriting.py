@@ -157,6 +157,10 @@ def _compact_database(context: PaimonContext, arguments: Arguments) -> pa.Table:
                 continue
             try:
                 table = context.lake.get_table(name, options=options)
+                if arguments["dry_run"]:
+                    files = sum(len(task.input_files) for task in table.plan_compaction(True))
+                    said.append(f"{name}: {files:,} files to compact" if files else f"{name}: nothing to compact")
+                    continue
                 made = table.compact(True, runner=SparkTasks(active_context(), f"compacting {name}"))
                 said.append(f"{name}: nothing to compact" if made is None else f"{name}: snapshot {made.id}")
             except ForebayError as e:
@@ -181,17 +185,14 @@ def _rescale(context: PaimonContext, arguments: Arguments) -> pa.Table:
     """
     table = opened(context, arguments)
     chosen = chosen_partitions(context, table, arguments)
-    buckets = table.options.bucket if arguments["bucket_num"] is None else arguments["bucket_num"]
-    if buckets <= 0:
-        raise InvalidRequest(
-            f"argument 'bucket_num' is {buckets}; only tables with a fixed number of buckets can be rescaled, to a "
-            "positive one"
-        )
     with naming("table"):
         if table.options.bucket <= 0:
             raise UnsupportedOperation(
                 f"{table.name} has 'bucket' = {table.options.bucket}, no fixed number of buckets"
             )
+    buckets = table.options.bucket if arguments["bucket_num"] is None else arguments["bucket_num"]
+    if buckets <= 0:
+        raise InvalidRequest(f"argument 'bucket_num' is {buckets}; tables are rescaled to a positive number of buckets")
     before = partitions_to_rescale(table.context, table.new_commit(), buckets, chosen)
     if arguments["dry_run"]:
         return rows(_RESCALED, (True, len(before), None))
@@ -258,6 +259,7 @@ REWRITING = (
             optional("including_tables", StringType(), "a regular expression for 'database.table'"),
             optional("excluding_tables", StringType(), "a regular expression for 'database.table'"),
             OPTIONS,
+            DRY_RUN,
         ),
         _ALL_COMPACTED,
         _compact_database,

@@ -73,6 +73,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return StructType([StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in schema])
 
 
+def system_table_names() -> tuple[str, ...]:
+    """What may stand behind a table's name."""
+    from forebay.spark.paimon.planning import SIDE_TABLES
+
+    return (*METADATA_NAMES, *SIDE_TABLES)
+
+
 def system_table(
     context: PaimonContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
 ) -> JavaProxy:
@@ -87,5 +94,5 @@ def system_table(
         return LakeRowsTable(context, name, table, system, version)
     if system in METADATA_NAMES:
         return LakeMetadataTable(context, name, table, system, version)
-    known = ", ".join(SEPARATOR + other for other in (*METADATA_NAMES, *SIDE_TABLES))
+    known = ", ".join(SEPARATOR + other for other in system_table_names())
     raise NotFound(f"there is no table {name}; beside a table there are {known}")
