@@ -411,6 +411,17 @@ def test_columns_are_selected_and_zones_and_units_brought_to_the_target():
     assert cast_batch(batch, pa.schema([])).num_rows == 1
 
 
+def test_digits_are_cut_off_downwards_also_before_1970():
+    nanos = [-(2**63), -1_500, -1_000, -1, None, 0, 999, 1_500]
+    batch = pa.record_batch({"a": pa.array(nanos, pa.int64()).cast(pa.timestamp("ns"))})
+    whole = [None if n is None else n // 1_000 for n in nanos]
+    for zone in (None, "UTC"):
+        cut = cast_batch(batch, pa.schema([("a", pa.timestamp("us", zone))]), truncate=True)
+        assert cut.column(0).cast(pa.int64()).to_pylist() == whole
+        sliced = cast_batch(batch.slice(1, 4), cut.schema, truncate=True)
+        assert sliced.column(0).cast(pa.int64()).to_pylist() == whole[1:5]
+
+
 def test_targets_that_cannot_be_reached_are_refused():
     batch = pa.record_batch({"a": pa.array([1, None]), "l": pa.array([[1], [None]]), "s": ["x", "y"]})
     for field, match in (

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType
+from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType, TimeType
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.arrow_types import storage_schema
@@ -29,7 +29,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened
-from forebay.testing.lake_rounds import PATH, LakeTable
+from forebay.testing.lake_rounds import PATH, LakeTable, in_order
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
 from tests.lake.test_iceberg_lake import compact, lake_table
 
@@ -157,6 +157,7 @@ BUCKETED: list[tuple[DataType, Any, list[Any]]] = [
     (types.date(), DateType(), [dt.date(2017, 11, 16), dt.date(1969, 12, 31), dt.date(1, 1, 1)]),
     (types.timestamp(6), TimestampType(), [dt.datetime(2017, 11, 16, 22, 31, 8, 1), dt.datetime(1900, 1, 1)]),
     (types.timestamp(3), TimestampType(), [dt.datetime(2017, 11, 16, 22, 31, 8, 1000)]),
+    (types.time(3), TimeType(), [dt.time(22, 31, 8), dt.time(0), dt.time(23, 59, 59, 999000)]),
     (types.decimal(9, 2), DecimalType(9, 2), [Decimal("14.20"), Decimal("0.00"), Decimal("-1.28"), Decimal("1.27")]),
     (types.decimal(38, 4), DecimalType(38, 4), [Decimal("-99999999999999999999.0001"), Decimal("2.5500")]),
 ]
@@ -173,6 +174,19 @@ def test_the_bucket_of_the_stream_is_the_one_that_iceberg_computes(
     transform: Any = BucketTransform(7).transform(iceberg)
     found = bucket_ids(encoder.encode(rows), 7, "iceberg").tolist()
     assert found == [transform(internal_value(v)) for v in values]
+
+
+@pytest.mark.parametrize(
+    ("t", "values"), [(t, values) for t, _, values in BUCKETED], ids=[str(t) for t, *_ in BUCKETED]
+)
+def test_rows_are_found_by_a_bucket_key_of_every_type(
+    storage: IcebergLakeStorage, t: DataType, values: list[Any]
+) -> None:
+    table = Contract().log_table(storage, {"k": t}, bucket_keys=["k"], buckets=3)
+    table.append(*({"k": v} for v in values))
+    assert table.read() == in_order([{"k": v} for v in values])
+    source = table.source().with_filters([col("k") == values[0]]).source
+    assert table.read(source=source) == [{"k": values[0]}]
 
 
 # ---- what is written ------------------------------------------------------------------------------------------------

@@ -265,6 +265,24 @@ def test_old_snapshots_expire_only_where_the_table_asks_for_it(storage: PaimonLa
     assert expiring.read() == people(0, 1, 2, 3)
 
 
+@pytest.mark.parametrize("expires", [False, True])
+def test_the_snapshot_that_reads_start_from_outlives_the_upkeep_of_its_round(
+    storage: PaimonLakeStorage, expires: bool
+) -> None:
+    few = {"paimon.snapshot.num-retained.min": "1", "paimon.snapshot.num-retained.max": "1"}
+    asked = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": str(expires).lower()}
+    table = create(storage, replace(describe(ID_NAME, custom_properties=few), properties={**LAKE, **asked}))
+    kinds = set()
+    for i in range(6):
+        table.append(*people(i))
+        table.committer().maintain()
+        assert table.read() == people(*range(i + 1))
+        snapshots = list(engine_table(storage).snapshots.snapshots())
+        kinds |= {s.commit_kind.value for s in snapshots}
+        assert snapshots[0].id == (table.base if expires else 1)
+    assert "COMPACT" in kinds
+
+
 def test_rows_of_another_bucket_than_there_are_cannot_be_written(storage: PaimonLakeStorage) -> None:
     table = create(storage, describe(ID_NAME, primary_key=("id",)))
     with pytest.raises(InvalidRequest, match="bucket 9"):

@@ -99,6 +99,24 @@ def test_a_lake_table_that_the_lake_cannot_hold_is_refused_as_fluss_refuses_it(t
         assert not connection.admin.table_exists(PATH)
 
 
+@pytest.mark.parametrize(
+    ("columns", "keys"),
+    [
+        ({"id": pa.bool_()}, {"primary_key": ["id"]}),
+        ({"id": pa.int8()}, {"bucket_keys": ["id"]}),
+        ({"id": pa.timestamp("us", "UTC")}, {"primary_key": ["id"]}),
+        ({"id": pa.timestamp("ns")}, {"primary_key": ["id"]}),
+        ({"id": pa.int32(), "part": pa.int32()}, {"primary_key": ["id", "part"]}),
+    ],
+)
+def test_a_table_whose_keys_the_lake_format_cannot_hash_is_refused_before_rows_come(tmp_path, columns, keys):
+    with connected(tmp_path, {"datalake.format": "iceberg"}) as (_, connection):
+        with pytest.raises(InvalidRequest, match="Iceberg") as refused:
+            connection.admin.create_table(PATH, {**columns, "v": pa.string()}, **keys)
+        assert refused.value.code == ErrorCode.INVALID_TABLE_EXCEPTION
+        assert not connection.admin.table_exists(PATH)
+
+
 def test_a_lake_table_that_is_in_the_way_keeps_the_stream_table_from_being_made(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
         connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)

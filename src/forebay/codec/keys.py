@@ -74,8 +74,8 @@ def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], 
         return lambda batch: _fixed_binary(batch.column(0).cast(pa.int64()))
     if root is TypeRoot.TIME:
         return lambda batch: _fixed_binary(batch.column(0).cast(pa.time64("us")).cast(pa.int64()))
-    if root is TypeRoot.TIMESTAMP:
-        return lambda batch: _fixed_binary(batch.column(0).cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
+    if root is TypeRoot.TIMESTAMP and (columns[0].data_type.precision or 0) <= 6:  # keys must not lose digits
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.timestamp("us")).cast(pa.int64()))
     if root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
         return lambda batch: _fixed_binary(batch.column(0))
     if root in (TypeRoot.STRING, TypeRoot.CHAR, TypeRoot.BYTES, TypeRoot.BINARY):

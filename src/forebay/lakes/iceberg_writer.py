@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -60,13 +61,24 @@ class IcebergWriteResult:
         return [f.path for f in (*self.files, self.deletes) if f is not None]
 
 
+class _InternalKey(PartitionKey):
+    """A partition whose values are those that manifests hold: microseconds, days, numbers of buckets.
+
+    pyiceberg's own class expects a `datetime.time` for every field on a TIME column, also for the number of its bucket.
+    """
+
+    @cached_property
+    def partition(self) -> Record:
+        return Record(*(field.value for field in self.field_values))
+
+
 class FilePlace:
     """Where the files of one partition and bucket lie."""
 
     def __init__(self, table: Table, partition: tuple[object, ...], ids: IdSource = SYSTEM_IDS) -> None:
         spec = table.metadata.spec()
         values = [PartitionFieldValue(f, value) for f, value in zip(spec.fields, partition, strict=True)]
-        self._key = PartitionKey(values, spec, table.metadata.schema())
+        self._key = _InternalKey(values, spec, table.metadata.schema())
         self._provider = load_location_provider(table.location(), table.properties)
         self._ids = ids
         self.partition = partition

@@ -224,12 +224,15 @@ class PaimonLakeCommitter(LakeCommitter):
         return self._table.snapshots.exists(snapshot_id)
 
     def maintain(self) -> None:
-        """Expire snapshots and partitions, and compact tables without buckets, as far as the table's options ask."""
+        """Expire snapshots and partitions, and compact tables without buckets, as far as the table's options ask.
+
+        The newest snapshot of a round never expires here, however little the options keep: reads start from it.
+        """
         descriptor = self._context.info.descriptor
         table = self._table.with_options({"write-only": "false"})
         if option_value(descriptor, _AUTO_COMPACTION) and table.options.bucket == UNAWARE:
-            table.compact()
+            table.compact(expire=False)
         if option_value(descriptor, _AUTO_EXPIRE):
-            table.maintenance().after_commit()
+            table.maintenance().after_commit(keep_from=self._base)
             if table.schema.partition_keys and table.options.partition_expiration_time_ms is not None:
                 table.expire_partitions()

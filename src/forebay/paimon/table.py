@@ -358,12 +358,13 @@ class Table:
         return self.maintenance().remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run, progress=progress)
 
     def rollback_to(
-        self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None
-    ) -> Snapshot:
-        """Make an older snapshot the latest again: all behind it is dropped. Nobody may commit meanwhile."""
+        self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> Snapshot:  # fmt: skip
+        """Make an older snapshot the latest again; it. What is behind it is dropped, nobody may commit meanwhile."""
         if isinstance(self._lock, CatalogCommits) and self._lock.owns_snapshots:
             raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
-        return self.maintenance().rollback_to(snapshot=snapshot, tag=tag, timestamp_ms=timestamp_ms)
+        return self.maintenance().rollback_to(snapshot=snapshot, tag=tag, timestamp_ms=timestamp_ms, dry_run=dry_run)
 
     def analyze(self, columns: Sequence[str] = (), *, progress: OnProgress = no_progress) -> Statistics | None:
         """Collect statistics of the table, and of `columns`, for planners of queries. `progress` is in rows."""
@@ -403,19 +404,20 @@ class Table:
         progress: OnProgress = no_progress,
         runner: TaskRunner | None = None,
         buckets: Collection[int] | None = None,
+        expire: bool = True,
     ) -> Snapshot | None:
         """Compact now, whatever `write-only` says; the snapshot, or None if there was nothing to do.
 
         Without `full`, only what the table's options say is due. `order_by` sorts an append table without buckets by
         these columns, by `strategy` order, zorder or hilbert. `progress` is in rows. `runner` does the tasks; by
-        default threads. `buckets` are the only ones to compact. Raises `Conflict` if others always were faster.
+        default threads. Only `buckets` are compacted. `expire`: old snapshots go then. Raises `Conflict` if overtaken.
         """
         made, _ = compact_table(
             self.context, self._compact_planner(), self.new_commit, full=full, partitions=partitions,
             order=_sort_order(order_by, strategy), clock=self._clock, progress=progress, runner=runner,
             buckets=buckets,
         )  # fmt: skip
-        if made is not None:
+        if made is not None and expire:
             self.maintenance().after_commit(dedicated=True)
         return made
 

@@ -79,19 +79,19 @@ class SnapshotExpiry:
         self._decoupled = self._options.changelog_decoupled
         self._logs_changes = self._options.changelog_producer != "none"
 
-    def expire(self, retention: Retention | None = None) -> Expired:
-        """Expire what `retention` (default: the table's options) allows."""
+    def expire(self, retention: Retention | None = None, keep_from: int | None = None) -> Expired:
+        """Expire what `retention` (default: the table's options) allows, and no snapshot from `keep_from` on."""
         self._expire_consumers()
-        due = self.due(retention)
+        due = self.due(retention, keep_from)
         return Expired() if due is None else self.expire_until(due.start, due.stop)
 
-    def due(self, retention: Retention | None = None) -> range | None:
+    def due(self, retention: Retention | None = None, keep_from: int | None = None) -> range | None:
         """The ids of the snapshots that `expire` would take; None for a table without snapshots."""
         kept = retention or Retention.of_snapshots(self._options)
         latest, earliest = self._snapshots.latest_id(), self._snapshots.earliest_id()
         if latest is None or earliest is None:
             return None
-        end = latest - kept.least + 1
+        end = latest - kept.least + 1 if keep_from is None else min(latest - kept.least + 1, keep_from)
         if not self._options.consumer_changelog_only:
             needed = ConsumerManager(self._branch.io, self._branch.paths).least_next_snapshot()
             end = end if needed is None else min(end, needed)

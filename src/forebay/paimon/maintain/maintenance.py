@@ -22,7 +22,7 @@ from forebay.paimon.maintain.deletion import Deleted
 from forebay.paimon.maintain.expire import ChangelogExpiry, Expired, Retention, SnapshotExpiry
 from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
 from forebay.paimon.maintain.partitions import ExpirySchedule, PartitionExpiry
-from forebay.paimon.maintain.purge import clear_consumers, purge
+from forebay.paimon.maintain.purge import Purgeable, clear_consumers, purge, purgeable
 from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.maintain.rollback import Rollback
 from forebay.paimon.maintain.tags import TagDeletion
@@ -63,16 +63,17 @@ class Maintenance:
         max_deletes: int | None = None,
         progress: OnProgress = no_progress,
         *,
+        keep_from: int | None = None,
         dry_run: bool = False,
     ) -> Expired:
         """Expire snapshots; what is not said is as the table's options say. `older_than_ms` is since the epoch.
 
-        `progress` is in snapshots. With `dry_run` they are only counted.
+        Snapshots from `keep_from` on stay. `progress` is in snapshots. With `dry_run` they are only counted.
         """
         expiry = SnapshotExpiry(self._branch, self._manifests, self._clock, progress)
         kept = Retention.of_snapshots(self._options)
         kept = self._retention(kept, retain_min, retain_max, older_than_ms, max_deletes)
-        return Expired(len(expiry.due(kept) or ())) if dry_run else expiry.expire(kept)
+        return Expired(len(expiry.due(kept, keep_from) or ())) if dry_run else expiry.expire(kept, keep_from)
 
     def expire_changelogs(
         self,
@@ -105,9 +106,9 @@ class Maintenance:
             time_ms, dry_run=dry_run
         )
 
-    def expire_tags(self, older_than_ms: int | None = None) -> list[str]:
-        """Delete tags whose time is over, and those made before `older_than_ms` (since the epoch); their names."""
-        return TagDeletion(self._branch, self._manifests, self._clock).expire(older_than_ms)
+    def expire_tags(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> list[str]:
+        """Delete (with `dry_run`: only find) tags whose time is over, and those made before `older_than_ms`; names."""
+        return TagDeletion(self._branch, self._manifests, self._clock).expire(older_than_ms, dry_run=dry_run)
 
     def create_auto_tags(self, *, batch: bool = False) -> list[str]:
         """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags.
@@ -124,11 +125,12 @@ class Maintenance:
         """Delete a tag and the files that only it needs."""
         return TagDeletion(self._branch, self._manifests, self._clock).delete(name)
 
-    def after_commit(self, *, dedicated: bool = False, batch: bool = False) -> None:
+    def after_commit(self, *, dedicated: bool = False, batch: bool = False, keep_from: int | None = None) -> None:
         """What writers do after each commit unless the table is `write-only`: expire what has become old.
 
         `dedicated`: this was the job that does for writers what `write-only` forbids them. `batch`: the commit was
-        that of a batch. The commit is done, so a failure is logged and not raised; the next commit tries again.
+        that of a batch. Snapshots from `keep_from` on stay. The commit is done, so a failure is logged and not raised;
+        the next commit tries again.
         """
         if self._options.write_only and not dedicated:
             return
@@ -136,7 +138,7 @@ class Maintenance:
             self.create_auto_tags(batch=batch)
             if self._schedule is not None and self._schedule.is_due(self._options, batch):
                 self.expire_partitions()
-            self.expire_snapshots()
+            self.expire_snapshots(keep_from=keep_from)
             if self._options.changelog_decoupled:
                 self.expire_changelogs()
             if self._options.tag_time_expire_enabled:
@@ -160,15 +162,29 @@ class Maintenance:
         """Delete all rows, and all history; what else was left. See `forebay.paimon.maintain.purge`."""
         return purge(self._branch, self._manifests, self._commit, self._clock)
 
-    def clear_consumers(self, including: str | None = None, excluding: str | None = None) -> list[str]:
+    def purgeable(self) -> Purgeable:
+        """What `purge` would delete."""
+        return purgeable(self._branch, self._manifests)
+
+    def clear_consumers(
+        self, including: str | None = None, excluding: str | None = None, *, dry_run: bool = False
+    ) -> list[str]:
         """Forget the consumers whose whole name matches a regular expression, and not the other; their ids."""
-        return clear_consumers(self._branch, including, excluding)
+        return clear_consumers(self._branch, including, excluding, dry_run=dry_run)
 
     def rollback_to(
-        self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None
+        self,
+        *,
+        snapshot: int | None = None,
+        tag: str | None = None,
+        timestamp_ms: int | None = None,
+        dry_run: bool = False,
     ) -> Snapshot:
-        """Drop everything behind a snapshot, a tag or a moment; the snapshot that is the latest now."""
-        rollback = Rollback(self._branch)
+        """Drop everything behind a snapshot, a tag or a moment; the snapshot that is the latest now.
+
+        With `dry_run` nothing is dropped: the snapshot is only told.
+        """
+        rollback = Rollback(self._branch, dry_run=dry_run)
         if (snapshot is not None) + (tag is not None) + (timestamp_ms is not None) != 1:
             raise InvalidRequest("say one of snapshot, tag and timestamp_ms to roll back to")
         if snapshot is not None:
