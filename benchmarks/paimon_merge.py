@@ -133,8 +133,7 @@ def arriving(run: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
 
 
 def buffer_rows(batches: list[pa.RecordBatch], spec: MergeSpec) -> int:
-    rows: int = sort_and_merge_buffer(batches, spec).num_rows
-    return rows
+    return sum(piece.num_rows for piece in sort_and_merge_buffer(batches, spec))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest
 from forebay.metadata import types
 from forebay.paimon.catalog.definition import new_schema
+from forebay.paimon.files import writer as writing
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
 from forebay.paimon.format.arrow import arrow_schema
@@ -182,6 +183,20 @@ def test_files_of_primary_key_tables_know_their_keys_deletes_and_sequence_number
     assert (meta.level, meta.file_source) == (5, FileSource.COMPACT)
     names = pq.ParquetFile(tmp_path / "bucket-0" / meta.file_name).schema_arrow.names
     assert names == [f.name for f in key_value_fields(schema, thin)]
+
+
+def test_rows_of_a_whole_row_group_do_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "KEYED_GROUP_ROWS", 100)
+    schema = new_schema(pa.schema([("id", pa.int64())]), primary_keys=["id"], options={"bucket": "1"})
+    writer = writer_for(tmp_path, schema, {})
+    for start in range(0, 250, 50):
+        ids = np.arange(start, start + 50)
+        kinds = pa.array(np.zeros(50), pa.int8())
+        writer.write(pa.table({"_KEY_id": ids, "_SEQUENCE_NUMBER": ids, "_VALUE_KIND": kinds, "id": ids}))
+        assert (writer.buffered_bytes > 0) == (start % 100 == 0)
+    (meta,) = writer.close()
+    footer = pq.ParquetFile(tmp_path / "bucket-0" / meta.file_name).metadata
+    assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [100, 100, 50]
 
 
 def test_aborting_deletes_every_file(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def check(
 
     kept = [r for run in runs for r in run]
     assert ours(lambda: list(merge_runs([in_batches(run, schema, rng) for run in runs], spec))) == expected(kept)
-    assert ours(lambda: [sort_and_merge_buffer([to_batch(records, schema)], spec)]) == expected(records)
+    assert ours(lambda: list(sort_and_merge_buffer([to_batch(records, schema)], spec))) == expected(records)
 
 
 ALL_KINDS = (0, 1, 2, 3)

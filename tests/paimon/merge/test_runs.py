@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.paimon.merge import merge_function, merge_runs, sort_and_merge_buffer, sort_buffer
 from tests.paimon.merge import reference
 from tests.paimon.merge.reference import Record
-from tests.paimon.merge.tables import arrow_schema, in_batches, table_schema, to_batch, to_records
+from tests.paimon.merge.tables import in_batches, table_schema, to_batch, to_records
 
 COLUMNS = {"id": types.int_().not_null(), "v": types.string(), "s": types.int_()}
 TABLE = table_schema(COLUMNS)
@@ -159,20 +159,38 @@ def test_overflow_names_the_column():
 
 def test_a_buffer_sorts_without_merging():
     batches = [to_batch([record(2, 0), record(1, 1)], TABLE), to_batch([record(2, 2, kind=3)], TABLE)]
-    assert [(r.key[0], r.number) for r in to_records([sort_buffer(batches, SPEC)], TABLE)] == [(1, 1), (2, 0), (2, 2)]
+    assert [(r.key[0], r.number) for r in to_records(list(sort_buffer(batches, SPEC)), TABLE)] == [
+        (1, 1),
+        (2, 0),
+        (2, 2),
+    ]
 
 
 def test_a_buffer_in_order_without_repeats_is_not_copied():
     batch = to_batch([record(i, i) for i in range(5)], TABLE)
-    assert (
-        sort_and_merge_buffer([batch], SPEC).column("v").buffers()[2].address == batch.column("v").buffers()[2].address
+    (out,) = sort_and_merge_buffer([batch], SPEC)
+    assert out.column("v").buffers()[2].address == batch.column("v").buffers()[2].address
+
+
+def test_an_empty_buffer_has_no_pieces():
+    empty = to_batch([], TABLE)
+    assert list(sort_and_merge_buffer([empty], SPEC)) == list(sort_buffer([empty, empty], SPEC)) == []
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "aggregation"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_buffer_of_many_batches_comes_out_in_pieces(engine: str, in_order: bool):
+    """Each has as many rows as were asked for, but the last."""
+    spec = merge_function(table_schema(COLUMNS, options={"merge-engine": engine}))
+    keys = list(range(11)) if in_order else [7, 3, 9, 1, 7, 10, 0, 2, 8, 6, 3, 5, 4]
+    rows = [record(key, number, v=f"{key}/{number}", s=number) for number, key in enumerate(keys)]
+    batches = [to_batch(rows[start : start + 3], TABLE) for start in range(0, len(rows), 3)]
+    pieces = list(sort_and_merge_buffer(batches, spec, 4))
+    assert [piece.num_rows for piece in pieces] == [4, 4, 3]
+    assert to_records(pieces, TABLE) == sorted({r.key: r for r in rows}.values(), key=lambda r: r.key)
+    assert [r.number for r in to_records(list(sort_buffer(batches, spec, 4)), TABLE)] == sorted(
+        range(len(keys)), key=lambda number: (keys[number], number)
     )
-
-
-def test_an_empty_buffer_stays_empty():
-    out = sort_and_merge_buffer([to_batch([], TABLE)], SPEC)
-    assert out.num_rows == 0
-    assert out.schema == arrow_schema(TABLE)
 
 
 def test_large_runs_merge_as_a_sort_would():

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.functions import col
 
 from forebay.paimon import Catalog
+from forebay.spark.paimon import committing
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
@@ -87,9 +88,11 @@ def test_many_tasks_write_the_same_buckets_without_losing_a_row(
     assert len(written) >= 10 or "COMPACT" in kinds(table)
 
 
+@pytest.mark.parametrize("rows_max", [0, 100], ids=["job", "driver"])
 def test_precommit_compaction_makes_one_file_of_what_all_tasks_wrote(
-    fill: Callable[..., Any], lake_session: Any, lake: str
+    fill: Callable[..., Any], lake_session: Any, lake: str, monkeypatch: pytest.MonkeyPatch, rows_max: int
 ) -> None:
+    monkeypatch.setattr(committing, "DRIVER_ROWS_MAX", rows_max)
     table = fill([])
     frame = lake_session.range(0, 100, 1, 4).selectExpr("id", "'n' AS name", "'d' AS day")
     frame.writeTo(f"lake.{lake}.t").option("precommit-compact", "true").append()

@@ -19,7 +19,8 @@ from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import missing_column
-from forebay.paimon.write.table_write import Lane
+from forebay.paimon.write.table_write import Lane, TableWrite
+from forebay.spark.paimon import committing, writing
 from forebay.spark.paimon.committing import Overwrite, commit_batch
 from forebay.spark.paimon.distribution import Dealing, dealing
 from forebay.spark.paimon.write_options import with_write_options, write_options
@@ -182,6 +183,42 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
+@pytest.mark.parametrize("gathered", [4, 1000])
+def test_of_rows_with_one_key_in_many_batches_the_last_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: int
+) -> None:
+    """Batches are put together before they are divided, and the kinds of rows with them."""
+    monkeypatch.setattr(writing, "GATHERED_ROWS", gathered)
+    table = make(tmp_path, key="id", bucket="3")
+    changes = [{"id": i % 8, "name": str(i), "rowkind": "-D" if i % 8 == i // 8 else "+I"} for i in range(64)]
+    written = run_task(LakeWriteFunction(table.context, "t"), [batch(changes[i : i + 3]) for i in range(0, 64, 3)])
+    assert written.rows == 64
+    commit_batch(table, messages_of([written]), None, threads)
+    assert rows_of(table) == [{"id": i, "name": str(56 + i)} for i in range(7)]
+
+
+def test_batches_are_put_together_only_where_their_rows_are_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    write_batch = TableWrite.write_batch
+
+    def counting(self: TableWrite, rows: pa.RecordBatch, kinds: Any) -> None:
+        sizes.append(rows.num_rows)
+        write_batch(self, rows, kinds)
+
+    monkeypatch.setattr(TableWrite, "write_batch", counting)
+    monkeypatch.setattr(writing, "GATHERED_ROWS", 25)
+    batches = [batch([{"id": i, "name": "x"} for i in range(10)])] * 7
+    for number, options in enumerate(({"key": "id", "bucket": "2"}, {"parts": "name"}, {})):
+        run_task(LakeWriteFunction(make(tmp_path / str(number), **options).context, "t"), batches)
+    assert sizes == [30, 30, 10, 30, 30, 10, *[10] * 7]
+    monkeypatch.setattr(writing, "GATHERED_BYTES", 2 * batches[0].nbytes)
+    sizes.clear()
+    run_task(LakeWriteFunction(make(tmp_path / "narrow", key="id", bucket="2").context, "t"), batches)
+    assert sizes == [20, 20, 20, 10]
+
+
 def test_a_task_writes_under_the_schema_that_the_driver_planned_with(tmp_path: Path) -> None:
     table = make(tmp_path)
     function = pickle.dumps(LakeWriteFunction(table.context, "t"))
@@ -202,6 +239,25 @@ def test_precommit_compaction_leaves_one_file_of_each_partition_and_one_snapshot
     assert made.id == 1
     assert [len(split.files) for split in table.scan().splits] == [1, 1]
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
+    assert len(rows_of(table)) == 40
+
+
+@pytest.mark.parametrize(("rows_max", "jobs"), [(40, 0), (39, 1)])
+def test_few_rows_are_put_together_by_the_driver_and_more_by_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_max: int, jobs: int
+) -> None:
+    monkeypatch.setattr(committing, "DRIVER_ROWS_MAX", rows_max)
+    asked: list[str] = []
+
+    def runner(what: str) -> TaskRunner:
+        asked.append(what)
+        return threads(what)
+
+    table = make(tmp_path, precommit_compact="true")
+    tasks = [[[{"id": i, "name": "p"} for i in range(10)]] for _ in range(4)]
+    commit_batch(table, write_in_lanes(table, tasks), None, runner)
+    assert asked == [f"precommit compaction of {table.name}"] * jobs
+    assert len(live_files(table)) == 1
     assert len(rows_of(table)) == 40
 
 

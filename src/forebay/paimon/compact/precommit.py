@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.paimon.compact.append import AppendRules, in_order, rewrite_files
 from forebay.paimon.files.reader import DataFileReader
-from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
+from forebay.paimon.files.writer import KEYED_GROUP_ROWS, FileSettings, RollingWriter, key_value_fields
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, FileSource
-from forebay.paimon.merge.runs import sort_and_merge_buffer, sort_buffer
+from forebay.paimon.merge.buffers import sort_and_merge_buffer, sort_buffer
 from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import delete_quietly
@@ -104,12 +104,13 @@ def _merged(table: TableContext, task: PrecommitTask, clock: Clock) -> tuple[Dat
     rows = [
         batch for f in task.files for batch in reader.read(f, table.paths.data_file(task.partition, task.bucket, f))
     ]
-    merged = sort_buffer(rows, spec) if task.is_changelog else sort_and_merge_buffer(rows, spec)
+    sort = sort_buffer if task.is_changelog else sort_and_merge_buffer
     settings = FileSettings.of(table.schema, table.options, LEVEL_0, FileSource.APPEND, task.is_changelog)
     directory = table.paths.bucket_directory(task.partition, task.bucket)
     writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), clock=clock)
     try:
-        writer.write(merged)
+        for piece in sort(rows, spec, KEYED_GROUP_ROWS):
+            writer.write(piece)
         return tuple(writer.close())
     except BaseException:
         writer.abort()

@@ -173,7 +173,7 @@ class RollingWriter:
         self._names = names
         self.next_sequence = next_sequence
         self._pending: list[pa.Table] = []
-        self._pending_bytes = 0
+        self._pending_bytes = self._pending_rows = 0
         self._file: _OpenFile | None = None
         self._ratio = 1.0
         self._done: list[DataFileMeta] = []
@@ -192,7 +192,8 @@ class RollingWriter:
             table = table.select(self._schema.names)
         self._pending.append(table)
         self._pending_bytes += table.nbytes
-        while self._pending_bytes >= self._group_bytes():
+        self._pending_rows += table.num_rows
+        while self._pending_bytes >= self._group_bytes() or self._pending_rows >= self._group_rows:
             self._write_group(self._take(self._group_bytes()))
 
     def flush(self) -> None:
@@ -212,7 +213,7 @@ class RollingWriter:
 
     def abort(self) -> None:
         """Delete all files that were written."""
-        self._pending, self._pending_bytes = [], 0
+        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         if self._file is not None:
             self._file.abandon()
             self._file = None
@@ -236,11 +237,12 @@ class RollingWriter:
         rows = min(table.num_rows, max(_ROWS_MIN, int(wanted / per_row) + 1))
         rows = min(rows, self._rows_left(), self._group_rows)
         if rows >= table.num_rows:
-            self._pending, self._pending_bytes = [], 0
+            self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
             return table
         rest = table.slice(rows)
         self._pending = [rest]
         self._pending_bytes -= int(per_row * rows)
+        self._pending_rows -= rows
         return table.slice(0, rows)
 
     def _rows_left(self) -> int:
@@ -283,8 +285,9 @@ def local_millis(clock: Clock) -> int:
 
 @dataclass
 class _Keys:
-    """What is gathered of a primary-key file while it is written."""
+    """What is gathered of a primary-key file while it is written. `columns` are those of its key."""
 
+    columns: Sequence[str]
     first: pa.Table | None = None
     last: pa.Table | None = None
     deletes: int = 0
@@ -292,9 +295,10 @@ class _Keys:
     greatest: int = -(1 << 63)
 
     def see(self, table: pa.Table) -> None:
+        ends = table.select(self.columns).take(pa.array([0, table.num_rows - 1]))  # copied, so that `table` can go
         if self.first is None:
-            self.first = table.slice(0, 1)
-        self.last = table.slice(table.num_rows - 1, 1)
+            self.first = ends.slice(0, 1)
+        self.last = ends.slice(1, 1)
         self.deletes += pc.sum(pc.is_in(table[VALUE_KIND], value_set=_DELETES)).as_py() or 0
         bounds = pc.min_max(table[SEQUENCE_NUMBER])
         self.least = min(self.least, bounds["min"].as_py())
@@ -328,7 +332,7 @@ class _OpenFile:
         self._nan: set[str] = set()
         self._int96 = has_nanoseconds(f.type for f in settings.fields)
         self._stamps: dict[str, ColumnStats] = {}
-        self._keys = _Keys()
+        self._keys = _Keys(settings.schema.trimmed_primary_keys)
         self.rows = 0
         self.arrow_bytes = 0
 
@@ -397,10 +401,10 @@ class _OpenFile:
     def _key_range(self, ranges: dict[str, ColumnStats]) -> dict[str, Any]:
         """Keys of the first and the last row, and what else a primary-key file's metadata says about keys."""
         schema, keys = self._settings.schema, self._keys
-        fields = schema.fields_named(schema.trimmed_primary_keys)
+        fields = schema.fields_named(keys.columns)
         assert keys.first is not None
         assert keys.last is not None
-        ends = pa.concat_tables([keys.first, keys.last]).select([f.name for f in fields]).combine_chunks()
+        ends = pa.concat_tables([keys.first, keys.last]).combine_chunks()
         low, high = row_layout(fields).encode(ends.to_batches()[0]).to_pylist()
         full = [ranges[f.name] for f in fields]
         return {

@@ -100,21 +100,28 @@ def merge_sorted_rows(
     Raises `InvalidRequest` where the engine cannot take a row: retractions that no option allows, nulls in NOT NULL
     columns, overflow.
     """
-    sizes = np.diff(rows.starts)
-    several = sizes > 1
-    alone = rows.order[rows.starts[:-1]]
-    kinds = rows.kinds
-    if not several.any():
-        result = _Result(alone, {}, {}, kinds[alone])
-    elif spec.engine in (MergeEngine.DEDUPLICATE, MergeEngine.FIRST_ROW):
-        chosen = _chosen_rows(rows, spec, kinds, several)
-        result = _Result(chosen, {}, {}, kinds[chosen])
+    chosen = chosen_rows(rows, spec)
+    if chosen is None:
+        result = _folded(rows, spec, np.diff(rows.starts), names)
     else:
-        result = _folded(rows, spec, sizes, names)
+        result = _Result(chosen, {}, {}, rows.kinds[chosen])
     return result.gather(rows, names, keep_deletes)
 
 
-def _chosen_rows(
+def chosen_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
+    """The row of each key that stays as it is; None if some keys get values of several rows.
+
+    Of all columns only the kinds are looked at. Raises `InvalidRequest` as `merge_sorted_rows` does.
+    """
+    several = np.diff(rows.starts) > 1
+    if not several.any():
+        return _at(rows.order, rows.starts[:-1])
+    if spec.engine in (MergeEngine.DEDUPLICATE, MergeEngine.FIRST_ROW):
+        return _last_or_first(rows, spec, rows.kinds, several)
+    return None
+
+
+def _last_or_first(
     rows: SortedRows, spec: MergeSpec, kinds: npt.NDArray[np.int8], several: npt.NDArray[np.bool_]
 ) -> Indices:
     """The last row of each key, or the first; of keys with several rows the last or first that is no retraction."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
 from forebay.paimon.io.closing import closed_after
-from forebay.paimon.merge._order import SortKey, group_starts, sort_rows
+from forebay.paimon.merge._order import group_starts
 from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows
-from forebay.paimon.merge.order import fixed_values, sort_key
+from forebay.paimon.merge.order import fixed_values
 from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.merge.spilling import few_runs
-from forebay.paimon.merge.windows import Window, concatenated, key_of, ordered, sequence_key, windows
+from forebay.paimon.merge.windows import Window, ordered, windows
 
 
 def merge_runs(
@@ -82,33 +81,3 @@ def _needed(schema: pa.Schema, spec: MergeSpec, names: Sequence[str]) -> list[st
     for group in spec.sequence_groups:
         deciding.update(group.sequence_fields)
     return [name for name in schema.names if name in deciding]
-
-
-def sort_buffer(batches: Sequence[pa.RecordBatch], spec: MergeSpec) -> pa.RecordBatch:
-    """All rows of a write buffer, sorted by key, sequence fields and sequence number; nothing is merged."""
-    batch, _, order = _sorted(batches, spec)
-    return batch.take(pa.array(order))
-
-
-def sort_and_merge_buffer(batches: Sequence[pa.RecordBatch], spec: MergeSpec) -> pa.RecordBatch:
-    """A write buffer as a sorted run with unique keys, deletes included. The rows have their sequence numbers already.
-
-    There must be at least one batch (its schema is that of the result); it may be empty.
-    """
-    batch, key, order = _sorted(batches, spec)
-    columns = dict(zip(batch.schema.names, batch.columns))
-    rows = SortedRows(columns, order, group_starts(key, order))
-    if len(rows.starts) == batch.num_rows + 1 and bool((order[1:] > order[:-1]).all()):
-        return batch
-    return pa.RecordBatch.from_arrays(merge_sorted_rows(rows, spec, batch.schema.names), schema=batch.schema)
-
-
-def _sorted(
-    batches: Sequence[pa.RecordBatch], spec: MergeSpec
-) -> tuple[pa.RecordBatch, SortKey, npt.NDArray[np.int64]]:
-    batch = concatenated(batches)
-    key = key_of(batch, spec.key_columns)
-    columns = dict(zip(batch.schema.names, batch.columns))
-    sequence = sequence_key(columns, spec)
-    number = sort_key([columns[SEQUENCE_NUMBER]])
-    return batch, key, sort_rows([key, number] if sequence is None else [key, sequence, number])

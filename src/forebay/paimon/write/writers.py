@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from forebay.base.clock import Clock
 from forebay.base.errors import InvalidRequest
-from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
+from forebay.paimon.files.writer import KEYED_GROUP_ROWS, FileSettings, RollingWriter, key_value_fields
 from forebay.paimon.format.arrow import arrow_field
 from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import FileSource
 from forebay.paimon.format.schema import KEY_PREFIX
-from forebay.paimon.merge.runs import sort_and_merge_buffer, sort_buffer
+from forebay.paimon.merge.buffers import sort_and_merge_buffer, sort_buffer
 from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import DataFileNames
@@ -112,8 +112,8 @@ class KeyValueWriter:
         self._buffer_spec = replace(spec, key_columns=self._keys)
         self._buffer_schema = pa.schema(list(self._schema)[len(self._keys) :])
         self._next_sequence, self._step = next_sequence, step
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
+        self._pending: list[tuple[pa.RecordBatch, npt.NDArray[np.int8]]] = []
+        self._pending_rows = self._pending_bytes = 0
         self._files = self._new_files(self._settings)
         self._changelog = self._new_files(self._changelog_settings) if self._changelog_settings else None
 
@@ -125,25 +125,36 @@ class KeyValueWriter:
         return self._pending_bytes + self._files.buffered_bytes
 
     def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        rows = batch.num_rows
-        end = self._next_sequence + rows * self._step
-        numbers = np.arange(self._next_sequence, end, self._step, dtype=np.int64)
-        self._next_sequence = end
-        columns = [pa.array(numbers), pa.array(kinds, pa.int8()), *batch.columns]
-        self._pending.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
-        self._pending_bytes += batch.nbytes + 9 * rows
+        self._pending.append((batch, kinds))
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes + kinds.nbytes
+
+    def _take_pending(self) -> list[pa.RecordBatch]:
+        """What was collected, with numbers and kinds of rows in front."""
+        first, self._next_sequence = self._next_sequence, self._next_sequence + self._pending_rows * self._step
+        numbers = pa.array(np.arange(first, self._next_sequence, self._step, dtype=np.int64))
+        taken, done = [], 0
+        for batch, kinds in self._pending:
+            columns = [numbers.slice(done, batch.num_rows), pa.array(kinds, pa.int8()), *batch.columns]
+            taken.append(pa.RecordBatch.from_arrays(columns, schema=self._buffer_schema))
+            done += batch.num_rows
+        self._forget()
+        return taken
+
+    def _forget(self) -> None:
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def flush(self, *, end_file: bool = True) -> None:
         """Sort and merge what was collected, as one sorted run at the end of level 0."""
         if not self._pending:
             return
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
+        pending = self._take_pending()
         if self._changelog is not None:
-            self._changelog.write(self._with_keys(sort_buffer(pending, self._buffer_spec)))
-        merged = self._with_keys(sort_and_merge_buffer(pending, self._buffer_spec))
-        del pending
+            for piece in sort_buffer(pending, self._buffer_spec, KEYED_GROUP_ROWS):
+                self._changelog.write(self._with_keys(piece))
+        for piece in sort_and_merge_buffer(pending, self._buffer_spec, KEYED_GROUP_ROWS):
+            self._files.write(self._with_keys(piece))
         # A file of level 0 is a run by itself, so no file may hold rows of two buffers.
-        self._files.write(merged)
         self._files.finish_file()
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -160,7 +171,7 @@ class KeyValueWriter:
         return DataIncrement(new_files=tuple(files), changelog_files=tuple(changes))
 
     def abort(self) -> None:
-        self._pending, self._pending_bytes = [], 0
+        self._forget()
         self._files.abort()
         self._files = self._new_files(self._settings)
         if self._changelog is not None and self._changelog_settings is not None:

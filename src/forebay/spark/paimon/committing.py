@@ -1,6 +1,6 @@
 """The driver's half of a write: the messages of all tasks -> one commit, and the compaction that goes with it.
 
-Small files of append tables are put together before the commit (`precommit-compact`). After it, buckets that were
+Small files are put together before the commit (`precommit-compact`). After it, buckets that were
 written to are compacted as their options say, by tasks of their own: in a bucket, compaction is the work of one at a
 time, and several tasks may have written it. What compaction does is committed by itself; if others were always faster
 it is given up, and no row is the worse for it.
@@ -16,7 +16,7 @@ from typing import Any
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.compact.precommit import PrecommitTask, plan_precommit, replace_files, run_precommit
-from forebay.paimon.compact.running import TaskRunner, rows_read
+from forebay.paimon.compact.running import TaskRunner, ThreadRunner, rows_read
 from forebay.paimon.compact.writing import TableWriteCompaction
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -27,6 +27,9 @@ from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 
 _log = logging.getLogger(__name__)
+
+DRIVER_ROWS_MAX, DRIVER_BYTES_MAX = 200_000, 16 << 20
+"""Files with no more than this in all are put together by the driver: a job of Spark's would take longer to start."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def put_together(
 ) -> list[CommitMessage]:
     """`messages` with small files put together where the table has `precommit-compact`.
 
-    After an error the files of `messages` are deleted.
+    What is little is done by this process. After an error the files of `messages` are deleted.
     """
     if not table.options.precommit_compact:
         return list(messages)
@@ -87,8 +90,11 @@ def put_together(
     if not tasks:
         return list(messages)
 
+    files = [f for t in tasks for f in t.files]
+    is_little = rows_read(files) <= DRIVER_ROWS_MAX and sum(f.file_size for f in files) <= DRIVER_BYTES_MAX
+    chosen = ThreadRunner() if is_little else runner(f"precommit compaction of {table.name}")
     try:
-        done = runner(f"precommit compaction of {table.name}").run(
+        done = chosen.run(
             partial(_put_together, table.context),
             tasks,
             rows=[rows_read(t.files) for t in tasks],

@@ -27,10 +27,12 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.log_decode import CHANGE_TYPES
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.merge.windows import concatenated
 from forebay.paimon.read.change_reader import KINDS
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.write.bucketing import UNAWARE
 from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
 from forebay.paimon.write.table_write import Lane, TableWrite
 from forebay.spark.worker_errors import short_errors
@@ -39,12 +41,19 @@ MESSAGE_COLUMN = "message"
 LANES_UNKNOWN = 4096
 """Lanes where nobody tells a task how many there are: more tasks than any write has that Spark does not shuffle."""
 
+GATHERED_ROWS, GATHERED_BYTES = 1 << 15, 16 << 20
+"""What a task collects before it divides rows: at least one of the two. Dividing takes a while for each batch, whatever
+its size, and Spark's batches are small (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
+
 KIND_COLUMNS = ("_change_type", "_row_kind", "rowkind")
 """Columns that bring row kinds where the table has no column of the name: of changelogs of Forebay and of Paimon."""
 _CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
 """Columns that changelogs have besides; left out where the table has no column of the name."""
 
 _QUERY_ID = "sql.streaming.queryId"
+
+_Ready = tuple[pa.RecordBatch, npt.NDArray[np.int8]]
+"""Rows as the table stores them, and their kinds."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +94,31 @@ class LakeWriteFunction:
         lane = Lane(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         with short_errors(f"writing to table {self.name}"), new_write(self.table, lane, self.replaces) as write:
             rows = 0
-            incoming = None
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                if incoming is None:
-                    incoming = Incoming(self.table.schema, batch.schema.names)
-                for ready, kinds in incoming.ready(batch):
-                    write.write_batch(ready, kinds)
-                    rows += ready.num_rows
+            for ready, kinds in self._gathered(batches):
+                write.write_batch(ready, kinds)
+                rows += ready.num_rows
             messages = tuple(write.prepare_commit())
         return WrittenFiles(messages, rows, None if task is None else task.getLocalProperty(_QUERY_ID))
+
+    def _gathered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[_Ready]:
+        """`batches` ready to be written, in larger ones where they are divided among buckets or partitions."""
+        schema, options = self.table.schema, self.table.options
+        is_divided = options.bucket != UNAWARE or bool(schema.primary_keys or schema.partition_keys)
+        rows_min, bytes_min = (GATHERED_ROWS, min(GATHERED_BYTES, options.write_buffer_size)) if is_divided else (1, 1)
+        incoming = None
+        waiting: list[_Ready] = []
+        rows = size = 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if incoming is None:
+                incoming = Incoming(schema, batch.schema.names)
+            waiting += incoming.ready(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= rows_min or size >= bytes_min:
+                yield from _joined(waiting)
+                waiting, rows, size = [], 0, 0
+        yield from _joined(waiting)
 
 
 def new_write(table: TableContext, lane: Lane, replaces: bool = False) -> TableWrite:
@@ -134,7 +157,7 @@ class Incoming:
             if not f.type.nullable and f.default is None and f.name not in self._names:
                 raise InvalidRequest(f"column '{f.name}' is NOT NULL, but the data does not have it")
 
-    def ready(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int8]]]:
+    def ready(self, batch: pa.RecordBatch) -> Iterator[_Ready]:
         """`batch` in the table's Arrow schema, in pieces, each with the kinds of its rows."""
         kinds = None if self._kinds is None else _kinds(batch.column(self._kinds), self._kinds)
         data = batch.select(self._kept).rename_columns(self._names)
@@ -145,6 +168,14 @@ class Incoming:
             else:
                 yield piece, kinds[done : done + piece.num_rows]
             done += piece.num_rows
+
+
+def _joined(parts: Sequence[_Ready]) -> Iterator[_Ready]:
+    """All parts as one, if there are any."""
+    if len(parts) == 1:
+        yield parts[0]
+    elif parts:
+        yield concatenated([batch for batch, _ in parts]), np.concatenate([kinds for _, kinds in parts])
 
 
 def _kinds(column: pa.Array, name: str) -> npt.NDArray[np.int8]:

@@ -1,0 +1,106 @@
+"""Write buffers -> sorted runs, a piece at a time.
+
+A buffer is many batches, and the largest thing in a writer's memory. Only what decides the order is put together; all
+other columns stay in their batches, and each piece of the run gathers its rows from there. So there is, beside the
+buffer, one piece and what has no fixed width (texts, nested values) a second time: not two more copies of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
+from forebay.paimon.merge._order import group_starts, sort_rows
+from forebay.paimon.merge.engines import SortedRows, chosen_rows, merge_sorted_rows
+from forebay.paimon.merge.folds import Indices
+from forebay.paimon.merge.order import sort_key
+from forebay.paimon.merge.spec import MergeSpec
+from forebay.paimon.merge.windows import concatenated, key_of, sequence_key
+
+PIECE_ROWS = 1 << 16
+"""Rows of a piece unless the caller says otherwise: as many as a row group of a sorted file has at most."""
+
+
+def sort_buffer(
+    batches: Sequence[pa.RecordBatch], spec: MergeSpec, rows_max: int = PIECE_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """All rows of a write buffer, sorted by key, sequence fields and sequence number; nothing is merged.
+
+    There must be at least one batch. Pieces have at most `rows_max` rows, and at least one.
+    """
+    yield from _gathered(batches, _sorted(batches, spec).order, rows_max)
+
+
+def sort_and_merge_buffer(
+    batches: Sequence[pa.RecordBatch], spec: MergeSpec, rows_max: int = PIECE_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """A write buffer as a sorted run with unique keys, deletes included. The rows have their sequence numbers already.
+
+    There must be at least one batch. Pieces have at most `rows_max` rows, and at least one. Raises as
+    `merge_sorted_rows` does.
+    """
+    rows = _sorted(batches, spec)
+    chosen = chosen_rows(rows, spec)
+    if chosen is not None:
+        del rows
+        yield from _gathered(batches, chosen, rows_max)
+        return
+    whole = concatenated(batches)
+    rows = SortedRows(dict(zip(whole.schema.names, whole.columns)), rows.order, rows.starts)
+    merged = pa.RecordBatch.from_arrays(merge_sorted_rows(rows, spec, whole.schema.names), schema=whole.schema)
+    for start in range(0, merged.num_rows, rows_max):
+        yield merged.slice(start, rows_max)
+
+
+def _sorted(batches: Sequence[pa.RecordBatch], spec: MergeSpec) -> SortedRows:
+    """The order of all rows, with the columns that decide it, and the kinds."""
+    deciding = {*spec.key_columns, *spec.sequence_fields, SEQUENCE_NUMBER, VALUE_KIND}
+    names = [name for name in batches[0].schema.names if name in deciding]
+    batch = concatenated([b.select(names) for b in batches])
+    columns = dict(zip(names, batch.columns))
+    key, sequence = key_of(batch, spec.key_columns), sequence_key(columns, spec)
+    number = sort_key([columns[SEQUENCE_NUMBER]])
+    order = sort_rows([key, number] if sequence is None else [key, sequence, number])
+    return SortedRows(columns, order, group_starts(key, order))
+
+
+def _gathered(batches: Sequence[pa.RecordBatch], rows: Indices, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """The rows of all batches that `rows` names, in that order."""
+    schema = batches[0].schema
+    if len(rows) == sum(b.num_rows for b in batches) and bool((rows[1:] > rows[:-1]).all()):
+        yield from _sliced(batches, rows_max)
+        return
+    columns = [_takeable([b.column(i) for b in batches]) for i in range(len(schema))]
+    for start in range(0, len(rows), rows_max):
+        wanted = pa.array(rows[start : start + rows_max])
+        yield pa.RecordBatch.from_arrays([_one(column.take(wanted)) for column in columns], schema=schema)
+
+
+def _sliced(batches: Sequence[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
+    """All rows as they are: without a copy where a piece lies in one batch."""
+    table = pa.Table.from_batches(batches)
+    for start in range(0, table.num_rows, rows_max):
+        piece = table.slice(start, rows_max)
+        yield pa.RecordBatch.from_arrays([_one(column) for column in piece.columns], schema=table.schema)
+
+
+def _takeable(chunks: list[pa.Array]) -> pa.Array | pa.ChunkedArray:
+    """A column from which rows are taken again and again.
+
+    Arrow takes values of a fixed width out of many chunks, but makes one chunk of all others first, each time.
+    """
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.chunked_array(chunks) if _is_fixed(chunks[0].type) else pa.concat_arrays(chunks)
+
+
+def _is_fixed(t: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(t) or pa.types.is_decimal(t) or pa.types.is_fixed_size_binary(t))
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
