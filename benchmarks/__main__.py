@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but the last three)")
     made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
     made.add_argument("--batches", type=int, help="micro-batches of pipelines' long stream (default: an hour's, 3600)")
+    made.add_argument("--only", choices=("tiering", "freshness", "reads", "growth"), help="one part of union")
     made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
     made.add_argument(
         "--out",
@@ -73,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.sections if name not in SECTIONS]
     if unknown:
         made.error(f"there is no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if options.only is not None and options.sections != ["union"]:
+        made.error("--only is for the section union alone")
+    if options.only is not None and options.out not in (None, "-"):
+        made.error("a part of a section is no report: --only goes with --out -")
     if any(number is not None and number < 1 for number in (options.repeat, options.rows, options.batches)):
         made.error("--rows, --batches and --repeat must be at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that servers and files are cleaned up
@@ -81,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sections = []
     with tempfile.TemporaryDirectory(prefix="forebay-benchmarks-", dir=options.dir) as folder:
         facts = machine.facts(Path(folder))
-        run = Run(options.rows, options.repeat, Path(folder), _say, options.batches)
+        run = Run(options.rows, options.repeat, Path(folder), _say, options.batches, options.only)
         for name in names:
             sections.append(run_section(name, run))
             print(section_text(sections[-1]), flush=True)

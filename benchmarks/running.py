@@ -36,6 +36,7 @@ class Run:
     """What the user asked for: how many rows (None: each section's own number), how many turns, where to put files.
 
     `batches` is how many micro-batches a stream writes where that is the question (None: the section's own number).
+    `only` is the part of a section to run, of those that have parts (None: all).
     """
 
     rows: int | None
@@ -43,6 +44,7 @@ class Run:
     directory: Path
     say: Callable[[str], None]
     batches: int | None = None
+    only: str | None = None
 
     def rows_or(self, standard: int) -> int:
         return standard if self.rows is None else self.rows

@@ -48,8 +48,11 @@ FRESHNESS = "1 s"
 
 COPY = "Spark copies Parquet files"
 FILES = "spark.read.parquet"
-WAYS = {"ParquetScan": "files by Spark", "ForebayRelation": "files by Spark, the rest by Python"}
-"""How Spark reads our table, by what its plan says; else Python reads everything."""
+WAYS = {
+    ("ParquetScan", "by lake and stream"): "files by Spark, the rest by Python",
+    ("ParquetScan",): "files by Spark",
+}
+"""How Spark reads our table, by all that its plan says; else Python reads everything."""
 
 _WAIT_SECONDS_MAX = 120.0
 _POLL_SECONDS = 0.01
@@ -60,21 +63,31 @@ def run(options: Run) -> Section:
     tables: list[FigureTable | Grid] = []
     for lake in LAKES:
         with lake_bench(options, lake) as server, scratch(options, "spark") as folder:
-            session = session_of(server, folder)
-            try:
-                made = _Comparison(options, server, session, folder)
-                tables += made.tiering(max(rows // _TIERED_PART, 100))
-                tables.append(made.freshness(max(rows // _FRESH_PART, 100)))
-                tables += [made.reads(True, rows), made.reads(False, rows)]
-            finally:
-                session.stop()
-            tables += union_growth.tables(options, server, max(rows // _GROWTH_PART, 100))
+            if options.only != "growth":
+                session = session_of(server, folder)
+                try:
+                    tables += _compared(_Comparison(options, server, session, folder), options.only, rows)
+                finally:
+                    session.stop()
+            if options.only in (None, "growth"):
+                tables += union_growth.tables(options, server, max(rows // _GROWTH_PART, 100))
     notes = [
         f"Parquet files that are compared with are compressed by {CODEC}, level {LEVEL}. Spark is local[{CORES}]; a "
         f"table has {BUCKETS} buckets unless it says otherwise. Everything runs on the one machine.",
         "CPU time is that of all who take part: server, client, Spark's JVM and Python workers.",
     ]
     return Section("union", "Lake and stream as one table", tables, notes)
+
+
+def _compared(made: _Comparison, only: str | None, rows: int) -> list[FigureTable | Grid]:
+    tables: list[FigureTable | Grid] = []
+    if only in (None, "tiering"):
+        tables += made.tiering(max(rows // _TIERED_PART, 100))
+    if only in (None, "freshness"):
+        tables.append(made.freshness(max(rows // _FRESH_PART, 100)))
+    if only in (None, "reads"):
+        tables += [made.reads(True, rows), made.reads(False, rows)]
+    return tables
 
 
 class _Comparison:
@@ -276,7 +289,7 @@ class _Comparison:
     def _way(self, table: Table) -> str:
         """Who reads the lake's files of a table, by Spark's plan."""
         plan = self._session.table(f"forebay.{table.path}")._jdf.queryExecution().executedPlan().toString()
-        return next((way for mark, way in WAYS.items() if mark in plan), "Python")
+        return next((way for marks, way in WAYS.items() if all(mark in plan for mark in marks)), "Python")
 
 
 def _consume(frame: Any) -> None:

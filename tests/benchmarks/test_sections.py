@@ -111,3 +111,10 @@ def test_an_unknown_section_is_refused_with_the_names_there_are(capsys: pytest.C
     told = capsys.readouterr().err
     assert "apend" in told
     assert all(name in told for name in SECTIONS)
+
+
+def test_a_part_of_a_section_is_never_written_as_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["scan", "--only", "reads"], ["union", "--only", "reads", "--out", "report.md"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+    assert "--only" in capsys.readouterr().err

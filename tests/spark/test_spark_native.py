@@ -22,8 +22,10 @@ from tests.unionread.world import ICEBERG, PAIMON, World, world
 
 pytestmark = pytest.mark.spark
 
-FILES, MIXED, TASKS = "ParquetScan", "ForebayRelation", "by lake and stream"
-"""What plans say of the three ways."""
+FILES, TASKS = "ParquetScan", "by lake and stream"
+"""What plans say of files that Spark reads, and of tasks in Python."""
+MIXED, MIXED_V1 = "Union", "ForebayRelation"
+"""What they say of both together: with our rule in the session's optimizer, and without."""
 
 
 @pytest.fixture(scope="module", params=[PAIMON, ICEBERG])
@@ -46,7 +48,12 @@ def small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def way_of(frame: Any) -> str:
     """How its plan says that a frame is read."""
     text = str(frame._jdf.queryExecution().executedPlan().toString())
-    (way,) = [way for way in (FILES, MIXED, TASKS) if way in text]
+    if MIXED_V1 in text:
+        return MIXED_V1
+    if FILES in text and TASKS in text:
+        assert MIXED in text
+        return MIXED
+    (way,) = [way for way in (FILES, TASKS) if way in text]
     return way
 
 
@@ -219,6 +226,50 @@ def test_rows_of_files_give_way_to_those_of_the_stream(spark: Any, lake: World) 
     assert ways(spark, table, "SELECT name FROM {t} WHERE id IN (0, 5, 25, 35)")[1] == [("n25",), ("n35",), ("n5",)]
     joined = "SELECT count(*) FROM {t} a JOIN (SELECT amount, max(id) m FROM {t} GROUP BY amount) b ON a.id = b.m"
     assert spark.sql(joined.replace("{t}", f"native.{table.path}")).collect()[0][0] == 39
+
+
+def test_a_union_stands_wherever_a_table_may_stand(spark: Any, lake: World) -> None:
+    table = moved_on(lake)
+    for query, found in (
+        ("SELECT count(*) FROM {t} WHERE amount > (SELECT avg(amount) FROM {t} WHERE id IN (SELECT id FROM {t}))", 19),
+        ("SELECT count(*) FROM (SELECT id FROM {t} UNION ALL SELECT id + 1 FROM {t})", 78),
+        ("WITH c AS (SELECT id, name FROM {t}) SELECT count(*) FROM c a JOIN c b ON a.id = b.id + 1", 38),
+        ("SELECT count(DISTINCT a.id) FROM {t} a LEFT ANTI JOIN {t} b ON a.id = b.id + 10", 10),
+    ):
+        assert ways(spark, table, query) == (MIXED, [(found,)])
+    cached = spark.table(f"native.{table.path}").cache()
+    try:
+        assert (cached.count(), cached.where("id < 10").count()) == (39, 9)
+    finally:
+        cached.unpersist()
+
+
+def test_a_query_is_planned_without_running_anything(spark: Any, lake: World) -> None:
+    frame = spark.table(f"native.{moved_on(lake).path}")
+    context, group = spark.sparkContext, f"only planned, {lake.lake}"
+    context.setJobGroup(group, "planning")
+    try:
+        assert way_of(frame) == MIXED
+        frame.explain("cost")
+        assert list(context.statusTracker().getJobIdsForGroup(group)) == []
+        assert frame.count() == 39
+        assert list(context.statusTracker().getJobIdsForGroup(group))
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+
+
+def test_a_session_without_our_rule_has_the_same_rows(spark: Any, lake: World) -> None:
+    table = moved_on(lake)
+    methods = spark._jsparkSession.experimental()
+    rules = methods.extraOptimizations()
+    assert str(rules.toString()).count("ForebayUnions") == 1, "attached twice, added once"
+    getattr(methods, "extraOptimizations_$eq")(rules.take(0))
+    try:
+        way, found = ways(spark, table)
+    finally:
+        getattr(methods, "extraOptimizations_$eq")(rules)
+    assert way == MIXED_V1
+    assert len(found) == 39
 
 
 def test_a_log_is_read_behind_the_files(spark: Any, lake: World) -> None:

@@ -6,6 +6,27 @@ from libc.string cimport memcmp, memcpy
 
 import numpy as np
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define forebay_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define forebay_prefetch(address) ((void) 0)
+    #endif
+    """
+    void forebay_prefetch(const void* address) noexcept nogil
+
+# A slot is 0 (free), or the number of an entry, from 1 on, in its lower half, and the upper half of its key's hash:
+# a key that is not there is told by the slots alone, without a look at entries and keys, which are not in the cache.
+cdef enum:
+    BLOCK = 16
+
+
+cdef inline uint64_t slot_of(uint64_t h, int64_t number) noexcept nogil:
+    """The slot's value for the entry with this number, from 1 on, whose key has the hash `h`."""
+    return ((h >> 32) << 32) | <uint64_t> number
+
+
 cdef struct Entry:
     uint64_t hash
     int64_t start
@@ -46,7 +67,7 @@ cdef class KeyTable:
     cdef uint8_t* arena
     cdef int64_t arena_used
     cdef int64_t arena_size
-    cdef int64_t* slots
+    cdef uint64_t* slots
     cdef uint64_t slot_mask
 
     def __cinit__(self):
@@ -55,7 +76,7 @@ cdef class KeyTable:
         self.slot_mask = 2047
         self.entries = <Entry*> malloc(self.capacity * sizeof(Entry))
         self.arena = <uint8_t*> malloc(self.arena_size)
-        self.slots = <int64_t*> calloc(self.slot_mask + 1, sizeof(int64_t))
+        self.slots = <uint64_t*> calloc(self.slot_mask + 1, sizeof(uint64_t))
         if not self.entries or not self.arena or not self.slots:
             raise MemoryError("no memory for a table of keys")
 
@@ -70,27 +91,28 @@ cdef class KeyTable:
     @property
     def nbytes(self):
         """Bytes of memory that the table takes."""
-        return self.capacity * sizeof(Entry) + self.arena_size + (self.slot_mask + 1) * sizeof(int64_t)
+        return self.capacity * sizeof(Entry) + self.arena_size + (self.slot_mask + 1) * sizeof(uint64_t)
 
     cdef int64_t find(self, const uint8_t* key, int64_t size, uint64_t h, uint64_t* slot) noexcept nogil:
         """The entry of a key, or -1, and the slot where it is or belongs."""
         cdef uint64_t at = h & self.slot_mask
-        cdef int64_t found
+        cdef uint64_t there
         cdef Entry* entry
         while True:
-            found = self.slots[at] - 1
-            if found < 0:
+            there = self.slots[at]
+            if there == 0:
                 slot[0] = at
                 return -1
-            entry = &self.entries[found]
-            if entry.hash == h and entry.size == size and memcmp(self.arena + entry.start, key, size) == 0:
-                slot[0] = at
-                return found
+            if (there ^ h) >> 32 == 0:
+                entry = &self.entries[<int64_t> <uint32_t> there - 1]
+                if entry.size == size and memcmp(self.arena + entry.start, key, size) == 0:
+                    slot[0] = at
+                    return <int64_t> <uint32_t> there - 1
             at = (at + 1) & self.slot_mask
 
     cdef bint grow_slots(self) noexcept nogil:
         cdef uint64_t mask = self.slot_mask * 2 + 1
-        cdef int64_t* slots = <int64_t*> calloc(mask + 1, sizeof(int64_t))
+        cdef uint64_t* slots = <uint64_t*> calloc(mask + 1, sizeof(uint64_t))
         cdef int64_t i
         cdef uint64_t at
         if not slots:
@@ -99,7 +121,7 @@ cdef class KeyTable:
             at = self.entries[i].hash & mask
             while slots[at]:
                 at = (at + 1) & mask
-            slots[at] = i + 1
+            slots[at] = slot_of(self.entries[i].hash, i + 1)
         free(self.slots)
         self.slots, self.slot_mask = slots, mask
         return True
@@ -108,6 +130,8 @@ cdef class KeyTable:
         """Room for one more entry with a key of `size` bytes."""
         cdef void* moved
         cdef int64_t wanted
+        if self.count >= <int64_t> 0xFFFFFFFE:  # numbers in slots have 32 bits
+            return False
         if self.count == self.capacity:
             moved = realloc(self.entries, 2 * self.capacity * sizeof(Entry))
             if not moved:
@@ -137,7 +161,7 @@ cdef class KeyTable:
         self.entries[self.count] = Entry(h, self.arena_used, size, row)
         self.arena_used += size
         self.count += 1
-        self.slots[slot] = self.count
+        self.slots[slot] = slot_of(h, self.count)
         return True
 
     def add(self, const int32_t[::1] offsets, const uint8_t[::1] data, int64_t first_row):
@@ -157,15 +181,24 @@ cdef class KeyTable:
     def contains(self, const int32_t[::1] offsets, const uint8_t[::1] data):
         """For each key, as a uint8, whether a row with it was added."""
         cdef int64_t n = offsets.shape[0] - 1
-        cdef int64_t i, size
+        cdef int64_t first = 0
+        cdef int64_t last, i, size
         cdef uint64_t slot = 0
+        cdef uint64_t[BLOCK] hashes
         cdef const uint8_t* keys = &data[0] if data.shape[0] else NULL
         result = np.empty(n, np.uint8)
         cdef uint8_t[::1] found = result
         with nogil:
-            for i in range(n):
-                size = offsets[i + 1] - offsets[i]
-                found[i] = self.find(keys + offsets[i], size, hash_bytes(keys + offsets[i], size), &slot) >= 0
+            # Block by block, so that the memory fetches of a block's slots overlap.
+            while first < n:
+                last = min(first + BLOCK, n)
+                for i in range(first, last):
+                    hashes[i - first] = hash_bytes(keys + offsets[i], offsets[i + 1] - offsets[i])
+                    forebay_prefetch(&self.slots[hashes[i - first] & self.slot_mask])
+                for i in range(first, last):
+                    size = offsets[i + 1] - offsets[i]
+                    found[i] = self.find(keys + offsets[i], size, hashes[i - first], &slot) >= 0
+                first = last
         return result
 
     def newest_rows(self):

@@ -1,9 +1,14 @@
 """Parquet files in Spark's own hands: a scan, or a part of one, without Python workers.
 
 Two ways, both without a jar. Where all rows of a scan are in plain files, the scan is Spark's own `ParquetScan` of
-exactly these. Where only a part is, the scan is a `V1Scan` (a public interface of Spark): its relation gives the rows
-of an inner query, in which the files' part and the part of Python tasks are united. Rows of files that do not count
-are left out there by their numbers in the file, of which a bitmap tells whether they count.
+exactly these. Where only a part is, the scan is a union of the files' part and the part of Python tasks. Rows of files
+that do not count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks
+find it out when the query runs (forebay.spark.marking).
+
+A scan cannot be a union, so a rule of the session's optimizer puts the union in its place (forebay.spark.native_rule).
+Where the rule does not come by (a session to which nobody attached a catalog, a subquery that Spark makes later), the
+scan is a `V1Scan`, a public interface of Spark: its relation gives the rows of the union as an inner query. These rows
+are made twice, and the tasks that mark run when the query is planned.
 
 The relation of a `V1Scan` must be a subclass of an abstract class, which no proxy of ours can be. It has four methods
 that give what they were given, stays on the driver, and is compiled by Janino, which Spark brings along to compile its
@@ -17,17 +22,17 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from pyspark.sql.types import LongType, StructField, StructType
 
 from forebay.spark.context import SessionContext
-from forebay.spark.jobs import run_job
-from forebay.spark.jvm import CATALYST, CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm import CONNECTOR, JavaObject, Jvm
+from forebay.spark.marking import MARKS_SCHEMA, MarkFunction, MarkPartition
+from forebay.spark.native_rule import with_output
 from forebay.spark.proxy import JavaProxy
-from forebay.spark.scan_plan import NativeFiles, OpenedScan, ReadTasks
-from forebay.unionread.overridden import OverriddenRows
+from forebay.spark.scan_plan import Marking, NativeFiles, OpenedScan, ReadTasks
 
 _READ = CONNECTOR + "read."
 _SQL = "org.apache.spark.sql."
@@ -48,7 +53,6 @@ _ROW_NUMBER = "_tmp_metadata_row_index"
 """A column of this name is filled by Spark's reader with the number of each row in its file."""
 
 _LAST_BIT = 63
-_LONG_ARRAY = '{"type":"array","elementType":"long","containsNull":false}'
 _PUSHED_FILTERS, _READ_SCHEMA = "pushedFilters", "readDataSchema"
 
 _NEEDED = (
@@ -57,7 +61,6 @@ _NEEDED = (
     _SOURCES + "v2.DataSourceV2Relation",
     _SQL + "internal.connector.PredicateUtils",
     _SQL + "classic.Dataset",
-    _SQL + "classic.ExpressionUtils",
 )
 _able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
@@ -122,9 +125,12 @@ def _parquet_scan(context: SessionContext, files: Sequence[str], schema: StructT
 
 
 class MixedScan(JavaProxy):
-    """A scan of rows in plain files and rows of Python tasks. It is planned already."""
+    """A scan of rows in plain files and rows of Python tasks. It is planned already.
 
-    interfaces = (_READ + "V1Scan",)
+    It is a `Function` from its relation in a query's plan to the plan that takes the relation's place.
+    """
+
+    interfaces = (_READ + "V1Scan", "java.util.function.Function")
 
     def __init__(
         self,
@@ -147,52 +153,62 @@ class MixedScan(JavaProxy):
     def description(self) -> str:
         return self._text
 
+    def apply(self, relation: JavaObject) -> JavaObject:
+        """The union, as an optimized logical plan with the attributes of `relation`."""
+        return with_output(self.jvm, self._union().optimizedPlan(), relation.output())
+
     def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:
         """Spark asks again when it plans the rest of a query anew, with what it learned from its first stages."""
         if self._relation is None:
-            rows = self._frame().queryExecution().toRdd()
-            self._relation = _relation_class(self.jvm)(sql_context, self._struct, rows)
+            self._relation = _relation_class(self.jvm)(sql_context, self._struct, self._union().toRdd())
         return self._relation
 
-    def _frame(self) -> JavaObject:
-        """The inner query: a Dataset of Java. Marks rows in a job of Spark, where some are to be left out."""
-        marks = self._marks()
-        files = [*self._native.files, *(mark.path for mark in marks if mark.words is None)]
-        frames = [self._files_frame(files)] if files else []
-        frames += [self._marked_frame(mark.path, mark.words) for mark in marks if mark.words is not None]
-        if self._opened.partitions:
-            frames.append(self._frame_of(self._schema, TaskScan(self._context, self._read, self._opened, self._schema)))
-        whole = frames[0]
-        for frame in frames[1:]:
+    def _union(self) -> JavaObject:
+        """A QueryExecution of the union; nothing of it has run."""
+        whole, *others = self._frames()
+        for frame in others:
             whole = whole.union(frame)
-        return whole
+        return whole.queryExecution()
 
-    def _marks(self) -> list[OverriddenRows]:
-        tasks = self._native.marking
-        if not tasks:
-            return []
-        found: list[OverriddenRows] = []
-        for outcome in run_job(self.jvm.context, _mark, tasks, f"changed rows of {self._text}"):
-            if isinstance(outcome, Exception):
-                raise outcome
-            found += outcome
-        return found
+    def _frames(self) -> list[JavaObject]:
+        """The parts of the union: Datasets of Java."""
+        files = self._native.files
+        frames = [self._frame_of(self._schema, self._scan(files, self._schema))] if files else []
+        marking = self._native.marking
+        groups = min(len(marking), self._context.cores)
+        for number in range(groups):
+            frames += self._marked_frames(marking[number::groups])
+        if self._opened.partitions:
+            partitions = java_partitions(self.jvm, self._opened.partitions)
+            frames.append(self._task_frame(self._schema, self._read, partitions, self._text))
+        return frames
 
-    def _files_frame(self, files: Sequence[str]) -> JavaObject:
-        return self._frame_of(self._schema, parquet_scan(self._context, files, self._schema, self._filters))
+    def _scan(self, files: Sequence[str], schema: StructType) -> JavaObject:
+        return parquet_scan(self._context, files, schema, self._filters)
 
-    def _marked_frame(self, file: str, words: bytes) -> JavaObject:
-        """The rows of `file` whose bit in `words` is not set."""
+    def _marked_frames(self, marking: Sequence[Marking]) -> list[JavaObject]:
+        """For each file of `marking`, which one task does, its rows that count."""
+        what = f"changed rows of {self._text}"
+        partitions = java_partitions(self.jvm, [MarkPartition(tuple(marking))])
+        marks = self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, what).scalar()
+        files = [file for one in marking for file in one.files]
+        return [self._marked_frame(file, marks.getItem(number)) for number, file in enumerate(files)]
+
+    def _marked_frame(self, file: str, words: JavaObject) -> JavaObject:
+        """The rows of `file` whose bit in `words`, a column, is not set."""
         numbered = StructType([*self._schema.fields, StructField(_ROW_NUMBER, LongType())])
-        frame = self._frame_of(numbered, parquet_scan(self._context, [file], numbered, self._filters))
+        frame = self._frame_of(numbered, self._scan([file], numbered))
         functions = self.jvm.class_(_SQL + "functions")
         number = frame.col(_ROW_NUMBER)
-        word = _long_array(self.jvm, words).getItem(functions.shiftright(number, 6).cast("int"))
+        word = words.getItem(functions.shiftright(number, 6).cast("int"))
         counts = functions.getbit(word, number.bitwiseAND(_LAST_BIT).cast("int")).equalTo(0)
         # Spark gives the numbers by a column of this name; one that does not know it would give nulls.
         unknown = functions.raise_error(functions.lit("this Spark does not number the rows of Parquet files"))
         kept = frame.filter(functions.coalesce(self.jvm.array(_COLUMN, [counts, unknown.cast("boolean")])))
         return kept.select(self.jvm.array(_COLUMN, [frame.col(_quoted(n)) for n in self._schema.fieldNames()]))
+
+    def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
+        return self._frame_of(schema, TaskScan(self._context, read, partitions, schema, text))
 
     def _frame_of(self, schema: StructType, scan: JavaObject) -> JavaObject:
         jvm = self.jvm
@@ -232,22 +248,24 @@ class TaskScan(JavaProxy):
 
     interfaces = (_READ + "Scan", _READ + "Batch")
 
-    def __init__(self, context: SessionContext, read: ReadTasks, opened: OpenedScan, schema: StructType) -> None:
+    def __init__(
+        self, context: SessionContext, read: ReadTasks, partitions: JavaObject, schema: StructType, text: str
+    ) -> None:
         super().__init__(context.jvm)
-        self._read, self._schema, self._opened = read, schema, opened
+        self._read, self._schema, self._partitions, self._text = read, schema, partitions, text
         self._struct = context.jvm.struct_type(schema)
 
     def readSchema(self) -> JavaObject:
         return self._struct
 
     def description(self) -> str:
-        return "forebay"
+        return self._text
 
     def toBatch(self) -> JavaProxy:
         return self
 
     def planInputPartitions(self) -> JavaObject:
-        return java_partitions(self.jvm, self._opened.partitions)
+        return self._partitions
 
     def createReaderFactory(self) -> JavaObject:
         return self.jvm.reader_factory(pickle.dumps((self._read, self._schema)), self._schema)
@@ -276,22 +294,6 @@ def reads_files(jvm: Jvm) -> bool:
             known = False
         _able[jvm] = known
     return known
-
-
-def _mark(task: Callable[[], Sequence[OverriddenRows]], _attempt: int) -> Sequence[OverriddenRows]:
-    """What a worker does with a task of `NativeFiles.marking`."""
-    return task()
-
-
-def _long_array(jvm: Jvm, words: bytes) -> JavaObject:
-    """A column that is an array of 64-bit words in every row. Made of bytes, since py4j sends numbers one by one."""
-    buffers, little = jvm.class_("java.nio.ByteBuffer"), jvm.class_("java.nio.ByteOrder").LITTLE_ENDIAN
-    longs = jvm.gateway.new_array(jvm.gateway.jvm.long, len(words) // 8)
-    buffers.wrap(words).order(little).asLongBuffer().get(longs)
-    kind = jvm.class_(_SQL + "types.DataType").fromJson(_LONG_ARRAY)
-    array = jvm.class_(CATALYST + "expressions.UnsafeArrayData").fromPrimitiveArray(longs)
-    literal = jvm.class_(CATALYST + "expressions.Literal")(array, kind)
-    return jvm.class_(_SQL + "classic.ExpressionUtils").column(literal)
 
 
 def _quoted(name: str) -> str:

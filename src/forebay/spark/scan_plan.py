@@ -39,18 +39,28 @@ ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
 
 
+class Marking(Protocol):
+    """Finds out which rows of files do not count. Picklable: a worker calls it."""
+
+    @property
+    def files(self) -> tuple[str, ...]: ...
+
+    def __call__(self) -> Sequence[OverriddenRows]:
+        """What does not count of `files`, in their order."""
+
+
 @dataclass(frozen=True)
 class NativeFiles:
     """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
 
     `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
     evaluates anyhow. They have the wanted columns under their own names, with types that Spark reads as those of the
-    scan; a column that a file lacks is null. Some rows of more such files do not count: tasks that run before the
-    query (`marking`, picklable) tell these files and rows. `is_all`: nothing is beside all these files.
+    scan; a column that a file lacks is null. Some rows of more such files do not count: `marking` are tasks that tell
+    these files and rows when the query runs. `is_all`: nothing is beside all these files.
     """
 
     files: tuple[str, ...]
-    marking: tuple[Callable[[], Sequence[OverriddenRows]], ...] = ()
+    marking: tuple[Marking, ...] = ()
     is_all: bool = False
 
 

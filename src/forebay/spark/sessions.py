@@ -58,6 +58,8 @@ def attach(
     well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
     `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
+    from forebay.spark.native_rule import unite_scans
+
     if not catalog.isidentifier():
         raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
     given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
@@ -74,7 +76,9 @@ def attach(
         made.append(_lake_catalog(spark, catalog, lake))
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
     _run_workers_as_driver(spark)
-    made[0].jvm.install_catalog(spark._jsparkSession, catalog, made[0] if len(made) == 1 else _beside(*made))
+    jvm = made[0].jvm
+    jvm.install_catalog(spark._jsparkSession, catalog, made[0] if len(made) == 1 else _beside(*made))
+    unite_scans(jvm, spark._jsparkSession)
     return spark
 
 

@@ -32,10 +32,10 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True)
 class OverriddenRows:
-    """The rows of one file that do not count, as a bitmap in 64-bit words, least bit first; None: all rows count."""
+    """The rows of one file that do not count: a bit for each row, in 64-bit words, least bit first."""
 
     path: str
-    words: bytes | None
+    words: bytes
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,11 @@ def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
         ) from e
 
 
-def _words(found: list[pa.BooleanArray]) -> bytes | None:
-    if not any(batch.true_count for batch in found):
-        return None
-    marks = np.concatenate([np.asarray(batch.cast(pa.uint8())) for batch in found])
-    padded = np.zeros(-(-len(marks) // _WORD_BITS) * _WORD_BITS, np.uint8)
-    padded[: len(marks)] = marks
+def _words(found: list[pa.BooleanArray]) -> bytes:
+    rows = sum(map(len, found))
+    padded = np.zeros(-(-rows // _WORD_BITS) * _WORD_BITS, np.uint8)
+    if rows:
+        np.concatenate([np.asarray(batch.cast(pa.uint8())) for batch in found], out=padded[:rows])
     return np.packbits(padded, bitorder="little").tobytes()
 
 

@@ -1,0 +1,88 @@
+"""A rule of Spark's optimizer that puts unions in the place of scans (forebay.spark.native).
+
+Rules may be added to a session by `spark.experimental.extraOptimizations`; they come after those that push filters and
+columns into scans. A rule must be a subclass of an abstract class, which no proxy of ours can be: ours is compiled by
+Janino, as other classes in forebay.spark.native are, and stays on the driver. It looks at the leaves of a plan, and
+calls back to Python only for scans that say that they are unions.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from forebay.spark.jvm import CATALYST, JavaObject, Jvm
+
+logger = logging.getLogger(__name__)
+
+_RULE = "ForebayUnions"
+_RULE_SOURCE = f"""
+import java.util.ArrayList;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.V1ScanWrapper;
+import scala.collection.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+public class {_RULE} extends Rule {{
+    public {_RULE}() {{}}
+
+    public TreeNode apply(TreeNode plan) {{ return united((LogicalPlan) plan); }}
+
+    private static LogicalPlan united(LogicalPlan plan) {{
+        if (plan instanceof DataSourceV2ScanRelation) {{
+            Object scan = ((DataSourceV2ScanRelation) plan).scan();
+            if (!(scan instanceof V1ScanWrapper)) {{ return plan; }}
+            Object wrapped = ((V1ScanWrapper) scan).v1Scan();
+            return wrapped instanceof Function ? (LogicalPlan) ((Function) wrapped).apply(plan) : plan;
+        }}
+        Seq children = (Seq) plan.children();
+        ArrayList made = new ArrayList();
+        boolean isNew = false;
+        for (int i = 0; i < children.size(); i++) {{
+            Object child = children.apply(i);
+            LogicalPlan other = united((LogicalPlan) child);
+            isNew = isNew || other != child;
+            made.add(other);
+        }}
+        return isNew ? (LogicalPlan) plan.withNewChildren(CollectionConverters.asScala(made).toSeq()) : plan;
+    }}
+}}
+"""
+
+
+def unite_scans(jvm: Jvm, session: JavaObject) -> None:
+    """Give `session` the rule, unless it has it. A Spark that takes no rules reads the same rows more slowly."""
+    try:
+        methods = session.experimental()
+        rules = methods.extraOptimizations()
+        known = [rules.apply(index) for index in range(rules.size())]
+        if all(str(rule.getClass().getName()) != _RULE for rule in known):
+            made = jvm.compiled(_RULE, _RULE_SOURCE)()
+            getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*known, made]))
+    except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
+        logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))
+
+
+def with_output(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
+    """The optimized logical plan `plan` with the attributes `output` in the place of its own.
+
+    A union has the attributes of its first part. Renamed there, they cost nothing; above the union they would make
+    every row anew.
+    """
+    if str(plan.getClass().getSimpleName()) == "Union":
+        parts = plan.children()
+        first, *others = [parts.apply(index) for index in range(parts.size())]
+        return plan.withNewChildren(jvm.sequence([_renamed(jvm, first, output), *others]))
+    return _renamed(jvm, plan, output)
+
+
+def _renamed(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
+    alias, none, found = jvm.class_(CATALYST + "expressions.Alias"), jvm.sequence([]), plan.output()
+    names = []
+    for index in range(output.size()):
+        wanted = output.apply(index)
+        names.append(alias(found.apply(index), wanted.name(), wanted.exprId(), none, jvm.none(), none))
+    return jvm.class_(CATALYST + "plans.logical.Project")(jvm.sequence(names), plan)
