@@ -120,7 +120,7 @@ def cpu_by_part(server: Bench, work: Callable[[], Any]) -> dict[str, float]:
 def cpu_now(server: Bench | None = None) -> dict[str, float]:
     """CPU seconds so far. Workers are processes below the JVM, which is below this process as the server is.
 
-    Other children of this process count as JVM.
+    Workers that have ended count with the daemon that started them. Other children of this process count as JVM.
     """
     totals = dict.fromkeys(_PARTS, 0.0) | {"server": 0.0 if server is None else server.cpu_seconds()}
     for child in psutil.Process().children():
@@ -129,17 +129,19 @@ def cpu_now(server: Bench | None = None) -> dict[str, float]:
         totals["JVM"] += _cpu_of(child)
         # Spark starts its JVM by a shell script: what is not Java below it is Python.
         for process in child.children(recursive=True):
-            part = "JVM" if "java" in _name_of(process) else "Python workers"
-            totals[part] += _cpu_of(process)
+            is_java = "java" in _name_of(process)
+            totals["JVM" if is_java else "Python workers"] += _cpu_of(process, with_ended=not is_java)
     return totals
 
 
-def _cpu_of(process: psutil.Process) -> float:
+def _cpu_of(process: psutil.Process, *, with_ended: bool = False) -> float:
+    """Of `process` itself, or with the children of it that have ended."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    return float(times.user + times.system)
+    ended = times.children_user + times.children_system if with_ended else 0.0
+    return float(times.user + times.system + ended)
 
 
 def _name_of(process: psutil.Process) -> str:

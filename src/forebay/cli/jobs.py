@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 
 _INTERRUPT_PAUSE_SECONDS = 0.05
@@ -72,7 +72,7 @@ class _Signals:
         main = threading.main_thread().ident
         while main is not None and not self.is_over:
             signal.pthread_kill(main, signal.SIGINT)
-            time.sleep(_INTERRUPT_PAUSE_SECONDS)
+            SYSTEM_CLOCK.sleep(_INTERRUPT_PAUSE_SECONDS)
 
 
 def definitions(texts: Sequence[str]) -> dict[str, str]:

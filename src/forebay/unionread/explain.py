@@ -90,15 +90,15 @@ def _splits(plan: UnionPlan) -> Iterator[str]:
     splits, names = plan.splits, plan.facts.partition_names
     lake = Counter(_place(s.lake.partition(), s.lake.bucket()) for s in splits if isinstance(s, LakeSnapshotSplit))
     yield from _section(
-        "lake alone, as nothing in the log changes it", [f"{p}: {n} lake splits" for p, n in lake.items()]
+        "lake alone, as nothing in the log changes it", [f"{p}: {_count(n, 'lake split')}" for p, n in lake.items()]
     )
     yield from _section(
         "lake overridden by the changelog behind it",
         [
-            f"{_of(s.bucket, names)}: {len(s.lake)} lake splits, then {_range(s.start, s.stop)}, because the snapshot "
-            f"holds the log up to {s.start}"
+            f"{_of(s.bucket, names)}: {_count(len(s.lake), 'lake split')}, then {_range(s.start, s.stop)}, because the "
+            f"snapshot holds the log up to {s.start}"
             if s.bucket in plan.facts.lake_offsets
-            else f"{_of(s.bucket, names)}: {len(s.lake)} lake splits, then {_range(s.start, s.stop)}"
+            else f"{_of(s.bucket, names)}: {_count(len(s.lake), 'lake split')}, then {_range(s.start, s.stop)}"
             for s in splits
             if isinstance(s, LakeSnapshotAndLogSplit)
         ],
@@ -140,7 +140,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _range(start: int, stop: int) -> str:
-    return f"log {start} to {stop} ({stop - start} records)"
+    return f"log {start} to {stop} ({_count(stop - start, 'record')})"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _place(partition: Sequence[str], bucket: int) -> str:
