@@ -17,6 +17,10 @@ BUCKET_COUNTS = (1, 4, 16)
 TAIL = 0.01
 """Share of the rows that only the stream has in its newest version."""
 
+MEMORY_ROWS_FACTOR = 4
+"""Tables whose reads are watched have so many times as many rows: a bucket of the smallest has several batches, and a
+read of it all the memory that a read needs at a time."""
+
 MEMORY_TAIL_ROWS = 10_000
 MEMORY_RATIO_MAX = 1.5
 MEMORY_NOISE_BYTES = 16 << 20
@@ -27,7 +31,7 @@ def tables(options: Run, server: LakeBench, rows: int) -> list[FigureTable | Gri
     """`rows` is the largest table."""
     sizes = sorted({max(100, int(rows * part)) for part in ROW_PARTS})
     return [
-        _memory(options, server, sizes),
+        _memory(options, server, [MEMORY_ROWS_FACTOR * size for size in sizes]),
         _grid(
             f"Growth with rows, {server.lake}",
             f"Primary-key tables of so many rows in {BUCKETS} buckets.",
