@@ -92,6 +92,7 @@ def test_recovery_reports_openings_by_size_and_both_replays(small: Run) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow  # 40 s; the section runs with `make bench`
 def test_spark_reports_scans_and_inserts_against_parquet(small: Run) -> None:
     # A process of its own: the session of the other Spark tests must not be stopped.
     out = small.directory / "spark.md"

@@ -14,6 +14,7 @@ from forebay.base.errors import Conflict, StorageFailure
 from forebay.paimon.compact.running import TaskRunner, ThreadRunner
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
+from forebay.spark.paimon import committing
 from forebay.spark.paimon.background import BackgroundCompaction, FewAtATime, PackRounds
 from forebay.spark.paimon.committing import Overwrite
 from forebay.spark.paimon.stream_commits import Epoch, StreamCommits, must_wait
@@ -125,7 +126,7 @@ def test_a_query_whose_snapshots_have_all_expired_is_warned_when_it_is_restarted
     assert "all snapshots that it made have expired" in caplog.text
 
 
-def test_a_commit_that_is_refused_or_cannot_be_prepared_leaves_no_file(tmp_path: Path) -> None:
+def test_a_commit_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
     table = make(tmp_path, key="id", bucket="1", write_only="true")
     commits = commits_of(table)
     commits.commit(epoch(table, 0, some(1)))
@@ -136,18 +137,28 @@ def test_a_commit_that_is_refused_or_cannot_be_prepared_leaves_no_file(tmp_path:
     assert rows_of(table) == some(1)
     assert not [path for m in work.messages for f in m.data.new_files for path in tmp_path.rglob(f.file_name)]
 
-    def broken(_what: str) -> TaskRunner:
-        class Broken(ThreadRunner):
-            def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
-                raise StorageFailure("disk on fire")
 
-        return Broken(1)
+@pytest.mark.parametrize("by_driver", [True, False])
+def test_a_commit_that_cannot_be_prepared_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_driver: bool
+) -> None:
+    def fails(*_: object, **__: object) -> list[Any]:
+        raise StorageFailure("disk on fire")
 
-    other = make(tmp_path / "other", precommit_compact="true")
-    failing = StreamCommits("t", other, "q", write_options("t", other, {}), broken, lambda: False, 2, other)
+    class Broken(ThreadRunner):
+        def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
+            return fails()
+
+    if by_driver:
+        monkeypatch.setattr(committing, "_put_together", fails)
+    else:
+        monkeypatch.setattr(committing, "DRIVER_ROWS_MAX", 0)
+    table = make(tmp_path, precommit_compact="true")
+    runner = threads if by_driver else lambda _what: Broken(1)
+    failing = StreamCommits("t", table, "q", write_options("t", table, {}), runner, lambda: False, 2, table)
     with pytest.raises(StorageFailure):
-        failing.commit(epoch(other, 0, some(1, 2), tasks=2))
-    assert list((tmp_path / "other").rglob("data-*")) == []
+        failing.commit(epoch(table, 0, some(1, 2), tasks=2))
+    assert list(tmp_path.rglob("data-*")) == []
 
 
 # ---- compaction -----------------------------------------------------------------------------------------------------
