@@ -96,11 +96,7 @@ def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> 
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not _is_tiered(paimon_lake):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
+        _wait_until_tiered(paimon_lake, process)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
@@ -125,11 +121,7 @@ def test_the_service_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) ->
         with lake_cluster(tmp_path, paimon_storage, ports=ports) as cluster:
             table = cluster.create("t", SCHEMA, properties={"table.datalake.freshness": "50 ms"})
             table.append(ROWS)
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not _is_tiered(cluster):
-                assert time.monotonic() < deadline
-                assert process.poll() is None
-                time.sleep(0.05)
+            _wait_until_tiered(cluster, process)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE_SECONDS)
             assert process.returncode == 0, err
@@ -155,6 +147,14 @@ def test_the_service_can_be_stopped_while_it_waits_for_the_server(tmp_path: Path
             process.kill()
             process.wait()
     assert process.returncode == 0
+
+
+def _wait_until_tiered(cluster: LakeCluster, service: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not _is_tiered(cluster):
+        assert time.monotonic() < deadline
+        assert service.poll() is None
+        time.sleep(0.05)
 
 
 def _is_tiered(cluster: LakeCluster) -> bool:
