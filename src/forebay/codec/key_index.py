@@ -38,7 +38,12 @@ class KeyIndex:
 
     def contains(self, keys: pa.BinaryArray) -> pa.BooleanArray:
         """For each key, whether a row with it was added."""
-        return pa.array(self._table.contains(*_parts(keys)).view(np.bool_))
+        return pa.array(self.has(keys))
+
+    def has(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+        """The same as an array of numpy."""
+        found: npt.NDArray[np.bool_] = self._table.contains(*_parts(keys)).view(np.bool_)
+        return found
 
     def newest_rows(self) -> npt.NDArray[np.int64]:
         """The number of the newest row of each key, ascending."""

@@ -18,11 +18,12 @@ from forebay.spark.reading import sent_partitions
 from forebay.spark.scan_plan import Marking
 from forebay.spark.worker_errors import short_errors
 
-MARKS_SCHEMA = StructType([StructField("marks", ArrayType(ArrayType(LongType(), False), False), False)])
-"""One row: for each file of a task, in their order, a bit for each row, in 64-bit words, least bit first."""
+MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])
+"""One row with one array: for each file of a task, in their order, where its words begin in the array, and then the
+words of all: a bit for each row of a file, in 64-bit words, least bit first."""
 
 _WORDS = pa.list_(pa.field("element", pa.int64(), nullable=False))
-_ARROW = pa.schema([pa.field("marks", pa.list_(pa.field("element", _WORDS, nullable=False)), nullable=False)])
+_ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
 
 
 class MarkPartition(InputPartition):
@@ -52,8 +53,7 @@ def marks_batch(marking: Sequence[Marking]) -> pa.RecordBatch:
     if paths != wanted:
         raise InternalError(f"rows were marked in the files {paths} instead of {wanted}")
     words = [np.frombuffer(rows.words, np.int64) for rows in found]
-    ends = np.cumsum([0, *map(len, words)], dtype=np.int32)
-    of_files = pa.ListArray.from_arrays(pa.array(ends), pa.array(np.concatenate(words)), type=_WORDS)
-    offsets = pa.array([0, len(words)], pa.int32())
-    row = pa.ListArray.from_arrays(offsets, of_files, type=_ARROW.field(0).type)
+    starts = np.cumsum([len(words), *map(len, words)], dtype=np.int64)[:-1]
+    values = pa.array(np.concatenate([starts, *words]))
+    row = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values, type=_WORDS)
     return pa.RecordBatch.from_arrays([row], schema=_ARROW)

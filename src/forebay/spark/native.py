@@ -10,10 +10,6 @@ Where the rule does not come by (a session to which nobody attached a catalog, a
 scan is a `V1Scan`, a public interface of Spark: its relation gives the rows of the union as an inner query. These rows
 are made twice, and the tasks that mark run when the query is planned.
 
-The relation of a `V1Scan` must be a subclass of an abstract class, which no proxy of ours can be. It has four methods
-that give what they were given, stays on the driver, and is compiled by Janino, which Spark brings along to compile its
-own plans.
-
 Exactness comes first: a session may ask Spark to pass over files that are missing or damaged, or to move old dates to
 another calendar; none of that holds here (`_OPTIONS`).
 """
@@ -25,14 +21,17 @@ import pickle
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from forebay.base.errors import ForebayError
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm import CONNECTOR, JavaObject, Jvm
 from forebay.spark.marking import MARKS_SCHEMA, MarkFunction, MarkPartition
+from forebay.spark.native_java import compile_all, file_index, planned_table, relation, task_scan
 from forebay.spark.native_rule import with_output
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.scan_plan import Marking, NativeFiles, OpenedScan, ReadTasks
+from forebay.unionread.overridden import local_path
 
 _READ = CONNECTOR + "read."
 _SQL = "org.apache.spark.sql."
@@ -52,76 +51,66 @@ _COLUMN = _SQL + "Column"
 _ROW_NUMBER = "_tmp_metadata_row_index"
 """A column of this name is filled by Spark's reader with the number of each row in its file."""
 
+_GROUP, _FILE_NUMBER, _MARKS = "_forebay_group", "_forebay_file", "_forebay_marks"
+"""Columns: a number for the task that marks a row's file, the file's number among those of the task, and its marks."""
+
+_MARK_TASKS_MAX = 4
+"""The most tasks that mark rows: each is a job of its own."""
+
 _LAST_BIT = 63
-_PUSHED_FILTERS, _READ_SCHEMA = "pushedFilters", "readDataSchema"
 
 _NEEDED = (
     _SOURCES + "v2.parquet.ParquetTable",
     _SOURCES + "v2.parquet.ParquetScan",
     _SOURCES + "v2.DataSourceV2Relation",
+    _SOURCES + "v2.V2ScanRelationPushDown",
     _SQL + "internal.connector.PredicateUtils",
     _SQL + "classic.Dataset",
 )
 _able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
 
-_RELATION = "ForebayRelation"
-_RELATION_SOURCE = f"""
-import org.apache.spark.rdd.RDD;
-import org.apache.spark.sql.SQLContext;
-import org.apache.spark.sql.sources.BaseRelation;
-import org.apache.spark.sql.sources.TableScan;
-import org.apache.spark.sql.types.StructType;
-
-public class {_RELATION} extends BaseRelation implements TableScan {{
-    private final SQLContext context;
-    private final StructType schema;
-    private final RDD rows;
-
-    public {_RELATION}(SQLContext context, StructType schema, RDD rows) {{
-        this.context = context;
-        this.schema = schema;
-        this.rows = rows;
-    }}
-
-    public SQLContext sqlContext() {{ return context; }}
-
-    public StructType schema() {{ return schema; }}
-
-    public boolean needConversion() {{ return false; }}
-
-    public RDD buildScan() {{ return rows; }}
-}}
-"""
-
 
 def parquet_scan(context: SessionContext, files: Sequence[str], schema: StructType, filters: JavaObject) -> JavaObject:
-    """Spark's scan of the columns `schema` of `files`.
+    """Spark's scan of the columns `schema` of local `files`.
 
     `filters` (an array of V2 predicates) let it skip row groups and pages; what it gives must be filtered once more.
-    Raises `UnsupportedOperation` where Spark looks different from the releases that we know.
+    Raises `NotFound` for a file that is gone, and `UnsupportedOperation` where Spark looks different from the releases
+    that we know.
     """
+    return _parquet_scan(context, [files], schema, StructType([]), filters)
+
+
+def _parquet_scan(
+    context: SessionContext,
+    groups: Sequence[Sequence[str]],
+    schema: StructType,
+    numbers: StructType,
+    filters: JavaObject,
+) -> JavaObject:
+    """The scan of all files of `groups`, with the columns `numbers` at the end (see `file_index`)."""
     jvm = context.jvm
+    paths = [[str(local_path(file)) for file in group] for group in groups]
     try:
-        return _parquet_scan(context, files, schema, filters)
+        given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map(_OPTIONS))
+        struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
+        form = jvm.class_("java.lang.Class").forName(_SOURCES + "parquet.ParquetFileFormat")
+        table = jvm.class_(_SOURCES + "v2.parquet.ParquetTable")(
+            "parquet", context.session, given, jvm.sequence([]), jvm.class_("scala.Some")(struct), form
+        )
+        scan = table.newScanBuilder(given).build()
+        names = [str(scan.productElementName(i)) for i in range(scan.productArity())]
+        values = [scan.productElement(i) for i in range(len(names))]
+        values[names.index("fileIndex")] = file_index(jvm, context.session, paths, last)
+        values[names.index("readDataSchema")] = struct  # the builder takes every column for nullable
+        values[names.index("readPartitionSchema")] = last
+        to_v1 = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1
+        values[names.index("pushedFilters")] = to_v1(filters)
+        return scan.copy(*values)
+    except ForebayError:
+        raise
     except Exception as e:
         raise jvm.unknown_layout("scan of Parquet files", e) from e
-
-
-def _parquet_scan(context: SessionContext, files: Sequence[str], schema: StructType, filters: JavaObject) -> JavaObject:
-    jvm = context.jvm
-    given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map(_OPTIONS))
-    struct = jvm.struct_type(schema)
-    form = jvm.class_("java.lang.Class").forName(_SOURCES + "parquet.ParquetFileFormat")
-    table = jvm.class_(_SOURCES + "v2.parquet.ParquetTable")(
-        "parquet", context.session, given, jvm.sequence(files), jvm.class_("scala.Some")(struct), form
-    )
-    scan = table.newScanBuilder(given).build()
-    names = [str(scan.productElementName(i)) for i in range(scan.productArity())]
-    values = [scan.productElement(i) for i in range(len(names))]
-    values[names.index(_READ_SCHEMA)] = struct  # the builder takes every column for nullable
-    values[names.index(_PUSHED_FILTERS)] = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1(filters)
-    return scan.copy(*values)
 
 
 class MixedScan(JavaProxy):
@@ -155,12 +144,12 @@ class MixedScan(JavaProxy):
 
     def apply(self, relation: JavaObject) -> JavaObject:
         """The union, as an optimized logical plan with the attributes of `relation`."""
-        return with_output(self.jvm, self._union().optimizedPlan(), relation.output())
+        return with_output(self.jvm, self._union().analyzed(), relation.output())
 
     def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:
         """Spark asks again when it plans the rest of a query anew, with what it learned from its first stages."""
         if self._relation is None:
-            self._relation = _relation_class(self.jvm)(sql_context, self._struct, self._union().toRdd())
+            self._relation = relation(self.jvm, sql_context, self._struct, self._union().toRdd())
         return self._relation
 
     def _union(self) -> JavaObject:
@@ -173,102 +162,64 @@ class MixedScan(JavaProxy):
     def _frames(self) -> list[JavaObject]:
         """The parts of the union: Datasets of Java."""
         files = self._native.files
-        frames = [self._frame_of(self._schema, self._scan(files, self._schema))] if files else []
-        marking = self._native.marking
-        groups = min(len(marking), self._context.cores)
-        for number in range(groups):
-            frames += self._marked_frames(marking[number::groups])
+        frames = []
+        if files:
+            frames.append(self._frame_of(self._struct, parquet_scan(self._context, files, self._schema, self._filters)))
+        if self._native.marking:
+            frames.append(self._marked_frame())
         if self._opened.partitions:
             partitions = java_partitions(self.jvm, self._opened.partitions)
             frames.append(self._task_frame(self._schema, self._read, partitions, self._text))
         return frames
 
-    def _scan(self, files: Sequence[str], schema: StructType) -> JavaObject:
-        return parquet_scan(self._context, files, schema, self._filters)
-
-    def _marked_frames(self, marking: Sequence[Marking]) -> list[JavaObject]:
-        """For each file of `marking`, which one task does, its rows that count."""
-        what = f"changed rows of {self._text}"
-        partitions = java_partitions(self.jvm, [MarkPartition(tuple(marking))])
-        marks = self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, what).scalar()
-        files = [file for one in marking for file in one.files]
-        return [self._marked_frame(file, marks.getItem(number)) for number, file in enumerate(files)]
-
-    def _marked_frame(self, file: str, words: JavaObject) -> JavaObject:
-        """The rows of `file` whose bit in `words`, a column, is not set."""
-        numbered = StructType([*self._schema.fields, StructField(_ROW_NUMBER, LongType())])
-        frame = self._frame_of(numbered, self._scan([file], numbered))
-        functions = self.jvm.class_(_SQL + "functions")
-        number = frame.col(_ROW_NUMBER)
-        word = words.getItem(functions.shiftright(number, 6).cast("int"))
-        counts = functions.getbit(word, number.bitwiseAND(_LAST_BIT).cast("int")).equalTo(0)
+    def _marked_frame(self) -> JavaObject:
+        """The rows that count of all files that are marked."""
+        marking = self._native.marking
+        count = min(len(marking), self._context.cores, _MARK_TASKS_MAX)
+        groups = [marking[number::count] for number in range(count)]
+        frame = self._numbered_frame([[file for one in group for file in one.files] for group in groups])
+        functions, columns = self.jvm.class_(_SQL + "functions"), self._columns(frame)
+        words = self._words(groups[-1])
+        for number in reversed(range(count - 1)):
+            words = functions.when(frame.col(_GROUP).equalTo(number), self._words(groups[number])).otherwise(words)
+        row, file = frame.col(_ROW_NUMBER), frame.col(_FILE_NUMBER)
+        known = frame.select(self.jvm.array(_COLUMN, [*columns, row, file, words.alias(_MARKS)]))
+        marks = known.col(_MARKS)
+        word = marks.getItem(marks.getItem(file).plus(functions.shiftright(row, 6)).cast("int"))
+        counts = functions.getbit(word, row.bitwiseAND(_LAST_BIT).cast("int")).equalTo(0)
         # Spark gives the numbers by a column of this name; one that does not know it would give nulls.
         unknown = functions.raise_error(functions.lit("this Spark does not number the rows of Parquet files"))
-        kept = frame.filter(functions.coalesce(self.jvm.array(_COLUMN, [counts, unknown.cast("boolean")])))
-        return kept.select(self.jvm.array(_COLUMN, [frame.col(_quoted(n)) for n in self._schema.fieldNames()]))
+        kept = known.filter(functions.coalesce(self.jvm.array(_COLUMN, [counts, unknown.cast("boolean")])))
+        return kept.select(self.jvm.array(_COLUMN, columns))
+
+    def _numbered_frame(self, groups: Sequence[Sequence[str]]) -> JavaObject:
+        """The rows of the files of all groups, with the number of each in its file, and the file's and group's."""
+        read = StructType([*self._schema.fields, StructField(_ROW_NUMBER, LongType())])
+        numbers = StructType([StructField(name, IntegerType(), False) for name in (_GROUP, _FILE_NUMBER)])
+        scan = _parquet_scan(self._context, groups, read, numbers, self._filters)
+        return self._frame_of(scan.readSchema(), scan)
+
+    def _words(self, marking: Sequence[Marking]) -> JavaObject:
+        """The marks of the files of `marking` (`MARKS_SCHEMA`) as a column: a subquery, which is one task."""
+        partitions = java_partitions(self.jvm, [MarkPartition(tuple(marking))])
+        text = f"changed rows of {self._text}"
+        return self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, text).scalar()
+
+    def _columns(self, frame: JavaObject) -> list[JavaObject]:
+        return [frame.col(_quoted(name)) for name in self._schema.fieldNames()]
 
     def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
-        return self._frame_of(schema, TaskScan(self._context, read, partitions, schema, text))
+        struct = self.jvm.struct_type(schema)
+        factory = self.jvm.reader_factory(pickle.dumps((read, schema)), schema)
+        return self._frame_of(struct, task_scan(self.jvm, struct, text, partitions, factory))
 
-    def _frame_of(self, schema: StructType, scan: JavaObject) -> JavaObject:
+    def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:
+        """A Dataset of `scan`, which needs no optimizer any more."""
         jvm = self.jvm
-        table = PlannedTable(self._context, schema, scan)
+        table = planned_table(jvm, struct, scan)
         relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(table, jvm.none(), jvm.none())
-        return jvm.class_(_SQL + "classic.Dataset").ofRows(self._context.session, relation)
-
-
-class PlannedTable(JavaProxy):
-    """A table that is one scan, which is there already: nothing can be pushed into it."""
-
-    interfaces = (CONNECTOR + "catalog.SupportsRead", _READ + "ScanBuilder")
-
-    def __init__(self, context: SessionContext, schema: StructType, scan: JavaObject) -> None:
-        super().__init__(context.jvm)
-        self._scan = scan
-        self._struct = context.jvm.struct_type(schema)
-
-    def name(self) -> str:
-        return "forebay"
-
-    def schema(self) -> JavaObject:
-        return self._struct
-
-    def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CONNECTOR + "catalog.TableCapability", ("BATCH_READ",))
-
-    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return self
-
-    def build(self) -> JavaObject:
-        return self._scan
-
-
-class TaskScan(JavaProxy):
-    """A scan that is nothing but its tasks."""
-
-    interfaces = (_READ + "Scan", _READ + "Batch")
-
-    def __init__(
-        self, context: SessionContext, read: ReadTasks, partitions: JavaObject, schema: StructType, text: str
-    ) -> None:
-        super().__init__(context.jvm)
-        self._read, self._schema, self._partitions, self._text = read, schema, partitions, text
-        self._struct = context.jvm.struct_type(schema)
-
-    def readSchema(self) -> JavaObject:
-        return self._struct
-
-    def description(self) -> str:
-        return self._text
-
-    def toBatch(self) -> JavaProxy:
-        return self
-
-    def planInputPartitions(self) -> JavaObject:
-        return self._partitions
-
-    def createReaderFactory(self) -> JavaObject:
-        return self.jvm.reader_factory(pickle.dumps((self._read, self._schema)), self._schema)
+        scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
+        return jvm.class_(_SQL + "classic.Dataset").ofRows(self._context.session, scanned)
 
 
 def java_partitions(jvm: Jvm, partitions: Sequence[object]) -> JavaObject:
@@ -285,7 +236,7 @@ def reads_files(jvm: Jvm) -> bool:
     known = _able.get(jvm)
     if known is None:
         try:
-            _relation_class(jvm)
+            compile_all(jvm)
             for name in _NEEDED:
                 jvm.class_("java.lang.Class").forName(name)
             known = True
@@ -298,8 +249,3 @@ def reads_files(jvm: Jvm) -> bool:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _relation_class(jvm: Jvm) -> JavaObject:
-    """The constructor of the relation; compiled once for a JVM."""
-    return jvm.compiled(_RELATION, _RELATION_SOURCE)

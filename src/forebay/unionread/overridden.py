@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forebay.base.errors import ErrorCode, InternalError, NotFound
 from forebay.client.connection import shared_connection
-from forebay.codec.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket
-from forebay.unionread.tail import read_tail
+from forebay.unionread.changed_keys import read_changed_keys
 
 if TYPE_CHECKING:
     from forebay.unionread.lake_side import LakeSide
@@ -58,12 +58,11 @@ class MarkBucket:
             raise InternalError(f"rows of files of table {info.path} are marked, and its plan has no lake")
         keys = tuple(info.schema.column(name) for name in info.descriptor.physical_primary_key)
         connection = shared_connection(self.reader.settings)
-        tail = read_tail(connection, info, self.bucket, self.start, self.stop, keys)
-        encoder = primary_key_encoder(info.descriptor)
+        changed = read_changed_keys(connection, info, self.bucket, self.start, self.stop)
         by_key = replace(side, columns=keys)
         made = []
         for path in self.files:
-            found = [tail.changed.contains(encoder.encode(batch)) for batch in _key_batches(path, by_key)]
+            found = [changed.contains(batch) for batch in _key_batches(path, by_key)]
             made.append(OverriddenRows(path, _words(found)))
         return made
 
@@ -75,17 +74,21 @@ def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
             for batch in file.iter_batches(_BATCH_ROWS, columns=[c.name for c in side.columns], use_threads=False):
                 yield side.stored(batch)
     except FileNotFoundError as e:
-        raise NotFound(
-            f"file {path} does not exist: the lake snapshot that has it has expired",
-            ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
-        ) from e
+        raise gone(path) from e
 
 
-def _words(found: list[pa.BooleanArray]) -> bytes:
+def gone(path: str) -> NotFound:
+    """What to raise for a file of a lake that is not there."""
+    return NotFound(
+        f"file {path} does not exist: the lake snapshot that has it has expired", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+    )
+
+
+def _words(found: list[npt.NDArray[np.bool_]]) -> bytes:
     rows = sum(map(len, found))
     padded = np.zeros(-(-rows // _WORD_BITS) * _WORD_BITS, np.uint8)
     if rows:
-        np.concatenate([np.asarray(batch.cast(pa.uint8())) for batch in found], out=padded[:rows])
+        np.concatenate([batch.view(np.uint8) for batch in found], out=padded[:rows])
     return np.packbits(padded, bitorder="little").tobytes()
 
 

@@ -9,7 +9,7 @@ keys that changed, not by how often they did.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,14 +102,22 @@ def read_tail(
     connection: Connection, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
 ) -> Tail:
     """The changelog of `bucket` from offset `start` to before `stop`, folded; `columns` include the primary key."""
-    schema = storage_schema(columns)
     folder = TailFolder(primary_key_encoder(info.descriptor))
+    for rows, deleted in changes(connection, info, bucket, start, stop, columns):
+        folder.add(rows, deleted)
+    return folder.finish()
+
+
+def changes(
+    connection: Connection, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_]]]:
+    """The changes in a piece of changelog, in order and without old images: rows, and which of them are deletes."""
+    schema = storage_schema(columns)
     view = RowView(info, [column.name for column in columns])
     with LogReader(connection, info, {bucket: start}, {bucket: stop}, view, ("change_type",)) as reader:
         for batch in reader:
-            folder.add(*_changes(batch, schema))
+            yield _changes(batch, schema)
         check_read_to_the_end(info, reader, {bucket: stop})
-    return folder.finish()
 
 
 def check_read_to_the_end(info: TableInfo, reader: LogReader, stops: dict[TableBucket, int]) -> None:
