@@ -6,19 +6,16 @@
   tasks give the rows of the tail.
 - All else is for Python tasks: merges within the lake, deletes, other file formats, stores that are no file system.
 
-A query that mixes both is a union, which costs about 0.1 s to plan, and Spark's choice of joins knows the size of its
+A query that mixes both is a union, which costs about 0.05 s to plan, and Spark's choice of joins knows the size of its
 files alone. So small reads (`ROWS_MIN`) are not mixed, nor those with a limit. Where rows are looked up, tasks run
-before the others and keys are read twice, so that pays only for many rows of which few changed (`MARKED_...`). Nothing
-speaks against files alone.
+before the others, so that pays only for many rows (`MARKED_ROWS_MIN`) of which not too many changed. Nothing speaks
+against files alone.
 
-Measured on two cores that six others used, 4 M rows of 8 columns in a lake of Paimon, all columns, CPU seconds of all
-who take part, least and median of five turns. Spark's own read of Parquet files of the same rows: 1.28, 1.77. All rows
-from files: 0.96, 1.16. With 1 % of the keys changed: files and marks 1.68, 2.15, merged by Python tasks 2.27, 2.50;
-with 10 % 2.33, 2.54, and 2.65, 2.98. (Within a `V1Scan`, which makes each row of the union twice, files and marks took
-2.06, 2.60 and 3.10, 3.30. An anti join by Spark with the changed keys, broadcast, takes 0.7 and 2.1 more than files
-alone: worse than leaving out rows by number.) Of what marks cost with 1 %, about 0.15 is the look-up, 0.2 planning and
-0.1 to start tasks, at any size of a query: with 2 M rows in a lake of Iceberg and 1 % changed they took 2.02, 2.06,
-and Python tasks alone 1.75, 1.75.
+Measured on two cores, nothing else running, all 8 columns of so many rows in a lake of Paimon, seconds by the clock with
+1 %, 10 % and 25 % of the keys changed, medians of nine turns. Files and marks: 0.82, 0.56, 0.70 (0.5 M rows); 0.56,
+0.76, 0.82 (1 M); 0.62, 0.82, 1.23 (2 M). All merged by Python tasks: 0.78, 0.56, 0.66; 0.74, 0.84, 0.86; 0.99, 1.17,
+1.31. A lake of Iceberg: the same within a tenth. (An anti join by Spark with the changed keys, broadcast, takes longer
+than leaving out rows by number.)
 """
 
 from __future__ import annotations
@@ -36,12 +33,9 @@ from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit,
 ROWS_MIN = 400_000
 """The fewest rows in files for which files and Python tasks are mixed."""
 
-MARKED_ROWS_MIN, MARKED_SHARE_MAX = 4_000_000, 0.25
+MARKED_ROWS_MIN, MARKED_SHARE_MAX = 1_000_000, 0.5
 """Rows are left out of files by Spark where these have so many rows at least, and so few log records for each row. An
-update is two records, so this is up to 12 % of the keys."""
-
-MARKED_FILES_MAX = 64
-"""The most files some rows of which are left out: each is a scan of its own in the inner query."""
+update is two records, so this is up to 25 % of the keys."""
 
 MARKED_ROWS_MAX = 400_000_000
 """The most rows of such files. What is left out is told by a bit for each: 50 MB on the driver."""
@@ -111,10 +105,9 @@ class _Share:
 
     def give_back_marked(self) -> None:
         """Have buckets merged in Python after all where marks do not pay, or are too many."""
-        files = sum(len(task.files) for task in self.marking)
         changes = sum(task.stop - task.start for task in self.marking)
         is_worth_it = self._marked_rows >= MARKED_ROWS_MIN and changes <= self._marked_rows * MARKED_SHARE_MAX
-        if is_worth_it and files <= MARKED_FILES_MAX and self._marked_rows <= MARKED_ROWS_MAX:
+        if is_worth_it and self._marked_rows <= MARKED_ROWS_MAX:
             return
         tails = {replace(split, lake=()): split for split in self._marked}
         self.rest = [

@@ -27,7 +27,7 @@ FLAGS_MAX = 1 << 26
 """The most flags, of a byte each."""
 
 _KEYS_MIN = 1 << 20
-"""So many numbers are kept before those that come twice are dropped."""
+"""At least so many numbers are kept before those that come twice are dropped."""
 
 
 class ChangedKeys(Protocol):
@@ -54,7 +54,7 @@ def read_changed_keys(
     return _EncodedKeys(encoder, [keys])
 
 
-def _distinct(found: Iterable[pa.RecordBatch]) -> npt.NDArray[np.int64]:
+def _distinct(found: Iterable[pa.RecordBatch], keys_min: int = _KEYS_MIN) -> npt.NDArray[np.int64]:
     """The different numbers in the only column, ascending. Memory goes with these."""
     known = np.zeros(0, np.int64)
     parts: list[npt.NDArray[np.int64]] = []
@@ -62,7 +62,7 @@ def _distinct(found: Iterable[pa.RecordBatch]) -> npt.NDArray[np.int64]:
     for batch in found:
         parts.append(integers(batch.column(0)).astype(np.int64))
         rows += batch.num_rows
-        if rows >= max(_KEYS_MIN, len(known)):
+        if rows >= max(keys_min, len(known)):
             known, parts, rows = np.unique(np.concatenate([known, *parts])), [], 0
     return np.unique(np.concatenate([known, *parts]))
 
