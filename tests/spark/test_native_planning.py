@@ -89,7 +89,7 @@ def test_files_of_a_log_table_are_all_there_is_or_stand_beside_its_logs(lake: Wo
     assert native_share(plan, frozenset(table.buckets()), 3) is None
 
 
-@pytest.mark.parametrize("name", ["MARKED_ROWS_MIN", "MARKED_ROWS_MAX", "MARKED_FILES_MAX", "MARKED_SHARE_MAX"])
+@pytest.mark.parametrize("name", ["MARKED_ROWS_MIN", "MARKED_ROWS_MAX", "MARKED_SHARE_MAX"])
 def test_buckets_are_merged_in_python_where_marks_do_not_pay(
     lake: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -288,7 +288,7 @@ def test_few_rows_and_limits_are_not_mixed(spark: Any, lake: World, monkeypatch:
     limited = spark.table(f"native.{table.path}").limit(5)
     assert way_of(limited) == TASKS
     assert limited.count() == 5
-    for name, value in (("MARKED_ROWS_MIN", 31), ("MARKED_SHARE_MAX", 0.1), ("MARKED_FILES_MAX", 1), ("ROWS_MIN", 31)):
+    for name, value in (("MARKED_ROWS_MIN", 31), ("MARKED_SHARE_MAX", 0.1), ("ROWS_MIN", 31)):
         with monkeypatch.context() as patch:
             patch.setattr(native_planning, name, value)
             way, found = ways(spark, table)
