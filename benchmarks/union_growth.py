@@ -17,7 +17,7 @@ BUCKET_COUNTS = (1, 4, 16)
 TAIL = 0.01
 """Share of the rows that only the stream has in its newest version."""
 
-MEMORY_ROWS_FACTOR = 4
+MEMORY_ROWS_FACTOR = 8
 """Tables whose reads are watched have so many times as many rows: a bucket of the smallest has several batches, and a
 read of it all the memory that a read needs at a time."""
 
