@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark
+from pyspark.sql import datasource as spark_source
 from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -49,6 +50,11 @@ def checkpoints_by_rename(version: str = pyspark.__version__) -> str:
 def streams_have_limits() -> bool:
     """Whether stream readers written in Python are told where a batch starts and how much it may read: from 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def streams_write_arrow() -> bool:
+    """Whether stream writers written in Python may take Arrow batches: from 4.1 on."""
+    return hasattr(spark_source, "DataSourceStreamArrowWriter")
 
 
 @functools.cache

@@ -349,6 +349,7 @@ def test_not_null_goes_but_does_not_come(lake_sql: Sql, lake: str, lake_catalog:
 
 
 @pytest.mark.spark
+@needs(4, 1, "defaults of columns that an INSERT leaves out")
 def test_defaults_are_written_where_no_value_is_given(lake_sql: Sql) -> None:
     lake_sql("CREATE TABLE {db}.t (id INT, v INT DEFAULT 7, s STRING DEFAULT 'abc', l ARRAY<INT> DEFAULT array(1, 2))")
     lake_sql("INSERT INTO {db}.t (id) VALUES (1)")

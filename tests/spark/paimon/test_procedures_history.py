@@ -15,6 +15,7 @@ from forebay.paimon import Catalog
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
+from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
 
@@ -264,6 +265,7 @@ def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, c
     assert ids(table) == [6]
 
 
+@needs(4, 1, "SHOW PROCEDURES")
 def test_all_procedures_are_listed(lake_sql: Sql) -> None:
     from forebay.spark.paimon.procedures import PAIMON_PROCEDURES
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -49,9 +49,12 @@ from forebay.spark.paimon.read_options import (
 )
 from forebay.spark.paimon.reading import PaimonPartition
 from forebay.spark.planning import DEFAULT_CORES, keeping_limit
-from forebay.spark.releases import streams_have_limits
+from forebay.spark.releases import streams_have_limits, streams_write_arrow
 from forebay.spark.scan_plan import Wanted
 from forebay.spark.worker_errors import short_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 FORMAT_NAME = "forebay-paimon"
 
@@ -90,9 +93,15 @@ class PaimonDataSource(DataSource):
             return PaimonSink(*_to_write(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from forebay.spark.paimon.sink import PaimonStreamSink
-
+        """Raises `UnsupportedOperation` before Spark 4.1, whose stream writers take rows one by one."""
         with short_errors():
+            if not streams_write_arrow():
+                raise UnsupportedOperation(
+                    f"writeStream.format('{FORMAT_NAME}') needs Spark 4.1 or newer; toTable() of a catalog's table "
+                    "(forebay.spark.attach) works"
+                )
+            from forebay.spark.paimon.stream_sink import PaimonStreamSink
+
             return PaimonStreamSink(*_to_write(self.options), schema, overwrite)
 
 

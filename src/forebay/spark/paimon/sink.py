@@ -1,4 +1,4 @@
-"""Writing through the format "forebay-paimon": `df.write`, and `df.writeStream` with every micro-batch once.
+"""Writing through the format "forebay-paimon": `df.write`, and what `df.writeStream` (`stream_sink`) has of it, too.
 
 Tasks run as they do behind the catalog. But Spark commits in a Python process that has no session, so what belongs to
 a commit (compaction, `precommit-compact`) happens in threads of that process, and the commit waits for it; rows cannot
@@ -15,24 +15,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from forebay.base.errors import InternalError, UnsupportedOperation
+from forebay.base.errors import UnsupportedOperation
 from forebay.paimon.compact.running import TaskRunner, ThreadRunner
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.paimon.committing import Overwrite, commit_batch
-from forebay.spark.paimon.stream_commits import Epoch, StreamCommits
 from forebay.spark.paimon.write_options import WriteOptions, dynamic_overwrite, with_write_options, write_options
 from forebay.spark.paimon.writing import Incoming, LakeWriteFunction, WrittenFiles, messages_of
 from forebay.spark.worker_errors import short_errors
 
-_commits: dict[tuple[str, str, str], StreamCommits] = {}
-"""The queries that this process commits for: Spark makes a new writer for every micro-batch, in the same process."""
 
-
-class _Sink:
+class Sink:
     """A write of `table`, as Spark hands it from process to process. `overwrite`: it replaces what is there."""
 
     def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -51,7 +47,7 @@ class _Sink:
         """In a task."""
         return self._function.write(iterator)
 
-    def _written(self, messages: Iterable[Any]) -> list[WrittenFiles]:
+    def written(self, messages: Iterable[Any]) -> list[WrittenFiles]:
         """What the tasks wrote. Raises `UnsupportedOperation` where several have assigned dynamic buckets."""
         written = [m for m in messages if isinstance(m, WrittenFiles)]
         table = self._table
@@ -64,42 +60,16 @@ class _Sink:
         return written
 
 
-class PaimonSink(_Sink, DataSourceArrowWriter):
+class PaimonSink(Sink, DataSourceArrowWriter):
     """`df.write.format("forebay-paimon")`: one commit."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with short_errors(f"writing to table {self._name}"):
-            commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, _threads)
+            commit_batch(self._table, messages_of(self.written(messages)), self._overwrite, threads)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing: see above."""
 
 
-class PaimonStreamSink(_Sink, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("forebay-paimon")`: one commit for each micro-batch."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with short_errors(f"writing to table {self._name}"):
-            written = self._written(messages)
-            if not written:
-                return
-            query = written[0].query
-            if query is None:
-                raise InternalError(f"Spark did not tell tasks which query writes to {self._name}")
-            rows = sum(w.rows for w in written)
-            self._commits_of(query).commit(Epoch(batchId, messages_of(written), rows, self._overwrite))
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: see above."""
-
-    def _commits_of(self, query: str) -> StreamCommits:
-        key = (self._table.paths.root, self._table.paths.branch, query)
-        if key not in _commits:
-            _commits[key] = StreamCommits(
-                self._name, self._table, query, self._options, _threads, lambda: True, 1, self._table, beside=False
-            )
-        return _commits[key]
-
-
-def _threads(_what: str) -> TaskRunner:
+def threads(_what: str) -> TaskRunner:
     return ThreadRunner()
