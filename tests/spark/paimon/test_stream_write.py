@@ -18,6 +18,7 @@ import pytest
 
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
+from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
 
@@ -168,7 +169,6 @@ import os, signal, sys
 from pathlib import Path
 import forebay.spark
 from forebay.spark.paimon.stream_commits import StreamCommits
-from tests.spark.releases import needs
 
 warehouse, feed, checkpoint, target, die_after = sys.argv[1:]
 commit = StreamCommits.commit
