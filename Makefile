@@ -3,7 +3,6 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
-KERNELS := $(shell find src -name '*.pyx' -o -name '*.pxd')
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
 .PHONY: help quickstart examples test lint fast-test spark-test simulate kill-trials invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants build proto clean
@@ -57,7 +56,8 @@ bench-union: $(VENV)/dev-ready build ## the same for tiering and union reads; wr
 bench-pipelines: $(VENV)/dev-ready build ## the same for lake tables in Spark; write its part of docs/benchmarks.md
 	$(BIN)/python -m benchmarks pipelines --out docs/benchmarks.md
 
-build: $(VENV)/kernels-ready ## compile the kernels after a change
+build: $(VENV)/dev-ready ## compile the kernels after a change
+	$(BIN)/python setup.py -q build_ext --inplace
 
 proto: ## generate the protobuf code after a change of fluss.proto
 	tools/generate_protocol.sh
@@ -73,8 +73,4 @@ $(VENV)/quickstart-ready: pyproject.toml setup.py
 
 $(VENV)/dev-ready: pyproject.toml setup.py
 	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[dev$(JAVA_EXTRA)]"
-	touch $@ $(VENV)/quickstart-ready $(VENV)/kernels-ready  # the installation has compiled the kernels
-
-$(VENV)/kernels-ready: $(VENV)/dev-ready $(KERNELS)
-	$(BIN)/python setup.py -q build_ext --inplace
-	touch $@
+	touch $@ $(VENV)/quickstart-ready
