@@ -10,6 +10,4 @@ fi
 [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
 echo "Installing $requirement into $folder (a minute or two the first time)"
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
-# Built by what the environment has, so that `make build` finds all up to date and compiles nothing once more.
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'Cython>=3.1'
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation -e "$requirement"
+"$folder/bin/python" -m pip install --quiet --disable-pip-version-check -e "$requirement"
