@@ -12,7 +12,7 @@ import importlib, pkgutil, sys
 import pyspark.sql.datasource
 
 sys.modules["pyspark.sql.streaming.datasource"] = None  # came with 4.2
-del pyspark.sql.datasource.DataSourceStreamArrowWriter  # came with 4.1
+vars(pyspark.sql.datasource).pop("DataSourceStreamArrowWriter", None)  # came with 4.1
 
 NEEDS_NEWER = {"forebay.spark.streaming", "forebay.spark.paimon.stream_source", "forebay.spark.paimon.stream_sink"}
 import forebay.spark
@@ -20,7 +20,7 @@ failed = []
 for module in pkgutil.walk_packages(forebay.spark.__path__, "forebay.spark."):
     try:
         importlib.import_module(module.name)
-    except ImportError as e:
+    except ImportError:
         failed.append(module.name)
 print(*sorted(set(failed) - NEEDS_NEWER))
 

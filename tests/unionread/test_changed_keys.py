@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.base.errors import InvalidRequest
 from forebay.client.table import Table
 from forebay.codec.keys import primary_key_encoder
 from forebay.metadata import types
@@ -21,6 +22,7 @@ from tests.unionread.world import PAIMON, World, world
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 NEAR = st.integers(-40, 40)
 ENCODED = TableDescriptor(Schema((Column("k", types.bigint()),), ("k",)), bucket_count=1)
+ENCODER = primary_key_encoder(ENCODED)
 
 
 @pytest.fixture(scope="module")
@@ -93,15 +95,23 @@ def test_both_ways_know_the_same_keys(data: st.DataObject) -> None:
     asked = asked_for(data.draw(st.lists(st.one_of(values, NEAR), max_size=40)), pa.int64())
     known = {value for batch in batches for value in batch}
     expected = [value.as_py() in known for value in asked.column(0)]
-    numbers = changed_keys._distinct([asked_for(batch, pa.int64()) for batch in batches], keys_min=8)
+    numbers = changed_keys._distinct([asked_for(batch, pa.int64()) for batch in batches], ENCODER, keys_min=8)
     assert numbers.tolist() == sorted(known)
     if not known or max(known) - min(known) < 1 << 20:
-        assert changed_keys._NearNumbers(numbers).contains(asked).tolist() == expected
-    encoder = primary_key_encoder(ENCODED)
-    by_bytes = changed_keys._EncodedKeys(encoder, [asked_for(batch, pa.int64()) for batch in batches])
+        assert changed_keys._NearNumbers(numbers, ENCODER).contains(asked).tolist() == expected
+    by_bytes = changed_keys._EncodedKeys(ENCODER, [asked_for(batch, pa.int64()) for batch in batches])
     assert by_bytes.contains(asked).tolist() == expected
 
 
 def test_the_numbers_are_those_of_all_batches_when_there_are_many() -> None:
     batches = [asked_for(list(range(i, i + 1000)), pa.int64()) for i in range(0, 5000, 500)]
-    assert changed_keys._distinct(batches, keys_min=100).tolist() == list(range(5500))
+    assert changed_keys._distinct(batches, ENCODER, keys_min=100).tolist() == list(range(5500))
+
+
+def test_a_null_key_in_a_file_is_an_error_also_where_numbers_are_told_by_flags(stream: World) -> None:
+    table = table_of(stream, types.bigint())
+    table.upsert([{"k": 1, "v": 1}])
+    broken = pa.RecordBatch.from_pydict({"k": pa.array([1, None], pa.int64())})
+    for flags_max in (0, FLAGS_MAX):
+        with pytest.raises(InvalidRequest, match="key column 'k' is null in row 1"):
+            found(table, broken, 0, 1, flags_max)

@@ -49,7 +49,13 @@ class KeyEncoder:
         Raises `InvalidRequest` where a key column is null.
         """
         selected = batch if batch.schema.names == self.names else batch.select(self.names)
-        for name, column in zip(self.names, selected.columns):
+        self.require_values(selected)
+        return self._encode(selected)
+
+    def require_values(self, batch: pa.RecordBatch) -> None:
+        """Raise `InvalidRequest` where a key column of `batch` is null."""
+        for name in self.names:
+            column = batch.column(batch.schema.get_field_index(name))
             if column.null_count:
                 row = column.is_null().index(True).as_py()
                 raise InvalidRequest(
@@ -57,7 +63,6 @@ class KeyEncoder:
                     "key columns must have values",
                     ErrorCode.INVALID_TABLE_EXCEPTION,
                 )
-        return self._encode(selected)
 
 
 def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], pa.BinaryArray]:

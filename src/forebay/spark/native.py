@@ -143,7 +143,7 @@ class MixedScan(JavaProxy):
         return self._text
 
     def apply(self, relation: JavaObject) -> JavaObject:
-        """The union, as an optimized logical plan with the attributes of `relation`."""
+        """The union, as a logical plan that needs no optimizer, with the attributes of `relation`."""
         return with_output(self.jvm, self._union().analyzed(), relation.output())
 
     def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:

@@ -47,37 +47,44 @@ def read_changed_keys(
     schema = storage_schema(columns)
     if len(columns) > 1 or not pa.types.is_integer(schema.field(0).type):
         return _EncodedKeys(encoder, found)
-    numbers = _distinct(found)
+    numbers = _distinct(found, encoder)
     if not len(numbers) or int(numbers[-1]) - int(numbers[0]) < flags_max:
-        return _NearNumbers(numbers)
+        return _NearNumbers(numbers, encoder)
     keys = pa.RecordBatch.from_arrays([array_of(numbers).cast(schema.field(0).type)], schema=schema)
     return _EncodedKeys(encoder, [keys])
 
 
-def _distinct(found: Iterable[pa.RecordBatch], keys_min: int = _KEYS_MIN) -> npt.NDArray[np.int64]:
+def _distinct(found: Iterable[pa.RecordBatch], encoder: KeyEncoder, keys_min: int = _KEYS_MIN) -> npt.NDArray[np.int64]:
     """The different numbers in the only column, ascending. Memory goes with these."""
     known = np.zeros(0, np.int64)
     parts: list[npt.NDArray[np.int64]] = []
     rows = 0
     for batch in found:
-        parts.append(integers(batch.column(0)).astype(np.int64))
+        parts.append(_numbers(batch, encoder))
         rows += batch.num_rows
         if rows >= max(keys_min, len(known)):
             known, parts, rows = np.unique(np.concatenate([known, *parts])), [], 0
     return np.unique(np.concatenate([known, *parts]))
 
 
+def _numbers(keys: pa.RecordBatch, encoder: KeyEncoder) -> npt.NDArray[np.int64]:
+    """The only column of `keys`. Raises `InvalidRequest` for nulls, as the encoder does."""
+    encoder.require_values(keys)
+    return integers(keys.column(0)).astype(np.int64)
+
+
 class _NearNumbers:
     """Numbers, `values` ascending, with a flag for each from the least to the greatest."""
 
-    def __init__(self, values: npt.NDArray[np.int64]) -> None:
+    def __init__(self, values: npt.NDArray[np.int64], encoder: KeyEncoder) -> None:
+        self._encoder = encoder
         self._least = values[0] if len(values) else np.int64(0)
         self._flags = np.zeros(int(values[-1] - self._least) + 2 if len(values) else 1, np.bool_)
         self._flags[values - self._least] = True  # the last flag stays unset: it is that of all other numbers
 
     def contains(self, keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         # Numbers below the least wrap around, and are then greater than all.
-        places = (integers(keys.column(0)).astype(np.int64) - self._least).view(np.uint64)
+        places = (_numbers(keys, self._encoder) - self._least).view(np.uint64)
         return self._flags[np.minimum(places, np.uint64(len(self._flags) - 1))]
 
 
