@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import StorageFailure
+from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState, KvEngine
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.testing.faulty_fs import FaultyFileSystem
+from forebay.testing.memory_engine import MemoryEngine
 
 BOOT = "boot 1"
 
@@ -36,7 +40,7 @@ class Bucket:
     def __init__(self, path: Path, factory: Callable[[Path], KvEngine]) -> None:
         self.path = path
         self.factory = factory
-        self.folder = KvFolder(LocalFileSystem(), path)
+        self.folder = KvFolder(LocalFileSystem(), str(path))
         engine = self.folder.open_engine(factory, BOOT)
         engine.apply(rows(100), EngineState(100, 100))
         self.folder.write_checkpoint(engine)
@@ -45,7 +49,7 @@ class Bucket:
 
     def offset_found(self, boot: str | None = BOOT) -> int:
         """Up to where the engine's rows go when it is opened again; they are checked."""
-        engine = KvFolder(LocalFileSystem(), self.path).open_engine(self.factory, boot)
+        engine = KvFolder(LocalFileSystem(), str(self.path)).open_engine(self.factory, boot)
         try:
             offset = engine.state.applied_offset
             assert len(engine.first(1000)) == engine.state.row_count == offset
@@ -149,3 +153,48 @@ def test_a_checkpoint_counts_only_after_its_changelog_is_durable(bucket: Bucket)
     assert bucket.folder.write_checkpoint(engine, lambda: counted.append(bucket.folder.retained_offset)) == 150
     assert counted == [100, 100]
     engine.close()
+
+
+class EngineOnFs(MemoryEngine):
+    """Rows in memory, and in one file of a file system; `sync` writes it."""
+
+    def __init__(self, fs: FaultyFileSystem, directory: Path) -> None:
+        super().__init__()
+        self._fs = fs
+        self._file = str(directory / "rows")
+        fs.make_directories(str(directory))
+        if fs.exists(self._file):
+            offset = int(fs.read_bytes(self._file))
+            self.apply(rows(offset), EngineState(offset, offset))
+
+    def _write(self, path: str) -> None:
+        self._fs.write_atomic(path, b"%d" % self.state.applied_offset)
+
+    def sync(self) -> None:
+        self._write(self._file)
+
+    def checkpoint(self, directory: Path) -> None:
+        self._fs.make_directories(str(directory))
+        self._write(str(directory / "rows"))
+
+
+def test_the_folder_lies_wholly_on_the_file_system_that_it_is_given() -> None:
+    """So that a simulation can give it a disk that loses power."""
+    fs = FaultyFileSystem(random.Random(1))
+    folder = KvFolder(fs, "/data/kv-0")
+    engine = folder.open_engine(lambda path: EngineOnFs(fs, path), BOOT)
+    engine.apply(rows(100), EngineState(100, 100))
+    assert folder.write_checkpoint(engine) == folder.retained_offset == 100
+    engine.apply(rows(200), EngineState(200, 200))
+    folder.close_engine(engine)
+    after = fs.crash()
+    assert KvFolder(after, "/data/kv-0").open_engine(lambda path: EngineOnFs(after, path), "2").state.row_count == 200
+    later = after.crash()  # opened, and not closed
+    assert KvFolder(later, "/data/kv-0").open_engine(lambda path: EngineOnFs(later, path), "3").state.row_count == 100
+
+
+def test_what_a_crash_left_of_a_trust_file_is_removed(bucket: Bucket) -> None:
+    leftover = bucket.path / names.temporary_name("trust", "0" * 32)
+    leftover.write_bytes(b"cle")
+    assert bucket.offset_found() == 200
+    assert not leftover.exists()

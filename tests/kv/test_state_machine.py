@@ -62,7 +62,7 @@ class PrimaryKeyBucket(RuleBasedStateMachine):
 
     def _open(self) -> None:
         fs = LocalFileSystem()
-        self.folder = KvFolder(fs, self.directory / "kv")
+        self.folder = KvFolder(fs, str(self.directory / "kv"))
         self.log = LogTablet.open(fs, str(self.directory / "log"))
         self.engine = self.folder.open_engine(lambda path: LmdbEngine(path, 1 << 22), self.boot)
         self.tablet = KvTablet(self.table, self.log, self.engine, lambda count: 1)

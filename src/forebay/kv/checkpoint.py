@@ -15,14 +15,14 @@ complete.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
+from forebay.base.errors import CorruptData
+from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.engine import EngineFactory, KvEngine
-from forebay.kv.file_checksums import first_difference, list_files
+from forebay.kv.file_checksums import first_difference, list_files, sync_files
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -32,55 +32,56 @@ _CLEAN = "clean\n"
 _UNKNOWN_BOOT = "unknown"
 _CHECKPOINT_PREFIX = "checkpoint-"
 _CHECKSUMS_FILE = "checksums"
-_TEMPORARY_SUFFIX = ".tmp"
+_COPY_CHUNK_BYTES = 4 << 20
 
 
 class KvFolder:
     """The folder of one bucket's key-value state."""
 
-    def __init__(self, fs: FileSystem, path: Path) -> None:
+    def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
-        self._engine_path = path / _ENGINE_FOLDER
-        self._trust_path = path / _TRUST_FILE
+        self._engine_path = names.join(path, _ENGINE_FOLDER)
+        self._trust_path = names.join(path, _TRUST_FILE)
 
     def open_engine(self, factory: EngineFactory, boot_id: str | None) -> KvEngine:
         """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none."""
-        self._fs.make_directories(str(self._path))
+        self._fs.make_directories(self._path)
         self._remove_leftovers()
         if not self._is_trusted(boot_id):
-            self._fs.remove_tree(str(self._engine_path))
-        if not self._engine_path.exists():
+            self._fs.remove_tree(self._engine_path)
+        if not self._fs.exists(self._engine_path):
             self._restore()
-        self._fs.write_atomic(str(self._trust_path), (boot_id or _UNKNOWN_BOOT).encode())
+        self._fs.write_atomic(self._trust_path, (boot_id or _UNKNOWN_BOOT).encode())
         try:
-            return factory(self._engine_path)
+            return factory(Path(self._engine_path))
         except CorruptData as e:
             _LOGGER.warning("%s; restoring it from a checkpoint and the changelog", e.message)
-            self._fs.remove_tree(str(self._engine_path))
+            self._fs.remove_tree(self._engine_path)
             self._restore()
-            return factory(self._engine_path)
+            return factory(Path(self._engine_path))
 
     def close_engine(self, engine: KvEngine) -> None:
         """Close the engine so that its files will be trusted whatever happens to the machine."""
         engine.sync()
         engine.close()
-        self._fs.write_atomic(str(self._trust_path), (_CLEAN + list_files(self._engine_path)).encode())
+        sync_files(self._fs, self._engine_path)
+        self._fs.write_atomic(self._trust_path, (_CLEAN + list_files(self._fs, self._engine_path)).encode())
 
     def discard_engine(self) -> None:
         """Throw the engine's files away (it must be closed); `open_engine` will begin at the newest checkpoint."""
-        self._fs.remove_tree(str(self._engine_path))
+        self._fs.remove_tree(self._engine_path)
 
     def _is_trusted(self, boot_id: str | None) -> bool:
         try:
-            mark = self._fs.read_bytes(str(self._trust_path)).decode("utf-8", "replace")
+            mark = self._fs.read_bytes(self._trust_path).decode("utf-8", "replace")
         except FileMissing:
             return False
         if not mark.startswith(_CLEAN):
             return mark == boot_id and mark != _UNKNOWN_BOOT
-        if not self._engine_path.exists():
+        if not self._fs.exists(self._engine_path):
             return False
-        damage = first_difference(self._engine_path, mark.removeprefix(_CLEAN))
+        damage = first_difference(self._fs, self._engine_path, mark.removeprefix(_CLEAN))
         if damage is not None:
             _LOGGER.warning(
                 "the key-value state was changed since the server closed it: %s; restoring it from a checkpoint and "
@@ -93,15 +94,30 @@ class KvFolder:
         """Put the files of the newest undamaged checkpoint, if there is one, in the place of the engine's own."""
         while (newest := self._newest_checkpoint()) is not None:
             try:
-                listing = self._fs.read_bytes(str(newest / _CHECKSUMS_FILE)).decode("utf-8", "replace")
-                damage = first_difference(newest, listing)
+                listing = self._fs.read_bytes(names.join(newest, _CHECKSUMS_FILE)).decode("utf-8", "replace")
+                damage = first_difference(self._fs, newest, listing)
             except FileMissing as e:
                 damage = e.message
             if damage is None:
-                _copy_tree(newest, self._engine_path)
+                self._copy_files(newest, self._engine_path)
                 return
             _LOGGER.warning("a checkpoint of the key-value state is damaged, and is not used: %s", damage)
-            self._fs.remove_tree(str(newest))
+            self._fs.remove_tree(newest)
+
+    def _copy_files(self, source: str, target: str) -> None:
+        """Copy the files of a checkpoint into the new folder `target`, which need not be durable."""
+        self._fs.make_directories(target)
+        for entry in self._fs.list_directory(source):
+            if entry.is_directory or entry.name == _CHECKSUMS_FILE:
+                continue
+            reader = self._fs.open_reader(names.join(source, entry.name))
+            copy = self._fs.open_append(names.join(target, entry.name))
+            try:
+                while chunk := reader.pread(copy.size, _COPY_CHUNK_BYTES):
+                    copy.append([chunk])
+            finally:
+                copy.close()
+                reader.close()
 
     def write_checkpoint(self, engine: KvEngine, sync_log: Callable[[], object] = lambda: None) -> int:
         """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive).
@@ -110,46 +126,48 @@ class KvFolder:
         the log loses with the power would not be a state of that log.
         """
         offset = engine.state.applied_offset
-        final = self._path / f"{_CHECKPOINT_PREFIX}{offset:020d}"
-        if final.exists():
+        final = names.join(self._path, f"{_CHECKPOINT_PREFIX}{offset:020d}")
+        if self._fs.exists(final):
             return offset
-        temporary = final.with_name(final.name + _TEMPORARY_SUFFIX)
-        engine.checkpoint(temporary)
-        self._fs.write_atomic(str(temporary / _CHECKSUMS_FILE), list_files(temporary).encode())
+        temporary = final + names.TEMPORARY_SUFFIX
+        engine.checkpoint(Path(temporary))
+        sync_files(self._fs, temporary)
+        self._fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), list_files(self._fs, temporary).encode())
         sync_log()
-        self._fs.rename(str(temporary), str(final))
-        self._fs.sync_directory(str(self._path))
+        self._fs.rename(temporary, final)
+        self._fs.sync_directory(self._path)
         for old in self._checkpoints()[:-1]:
-            self._fs.remove_tree(str(old))
+            self._fs.remove_tree(names.join(self._path, old))
         return offset
 
     @property
     def retained_offset(self) -> int:
         """The changelog is needed from this offset on, should the engine's own files be lost."""
-        newest = self._newest_checkpoint()
-        return 0 if newest is None else int(newest.name.removeprefix(_CHECKPOINT_PREFIX))
-
-    def _checkpoints(self) -> list[Path]:
-        if not self._path.exists():
-            return []
-        return sorted(
-            path
-            for path in self._path.iterdir()
-            if path.name.startswith(_CHECKPOINT_PREFIX) and not path.name.endswith(_TEMPORARY_SUFFIX)
-        )
-
-    def _newest_checkpoint(self) -> Path | None:
         checkpoints = self._checkpoints()
-        return checkpoints[-1] if checkpoints else None
+        return int(checkpoints[-1].removeprefix(_CHECKPOINT_PREFIX)) if checkpoints else 0
+
+    def _checkpoints(self) -> list[str]:
+        """The names of the complete checkpoints' folders, the oldest first."""
+        try:
+            entries = self._fs.list_directory(self._path)
+        except FileMissing:
+            return []
+        return [
+            entry.name
+            for entry in entries
+            if entry.name.startswith(_CHECKPOINT_PREFIX) and not entry.name.endswith(names.TEMPORARY_SUFFIX)
+        ]
+
+    def _newest_checkpoint(self) -> str | None:
+        checkpoints = self._checkpoints()
+        return names.join(self._path, checkpoints[-1]) if checkpoints else None
 
     def _remove_leftovers(self) -> None:
-        for path in self._path.iterdir():
-            if path.name.endswith(_TEMPORARY_SUFFIX):
-                self._fs.remove_tree(str(path))
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    try:
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns(_CHECKSUMS_FILE))
-    except OSError as e:
-        raise StorageFailure(f"cannot restore {target} from {source}: {e}", ErrorCode.KV_STORAGE_EXCEPTION) from e
+        """Remove what a crash left of checkpoints and of trust files that were being written."""
+        for entry in self._fs.list_directory(self._path):
+            if entry.name.endswith(names.TEMPORARY_SUFFIX):
+                path = names.join(self._path, entry.name)
+                if entry.is_directory:
+                    self._fs.remove_tree(path)
+                else:
+                    self._fs.remove(path)

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from pathlib import Path
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
@@ -153,7 +152,7 @@ class ReplicaManager:
         try:
             if table.info.has_primary_key:
                 kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
-                folder = KvFolder(self._fs, Path(kv_folder))
+                folder = KvFolder(self._fs, kv_folder)
                 kv = self._open_kv(bucket, table, log, folder)
         except BaseException:
             log.close()
