@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidR
 from forebay.client.connection import Connection
 from forebay.metadata.table import TablePath
 from forebay.metadata.table_options import lake_options
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import table_path_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
@@ -73,6 +76,58 @@ def test_clients_of_a_lake_table_are_told_the_options_of_the_lake_without_its_se
         shown = {entry.key: entry.value for entry in connection.admin.describe_configs()}
         assert shown["datalake.paimon.name"] == LAKE
         assert shown["datalake.paimon.s3.access-key"] == "******"
+
+
+SECRETS = {
+    "token": "5ecret-token",
+    "credential": "5ecret-credential",
+    "s3.session-token": "5ecret-session",
+    "header.Authorization": "5ecret-header",
+    "dlf.security-token": "5ecret-dlf",
+    "jdbc.password": "5ecret-password",
+}
+URI = "jdbc:mysql://root:5ecret-address@db:3306/lake?password=5ecret-parameter&sslMode=VERIFY"
+
+
+def test_no_secret_of_the_lake_reaches_a_client(tmp_path, lake):
+    settings = SETTINGS | {f"datalake.paimon.{key}": value for key, value in SECRETS.items()}
+    settings |= {
+        "datalake.paimon.uri": URI,
+        "security.sasl.plain.credentials": "me:5ecret-sasl",
+        "datalake.paimon.extra": "told",
+        "datalake.public-options": "Extra",
+    }
+    with connected(tmp_path, settings) as (_, connection):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        assert lake_options(connection.admin.table_info(PATH)) == {
+            "name": LAKE,
+            "s3.endpoint": "http://s3",
+            "uri": "jdbc:mysql://db:3306/lake?sslMode=VERIFY",
+            "extra": "told",
+        }
+        shown = {entry.key: entry.value for entry in connection.admin.describe_configs()}
+        answers = repr(connection.admin.table_info(PATH)) + repr(shown)
+        cluster = connection.cluster
+        message = pb.MetadataRequest(table_path=[table_path_to_pb(PATH)])
+        answers += str(cluster.coordinator_call(ApiKey.GET_METADATA, message, pb.MetadataResponse, repeatable=True))
+        assert "5ecret" not in answers
+        assert shown["datalake.paimon.token"] == shown["security.sasl.plain.credentials"] == "******"
+        assert shown["kv.scanner.ttl"] == "10 min"
+
+
+def test_an_error_of_the_lake_reaches_the_client_without_the_secrets_in_it(tmp_path, lake, caplog):
+    def create(name: str, options: Mapping[str, str]) -> MemoryLakeStorage:
+        raise StorageFailure(f"cannot log in with {options['token']} at {options['uri']}")
+
+    settings = SETTINGS | {"datalake.paimon.token": "5ecret-token", "datalake.paimon.uri": URI}
+    with (
+        EmbeddedServer(tmp_path / "data", settings=settings, injected=Injected(create_lake_storage=create)) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+        pytest.raises(StorageFailure, match=r"cannot log in with \*\*\*\*\*\* at"),
+    ):
+        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+    assert "5ecret-token" not in caplog.text
+    assert "5ecret-address" not in caplog.text
 
 
 def test_a_table_that_is_no_lake_table_has_the_format_recorded_and_no_table_in_the_lake(tmp_path, lake):

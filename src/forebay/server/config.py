@@ -20,11 +20,12 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unsuppo
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
+from forebay.lake.public_options import HIDDEN
 from forebay.lake.registry import datalake_options
 from forebay.log.config import LogConfig
 from forebay.metadata.table_options import lake_format_name
 from forebay.server.catalog import CatalogLimits
-from forebay.server.lake_tables import LakeSettings, is_secret_lake_option
+from forebay.server.lake_tables import LakeSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,6 +54,10 @@ def _engine(text: str) -> str:
     if name not in ("lmdb", "rocksdb"):
         raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'lmdb' or 'rocksdb'")
     return name
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _or_unset(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -118,6 +123,9 @@ SETTINGS: dict[str, Setting] = {
         _or_unset(parse_bool), "", "whether tables may be tiered; if not set, they may where there is a format"
     ),
     "datalake.format": Setting(_or_unset(lake_format_name), "", "the lake's format, such as paimon"),
+    "datalake.public-options": Setting(
+        _names, "", "further options of the lake, with commas, that clients may be told (docs/server.md)"
+    ),
     "tablet-server.id": Setting(int, "0", "the number of this server"),
 }
 """Settings that have an effect, besides those of the lake (`datalake.<format>.*`).
@@ -126,7 +134,10 @@ Listener and security settings are read by forebay.protocol.
 """
 
 _LAKE_SETTING = re.compile(r"datalake\.([a-z]+)\.(.+)")
-_SECRET_WORDS = ("credentials", "jaas", "password", "secret")
+_SHOWN = frozenset(
+    {"bind.listeners", "advertised.listeners", "security.protocol.map", "security.sasl.enabled.mechanisms"}
+)
+"""What clients are shown besides `SETTINGS`, for each role, too. All else may hold secrets."""
 
 _SECURITY_PREFIXES = ("security.", "bind.listeners", "advertised.listeners", "internal.listener.name")
 _ROLE_PREFIXES = ("coordinator.", "tablet-server.")
@@ -152,7 +163,7 @@ class ServerConfig:
     coordinator_port: int = 9123
     tablet_port: int = 9124
     sasl: bool = False
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def value(self, key: str) -> Any:
         """The typed value of a setting of `SETTINGS`."""
@@ -179,8 +190,24 @@ class ServerConfig:
         """The lake that tables are tiered into."""
         name, enabled = self.value("datalake.format"), self.value("datalake.enabled")
         return LakeSettings(
-            name, name is not None if enabled is None else enabled, datalake_options(self.settings, name or "")
+            name,
+            name is not None if enabled is None else enabled,
+            datalake_options(self.settings, name or ""),
+            self.value("datalake.public-options"),
         )
+
+    def shown(self) -> dict[str, str]:
+        """All settings that are set or have a default, as clients may see them: values that may be secret are hidden.
+
+        Of the lake's options those are shown that clients are told (`forebay.lake.public_options`).
+        """
+        lake = self.lake
+        told = {f"datalake.{lake.format}.{key}": value for key, value in lake.told.items()}
+        found = {key: setting.default for key, setting in SETTINGS.items() if setting.default}
+        for key, text in self.settings.items():
+            public = key in SETTINGS or _without_role(key) in _SHOWN
+            found[key] = text if public else told.get(key, HIDDEN)
+        return found
 
     @property
     def scanner_limits(self) -> ScannerLimits:
@@ -228,12 +255,6 @@ def server_config(
     return config
 
 
-def is_secret(key: str) -> bool:
-    """Whether the value of a setting is not to be shown."""
-    lake = _LAKE_SETTING.fullmatch(key)
-    return any(word in key for word in _SECRET_WORDS) or (lake is not None and is_secret_lake_option(lake[2]))
-
-
 def _check_lake(config: ServerConfig) -> None:
     name = config.value("datalake.format")
     if name is None:
@@ -251,6 +272,12 @@ def _check_lake(config: ServerConfig) -> None:
             )
 
 
+def _without_role(key: str) -> str:
+    for prefix in _ROLE_PREFIXES:
+        key = key.removeprefix(prefix)
+    return key
+
+
 def _check(key: str, text: str) -> None:
     if key in SETTINGS:
         try:
@@ -259,10 +286,7 @@ def _check(key: str, text: str) -> None:
             reason = e.message if isinstance(e, ForebayError) else str(e)
             raise InvalidRequest(f"setting '{key}': {reason}", ErrorCode.CONFIG_EXCEPTION) from e
         return
-    bare = key
-    for prefix in _ROLE_PREFIXES:
-        bare = bare.removeprefix(prefix)
-    if bare.startswith(_SECURITY_PREFIXES) or _LAKE_SETTING.fullmatch(key):
+    if _without_role(key).startswith(_SECURITY_PREFIXES) or _LAKE_SETTING.fullmatch(key):
         return
     for prefix, what in _UNSERVED.items():
         if key.startswith(prefix) and text.strip().lower() not in ("", "false"):

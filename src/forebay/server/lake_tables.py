@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
+from forebay.lake.public_options import SecretMask, public_options
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.metadata.table import TableDescriptor, TableInfo, TablePath
@@ -29,21 +31,24 @@ _LOGGER = logging.getLogger(__name__)
 LakeStorageFactory = Callable[[str, Mapping[str, str]], LakeStorage]
 
 _ENABLED, _FORMAT = "table.datalake.enabled", "table.datalake.format"
-_SECRET_WORDS = ("password", "secret", "key")
-
-
-def is_secret_lake_option(key: str) -> bool:
-    """Whether clients are not told the value of a lake's option (Fluss's rule: it looks at the name)."""
-    return any(word in key.lower() for word in _SECRET_WORDS)
 
 
 @dataclass(frozen=True)
 class LakeSettings:
-    """`datalake.format`, whether tables may be tiered, and the format's own options (`datalake.<format>.*`)."""
+    """`datalake.format`, whether tables may be tiered, and the format's own options (`datalake.<format>.*`).
+
+    `public` are further names of options that clients are told (`datalake.public-options`).
+    """
 
     format: str | None = None
     enabled: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    public: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The options as clients are told them."""
+        return public_options(self.options, self.public)
 
 
 class LakeTables:
@@ -63,6 +68,8 @@ class LakeTables:
         self._create_storage = create_storage
         self._lock = threading.Lock()
         self._opened: LakeCatalog | None = None
+        self._told = self._settings.told
+        self._mask = SecretMask(self._settings.options, self._settings.public)
 
     # ---- what a table may ask for -----------------------------------------------------------------------------------
 
@@ -116,7 +123,8 @@ class LakeTables:
     def create(self, path: TablePath, descriptor: TableDescriptor) -> None:
         """Make the lake table of a table that is about to be created. Raises what the lake does."""
         if descriptor.lake_enabled:
-            self._catalog().create_table(path, descriptor, creating=True)
+            with self._without_secrets():
+                self._catalog().create_table(path, descriptor, creating=True)
 
     def alter(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
         """Bring the lake table of a table that is about to be altered to `expected`.
@@ -133,6 +141,10 @@ class LakeTables:
                     ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
                 )
             return
+        with self._without_secrets():
+            self._alter(path, current, expected)
+
+    def _alter(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
         catalog = self._catalog()
         if expected.lake_enabled and not current.lake_enabled:
             catalog.create_table(path, expected, creating=False)
@@ -147,6 +159,17 @@ class LakeTables:
                     f"'{_ENABLED}' off and on to make it anew ({e.message})",
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                 ) from e
+
+    @contextmanager
+    def _without_secrets(self) -> Iterator[None]:
+        """Errors of the body tell no secrets of the lake: they go to clients, and into the log."""
+        try:
+            yield
+        except Exception as e:
+            cleaned = self._mask.cleaned(e)
+            if cleaned is e:
+                raise
+            raise cleaned from None
 
     def _catalog(self) -> LakeCatalog:
         with self._lock:
@@ -163,7 +186,7 @@ class LakeTables:
         if not descriptor.lake_enabled or self._settings.format is None:
             return descriptor
         prefix = f"table.datalake.{self._settings.format}."
-        told = {prefix + key: value for key, value in self._settings.options.items() if not is_secret_lake_option(key)}
+        told = {prefix + key: value for key, value in self._told.items()}
         return replace(descriptor, properties={**descriptor.properties, **told})
 
     # ---- whose turn it is to be tiered ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import physical_path_from_pb, server_node_to_pb, table_path_from_pb, table_path_to_pb
 from forebay.protocol.messages import Message
 from forebay.server.catalog import LiveTable
-from forebay.server.config import SETTINGS, is_secret
 from forebay.server.context import Call, ServerContext, serves
 
 _GREEN, _RED = 0, 2
@@ -103,16 +102,10 @@ def get_filesystem_security_token(_context: ServerContext, _call: Call) -> Messa
 
 @serves(ApiKey.DESCRIBE_CLUSTER_CONFIGS)
 def describe_cluster_configs(context: ServerContext, _call: Call) -> Message:
-    """All settings with their values; secrets are not shown."""
-    defaults = {key: setting.default for key, setting in SETTINGS.items() if setting.default}
-    settings = defaults | dict(context.config.settings)
+    """All settings with their values; what may be secret is not shown."""
     response = pb.DescribeClusterConfigsResponse()
-    for key in sorted(settings):
-        response.configs.add(
-            config_key=key,
-            config_value="******" if is_secret(key) else settings[key],
-            config_source="INITIAL_SERVER_CONFIG",
-        )
+    for key, value in sorted(context.config.shown().items()):
+        response.configs.add(config_key=key, config_value=value, config_source="INITIAL_SERVER_CONFIG")
     return response
 
 
