@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forebay.base import threads
 from forebay.client.connection import Connection
 from forebay.client.options import make_settings
 from forebay.server.embedded import EmbeddedServer
@@ -61,7 +60,7 @@ def embedded(
         server.stop()
         raise
     # Registered after the server's threads have begun: so it runs before they are refused work.
-    getattr(threading, "_register_atexit", atexit.register)(_close_at_exit, weakref.ref(connection))
+    threads.register_atexit(_close_at_exit, weakref.ref(connection))
     return connection
 
 

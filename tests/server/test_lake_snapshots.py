@@ -21,7 +21,7 @@ from forebay.lake.tiering import KEEP_ALL_PREVIOUS
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import int_
 from forebay.server.lake_snapshots import LakeSnapshotCommit, LakeSnapshots
-from forebay.server.metadata_store import MetadataStore
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.testing.faults import FaultEffect
 from forebay.testing.faulty_fs import FaultyFileSystem
 
@@ -46,7 +46,7 @@ class Lake:
     def open(self, directory: Path) -> None:
         self.directory = directory
         directory.mkdir(exist_ok=True)
-        self.store = MetadataStore(directory / "metadata.sqlite")
+        self.store = MetadataStore(LocalDatabaseFile(str(directory / "metadata.sqlite")))
         self.snapshots = LakeSnapshots(self.fs, str(directory), self.store, self.clock, self.ids)
 
     def prepare(self, *offsets: int, merge: bool = True) -> str:

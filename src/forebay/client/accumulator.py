@@ -15,11 +15,11 @@ batches are closed from the start; waiting for company (linger) happens in foreb
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
 from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
@@ -112,7 +112,7 @@ class WriteTracker:
     """Counts the batches of one call or writer: how many are under way, what was written, what went wrong."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._condition = threads.condition()
         self._begun = 0
         self._under_way: set[int] = set()
         self._rows = 0
@@ -193,9 +193,9 @@ class Accumulator:
     ) -> None:
         self._clock = clock
         self.idempotence = idempotence
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self._memory_freed = threading.Condition(self.lock)
+        self.lock = threads.rlock()
+        self.changed = threads.condition(self.lock)
+        self._memory_freed = threads.condition(self.lock)
         self._memory_bytes = memory_bytes
         self._wait_seconds = wait_seconds
         self._in_flight_max = in_flight_max

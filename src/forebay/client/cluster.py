@@ -16,16 +16,16 @@ Prior art: MetadataUpdater of Fluss's Java client.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
 from forebay.base.ids import IdSource
 from forebay.client.options import Address, Settings
-from forebay.client.rpc import Call, Callback, Channel
+from forebay.client.rpc import Call, Callback, Channel, Dial
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -94,14 +94,16 @@ class BackOff:
 class ClusterClient:
     """The newest view of the cluster, and the channels. Thread-safe; connects when first used."""
 
-    def __init__(self, settings: Settings, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, settings: Settings, clock: Clock, ids: IdSource, dial: Dial | None = None) -> None:
+        """`dial` makes the connections to servers (default: TCP)."""
         self.settings = settings
         self.clock = clock
         self.ids = ids
+        self._dial = dial
         self.request_seconds: float = settings["client.request-timeout"]
-        self._lock = threading.Lock()
-        self._refresh_lock = threading.Lock()
-        self._connecting: dict[Address, threading.Lock] = {}
+        self._lock = threads.lock()
+        self._refresh_lock = threads.lock()
+        self._connecting: dict[Address, threads.Lock] = {}
         self._channels: dict[Address, Channel] = {}
         self._schemas: dict[tuple[int, int], Schema] = {}
         self._view = ClusterView()
@@ -128,7 +130,7 @@ class ClusterClient:
             return channel
         with self._lock:
             self._check_open()
-            connecting = self._connecting.setdefault(address, threading.Lock())
+            connecting = self._connecting.setdefault(address, threads.lock())
         with connecting:
             channel = self._channels.get(address)
             if channel is None or channel.closed:
@@ -143,6 +145,7 @@ class ClusterClient:
             request_seconds=self.request_seconds,
             expected_role=role,
             credentials=self.settings.credentials,
+            dial=self._dial,
         )
         with self._lock:
             if not self._closed:

@@ -15,14 +15,13 @@ socket for each server and not one for each task.
 
 from __future__ import annotations
 
-import atexit
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, Unavailable
 from forebay.base.ids import SYSTEM_IDS, IdSource
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from forebay.client.admin import Admin
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
+    from forebay.client.rpc import Dial
     from forebay.client.sender import Sender
     from forebay.client.table import Table
 
@@ -62,21 +62,29 @@ def connect(
 class Connection:
     """A connection to a cluster. Thread-safe. Use `connect` to make one."""
 
-    def __init__(self, settings: Settings, *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
-        """Nothing is sent before the first use."""
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+        dial: Dial | None = None,
+    ) -> None:
+        """Nothing is sent before the first use. `dial` makes the connections to servers (default: TCP)."""
         self.settings = settings
         self._clock = clock
         self._ids = ids
+        self._dial = dial
         self._begin()
         _live.add(self)
 
     def _begin(self) -> None:
-        self.cluster = ClusterClient(self.settings, self._clock, self._ids)
-        self._lock = threading.Lock()
+        self.cluster = ClusterClient(self.settings, self._clock, self._ids, self._dial)
+        self._lock = threads.lock()
         self._sender: Sender | None = None
         self._sender_finalizer: weakref.finalize[..., Connection] | None = None
         self._closing = False
-        self._close_lock = threading.RLock()
+        self._close_lock = threads.rlock()
         self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
         self._finalizer.atexit = False
 
@@ -216,7 +224,7 @@ class Connection:
 # ---- one connection a process ---------------------------------------------------------------------------------------
 
 _shared: dict[Settings, Connection] = {}
-_shared_lock = threading.Lock()
+_shared_lock = threads.lock()
 
 
 def shared_connection(settings: Settings) -> Connection:
@@ -247,12 +255,12 @@ _EXIT_SECONDS = 10.0
 
 def _after_fork_in_child() -> None:
     global _shared_lock
-    _shared_lock = threading.Lock()
+    _shared_lock = threads.lock()
     for connection in list(_live):
         connection._after_fork()
 
 
 # Before the threads of the process are waited for: closing may have to open a connection, and so start a thread.
-getattr(threading, "_register_atexit", atexit.register)(_close_all)
+threads.register_atexit(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -27,7 +27,6 @@ Prior art: KvBatchScanner of Fluss, which opens all buckets at once and cannot r
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from forebay.base import threads
 from forebay.base.errors import (
     ErrorCode,
     ForebayError,
@@ -398,7 +398,7 @@ class LiveScan(Scan):
         self._active: deque[BucketScan] = deque()
         self._log_offsets: dict[TableBucket, int] = {}
         self._finished: set[TableBucket] = set()
-        self._changed = threading.Event()
+        self._changed = threads.event()
         # With a limit buckets are read one after the other: reading ahead would be for nothing.
         limited = request.limit is not None
         self._sessions_max: int = 1 if limited else self._connection.settings["client.scanner.kv.max-sessions"]

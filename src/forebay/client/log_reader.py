@@ -19,7 +19,6 @@ Prior art: LogFetcher of Fluss's Java client.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.client.cluster import BackOff, may_repeat
 from forebay.client.log_decode import ChunkDecoder
@@ -150,7 +150,7 @@ class LogReader:
         self._decoding: Iterator[tuple[pa.RecordBatch | None, int]] | None = None
         self._decoding_bucket: _Bucket | None = None
         self._waiting_bytes = 0
-        self._changed = threading.Event()
+        self._changed = threads.event()
         self._next_discovery = connection.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
         self._closed = False
         self.last_bucket: TableBucket | None = None

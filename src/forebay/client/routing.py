@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
+from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, NotFound, Unavailable
 from forebay.base.ids import IdSource
 from forebay.client.cluster import ClusterClient, Partition
@@ -24,7 +24,7 @@ class PartitionRouter:
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._may_create: bool = cluster.settings["client.writer.dynamic-create-partition.enabled"]
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     def for_writing(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
         """The partitions of a table with these names; those that do not exist are created.
@@ -107,7 +107,7 @@ class BucketChooser:
         self._cluster = cluster
         self._sticky = assigner == "sticky"
         self._ids: IdSource = cluster.ids
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._last: dict[tuple[int, int | None], int] = {}
 
     def __call__(self, info: TableInfo, partition_id: int | None, bucket_count: int) -> int:

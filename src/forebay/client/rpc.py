@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
 from forebay.client.options import Address
@@ -46,6 +46,8 @@ _AUTHENTICATE_RETRIES = 5
 
 M = TypeVar("M", bound=Message)
 Callback = Callable[["Call"], None]
+Dial = Callable[[Address, float], socket.socket]
+"""Makes a connection to an address, within some seconds. Raises `OSError`."""
 
 
 class Call:
@@ -62,7 +64,7 @@ class Call:
         self._response: ResponseReceived | None = None
         self._error: ForebayError | None = None
         # A lock is the cheapest thing to wait for once: held until the call is done.
-        self._done = threading.Lock()
+        self._done = threads.lock()
         self._done.acquire()
 
     @property
@@ -79,7 +81,7 @@ class Call:
     def forget(self, error: ForebayError) -> None:
         """In a forked child: end the call without telling anybody, for the locks of others may be held for ever."""
         self._error, self._callback = error, None
-        self._done = threading.Lock()
+        self._done = threads.lock()
 
     def response(self) -> ResponseReceived:
         """The answer of a call that is done. Raises the error of the channel, or the one that the server sent."""
@@ -102,7 +104,7 @@ class Call:
         """The answer, waited for at most `seconds`. Raises `Unavailable` (REQUEST_TIME_OUT), or as `response` does."""
         if not self.wait(seconds):
             self.give_up(seconds)
-            self.wait(threading.TIMEOUT_MAX)
+            self.wait(threads.FOREVER)
         return self.response()
 
     def give_up(self, seconds: float) -> None:
@@ -131,12 +133,12 @@ class Channel:
         self._connection = connection
         self._clock = clock
         self._calls: dict[int, Call] = {}
-        self._state_lock = threading.Lock()
-        self._send_lock = threading.Lock()
+        self._state_lock = threads.lock()
+        self._send_lock = threads.lock()
         self._closed: ForebayError | None = None
         self.forgotten = False
         """Whether this is the copy in a forked child: no thread reads answers here."""
-        self._reader = threading.Thread(target=self._read, name=f"forebay-reader-{name}", daemon=True)
+        self._reader = threads.thread(self._read, name=f"forebay-reader-{name}")
 
     @classmethod
     def open(
@@ -148,13 +150,14 @@ class Channel:
         request_seconds: float,
         expected_role: ServerRole | None = None,
         credentials: tuple[str, str] | None = None,
+        dial: Dial | None = None,
     ) -> Channel:
         """Connect, negotiate, authenticate.
 
-        Raises `Unavailable` for a server that cannot be reached or has another role than expected, `AccessDenied` for
-        wrong credentials.
+        `dial` makes the connection (default: TCP). Raises `Unavailable` for a server that cannot be reached or has
+        another role than expected, `AccessDenied` for wrong credentials.
         """
-        sock = _connect(address, connect_seconds)
+        sock = _connect(address, connect_seconds, dial or dial_tcp)
         try:
             connection = ClientConnection()
             plain = PlainClient(*credentials) if credentials is not None else None
@@ -236,7 +239,7 @@ class Channel:
 
     def join(self, seconds: float) -> None:
         """Wait for the reader thread to end, after `close`."""
-        if self._reader is not threading.current_thread():
+        if self._reader is not threads.current_thread():
             self._reader.join(seconds)
 
     def forget(self) -> None:
@@ -244,7 +247,7 @@ class Channel:
         error = self._closed = Unavailable(f"the connection to {self.address} belongs to another process")
         self.forgotten = True
         # Threads of the parent may have held the locks when it forked; here nobody would ever release them.
-        self._state_lock, self._send_lock = threading.Lock(), threading.Lock()
+        self._state_lock, self._send_lock = threads.lock(), threads.lock()
         calls, self._calls = list(self._calls.values()), {}
         self._socket.close()
         for call in calls:
@@ -292,9 +295,14 @@ class Channel:
 # ---- sockets --------------------------------------------------------------------------------------------------------
 
 
-def _connect(address: Address, seconds: float) -> socket.socket:
+def dial_tcp(address: Address, seconds: float) -> socket.socket:
+    """A connected TCP socket. Raises `OSError`."""
+    return socket.create_connection((address.host, address.port), timeout=seconds)
+
+
+def _connect(address: Address, seconds: float, dial: Dial) -> socket.socket:
     try:
-        sock = socket.create_connection((address.host, address.port), timeout=seconds)
+        sock = dial(address, seconds)
     except OSError as e:
         raise Unavailable(f"cannot connect to {address}: {_reason(e)}") from e
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

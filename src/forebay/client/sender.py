@@ -18,12 +18,12 @@ The sender never gives up a batch silently, and a batch never waits for ever: se
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from forebay.base import threads
 from forebay.base.errors import (
     Conflict,
     ErrorCode,
@@ -94,13 +94,13 @@ class Sender:
         self._answer_seconds = cluster.request_seconds + _ANSWER_SLACK_SECONDS
         self._calls: set[Call] = set()
         self._lingering: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self._stopping = False
         self._leader_pause = BackOff(cluster.ids)
         self._refresh_at = 0.0
 
     @property
-    def thread(self) -> threading.Thread | None:
+    def thread(self) -> threads.Thread | None:
         """The sending thread, once it has begun."""
         return self._thread
 
@@ -130,7 +130,7 @@ class Sender:
         if self._thread is None:
             with self.accumulator.lock:
                 if self._thread is None and not self._stopping:
-                    self._thread = threading.Thread(target=self._run, name="forebay-sender", daemon=True)
+                    self._thread = threads.thread(self._run, name="forebay-sender")
                     self._thread.start()
 
     def close(self, timeout: float | None) -> ForebayError | None:
@@ -158,7 +158,7 @@ class Sender:
             self._stopping = True
             self.accumulator.close(Unavailable("this connection is closed; open another one with forebay.connect()"))
             self.accumulator.fail_queued(self.accumulator.queued(lambda _: True), closed)
-        if join and self._thread is not None and self._thread is not threading.current_thread():
+        if join and self._thread is not None and self._thread is not threads.current_thread():
             self._thread.join(_STOP_SECONDS)
 
     # ---- the thread -------------------------------------------------------------------------------------------------

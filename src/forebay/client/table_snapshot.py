@@ -24,13 +24,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import os
-import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_duration_ms
 from forebay.client.cluster import BackOff, ClusterClient
@@ -262,7 +262,7 @@ def _release_later(connection: Connection, info: TableInfo, bucket: TableBucket,
     if pid == os.getpid() and not connection.closed:
         arguments = (connection, info, bucket, snapshot_id)
         with contextlib.suppress(RuntimeError):  # the interpreter is on its way out
-            threading.Thread(target=_release, args=arguments, name="forebay-release", daemon=True).start()
+            threads.thread(_release, args=arguments, name="forebay-release").start()
 
 
 def lease_ms(lease: Lease | None) -> int | None:

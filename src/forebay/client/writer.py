@@ -14,13 +14,13 @@ Flow: rows -> codec.cast -> segments -> (full, or lingered enough, or flush) -> 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
@@ -206,7 +206,7 @@ class TableWriter:
             self._encoder.batch_bytes * buckets, max(settings["client.writer.buffer.memory-size"] // 4, 1)
         )
         self._tracker = WriteTracker()
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._segments: list[_Segment] = []
         self._buffered_bytes = 0
         self._buffered_rows = 0
@@ -346,7 +346,7 @@ class TableWriter:
         self._tracker.refused(
             type(error)(f"{error.message} (rows counted from the first of {rows} buffered ones)", error.code), rows
         )
-        self._told = self._told or threading.current_thread() is not self._sender.thread
+        self._told = self._told or threads.current_thread() is not self._sender.thread
         raise self._tracker.error or error from error
 
     def _settle_segment(self, segment: _Segment) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -27,6 +26,7 @@ from typing import Any
 
 import lmdb
 
+from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, StorageFailure
 from forebay.kv.engine import EngineState, KvCursor
@@ -97,8 +97,8 @@ class LmdbEngine:
         self._directory = directory
         self._short_reads = 0
         self._snapshots = 0
-        self._reads = threading.Condition()
-        self._writing = threading.Lock()
+        self._reads = threads.condition()
+        self._writing = threads.lock()
         self._closed = False
         self.close_snapshots: Callable[[], None] = _keep_snapshots
         held = _file_bytes(directory)

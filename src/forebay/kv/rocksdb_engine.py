@@ -8,12 +8,12 @@ stalls the server (reference performance.md, section 3), which is why LMDB is th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.errors import (
     CorruptData,
@@ -146,7 +146,7 @@ class RocksDbEngine:
     def __init__(self, directory: Path) -> None:
         self._rocksdict = _rocksdict()
         self._directory = directory
-        self._writing = threading.Lock()
+        self._writing = threads.lock()
         directory.mkdir(parents=True, exist_ok=True)
         options = self._rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)

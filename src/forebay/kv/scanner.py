@@ -17,11 +17,11 @@ Threads: everything here may be called from any thread.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.base.ids import IdSource
@@ -67,9 +67,9 @@ class ScanSession:
         self._values: Iterator[bytes] = snapshot.values()
         self._ahead: bytes | None = next(self._values, None)
         self._remaining = limit
-        self._use = threading.Lock()
+        self._use = threads.lock()
         self._closed = False
-        self._close_lock = threading.Lock()
+        self._close_lock = threads.lock()
 
     @property
     def is_empty(self) -> bool:
@@ -117,7 +117,7 @@ class ScannerManager:
         self.limits = limits
         self._clock = clock
         self._ids = ids
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._sessions: dict[bytes, ScanSession] = {}
         self._per_bucket: dict[TableBucket, int] = {}
         self._drained: OrderedDict[bytes, ScanSession] = OrderedDict()

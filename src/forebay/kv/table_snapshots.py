@@ -21,11 +21,11 @@ Threads: everything here may be called from any thread.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.base.ids import IdSource
@@ -86,7 +86,7 @@ class _Pin:
 
     def __init__(self, snapshot: KvSnapshot) -> None:
         self._snapshot: KvSnapshot | None = snapshot
-        self._use = threading.Lock()
+        self._use = threads.lock()
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> SnapshotPage | None:
         """None if the pin is gone."""
@@ -130,7 +130,7 @@ class TableSnapshotManager:
         self.limits = limits
         self._clock = clock
         self._ids = ids
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._handles: dict[bytes, _Handle] = {}
         self._opening: list[set[TableBucket]] = []
         self._ended: OrderedDict[bytes, str] = OrderedDict()

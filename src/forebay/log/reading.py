@@ -7,11 +7,11 @@ something away: it makes `_version` odd while it runs, and a reader that sees th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
 from forebay.codec.log_batch_header import LogBatchHeader, iter_headers, verify_crc
 from forebay.log.config import LogConfig
@@ -42,7 +42,7 @@ class LogReads:
         self._segments = tuple(segments)
         self._log_end_offset = segments[-1].view.next_offset
         self._found_end = self._log_end_offset
-        self._append_lock = threading.RLock()
+        self._append_lock = threads.rlock()
         self._version = 0
         self._unusable: str | None = None
         self._offline = False

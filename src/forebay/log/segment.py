@@ -12,10 +12,10 @@ Threads: `sync` and the readers' part may run in any thread; all else belongs to
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.errors import StorageFailure
 from forebay.codec.log_batch_header import HEADER_SIZE_MAX, LogBatchHeader
@@ -78,7 +78,7 @@ class LogSegment:
         self._last_timestamp_ms = -1
         self._file: AppendFile | None = None
         self._reader: PositionalReader | None = None
-        self._mutex = threading.Lock()
+        self._mutex = threads.lock()
         self._closed = False
 
     @classmethod

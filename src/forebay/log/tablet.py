@@ -26,11 +26,11 @@ Prior art: Apache Kafka's log, by way of Apache Fluss's `LogTablet`; fsync rules
 from __future__ import annotations
 
 import contextlib
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import StorageFailure
@@ -90,7 +90,7 @@ class LogTablet(LogReads):
         self._high_watermark = self.log_start_offset
         self._writers = WriterStates(config.writer_expiry_ms)
         self._writer_snapshots: list[int] = []
-        self._sync_lock = threading.Lock()
+        self._sync_lock = threads.lock()
         self._closed = False
 
     @classmethod

@@ -6,10 +6,10 @@ Reads take no lock and see whole changes: every change replaces an immutable val
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.fs import names
@@ -98,7 +98,7 @@ class Catalog:
         self._lake = lake or LakeTables()
         self._clock = clock
         self._limits = limits
-        self._changing = threading.RLock()
+        self._changing = threads.rlock()
         self._databases = {info.name: info for info in store.databases()}
         self._tables: dict[TablePath, LiveTable] = {}
         self._tables_by_id: dict[int, LiveTable] = {}

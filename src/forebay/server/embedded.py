@@ -7,12 +7,12 @@ processes (Spark workers, pyfluss) can connect as well.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from forebay.base import threads
 from forebay.server.config import ServerConfig, server_config
 from forebay.server.server import Addresses, ForebayServer, Injected
 
@@ -44,7 +44,7 @@ class EmbeddedServer:
         )
         self._injected = injected
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self._server: ForebayServer | None = None
         self._addresses: Addresses | None = None
 
@@ -69,7 +69,7 @@ class EmbeddedServer:
     def start(self) -> EmbeddedServer:
         """Start serving. Raises what keeps the server from starting; the data directory is then free again."""
         loop = self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="forebay-server", daemon=True)
+        self._thread = threads.thread(loop.run_forever, name="forebay-server")
         self._thread.start()
         server = ForebayServer(self.config, self._injected)
         try:

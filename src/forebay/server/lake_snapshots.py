@@ -22,10 +22,10 @@ there or not, and files of rounds that failed stay until the table is dropped.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.base.ids import IdSource
@@ -65,7 +65,7 @@ class LakeSnapshots:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._known: Mapping[int, Known] = store.lake_snapshots()
         self._in_lake: dict[int, tuple[OffsetsFile, BucketOffsets]] = {}
         self._unclaimed: dict[int, frozenset[str]] = {}

@@ -12,11 +12,11 @@ those of Fluss (`CoordinatorService`, `MetadataManager`, `LakeCatalogDynamicLoad
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from forebay.base import threads
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
 from forebay.lake.public_options import SecretMask, public_options
 from forebay.lake.registry import create_lake_storage
@@ -66,7 +66,7 @@ class LakeTables:
         self._tiering = tiering
         self._snapshots = snapshots
         self._create_storage = create_storage
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._opened: LakeCatalog | None = None
         self._told = self._settings.told
         self._mask = SecretMask(self._settings.options, self._settings.public)

@@ -17,11 +17,11 @@ Apache Fluss; unlike there, a worker that reports twice is told that it did, not
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
@@ -87,7 +87,7 @@ class TieringManager:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._tables: dict[int, _Table] = {}
         self._queue: deque[int] = deque()
 

@@ -6,11 +6,12 @@ sync is shared (group commit); without load each write is a group of its own and
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from typing import Any, Generic, TypeVar
+
+from forebay.base import threads
+from forebay.base.threads import Executor, Future
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,13 +27,13 @@ class Lane(Generic[Item, Result]):
         """`work` returns one result for each item. If it raises, every item of the group fails with that error."""
         self._executor = executor
         self._work = work
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._queue: deque[tuple[Item, Future[Result]]] = deque()
         self._running = False
 
     def submit(self, item: Item) -> Future[Result]:
         """Queue `item`; the future gets its result. It cannot be cancelled: what is queued will be written."""
-        future: Future[Result] = Future()
+        future: Future[Result] = threads.future()
         future.set_running_or_notify_cancel()
         with self._lock:
             self._queue.append((item, future))

@@ -11,13 +11,13 @@ row ends with a checksum of its values, which is compared when the row is read.
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from forebay.base import threads
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.codec.crc import crc32c
 from forebay.metadata import json_serde
@@ -82,27 +82,57 @@ class StoredLakeSnapshot:
         return (self.tiered,) if self.readable is None else (self.tiered, self.readable)
 
 
+class DatabaseFile(Protocol):
+    """A SQLite database file; a simulation keeps it on a disk of its own."""
+
+    @property
+    def path(self) -> str: ...
+
+    def is_empty(self) -> bool:
+        """Whether the file is missing, or has no content."""
+        ...
+
+    def connect(self) -> sqlite3.Connection:
+        """Open the database; make it where there is none. Raises `sqlite3.Error`."""
+        ...
+
+
+class LocalDatabaseFile:
+    """A database file on this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def is_empty(self) -> bool:
+        path = Path(self.path)
+        return not path.exists() or path.stat().st_size == 0
+
+    def connect(self) -> sqlite3.Connection:
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        return sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+
+
 class MetadataStore:
     """The metadata file of one data directory."""
 
-    def __init__(self, path: Path, *, is_new: bool = True) -> None:
+    def __init__(self, file: DatabaseFile, *, is_new: bool = True) -> None:
         """Open the file, or make one where there is none, unless data that needs it is there (`is_new` False).
 
         Raises `CorruptData` and `StorageFailure`.
         """
-        self._path = path
-        self._lock = threading.RLock()
-        if not is_new and (not path.exists() or path.stat().st_size == 0):
+        self._path = file.path
+        self._lock = threads.rlock()
+        if not is_new and file.is_empty():
             raise self._damaged("it is missing or empty, and a server has used the folder before")
         try:
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection = file.connect()
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=FULL")
             self._check_structure()
             self._connection.executescript(_TABLES)
             self._check_version()
         except sqlite3.Error as e:
-            raise StorageFailure(f"cannot open the metadata file {path}: {e}") from e
+            raise StorageFailure(f"cannot open the metadata file {file.path}: {e}") from e
 
     def _check_structure(self) -> None:
         found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]

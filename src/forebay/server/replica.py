@@ -7,13 +7,13 @@ writer asked for that (design.md D6), and readers of such a table accept it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
+from forebay.base.threads import Executor, Future
 from forebay.codec.layout import RowFormat
 from forebay.codec.log_batch import decode_row_batch, validate_arrow_body
 from forebay.codec.log_batch_header import iter_headers, verify_crc
@@ -64,8 +64,8 @@ class BucketReplica:
         self._on_progress = on_progress
         self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor, self._append_group)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(executor, self._put_group)
-        self._checkpointing = threading.Lock()
-        self._writing = threading.Lock()
+        self._checkpointing = threads.lock()
+        self._writing = threads.lock()
         self._is_sealed = False
         self.closed = False
 

@@ -7,12 +7,12 @@ once, and everybody who wants the bucket waits for that one opening.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
 
+from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.base.threads import Executor, Future
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder
@@ -72,7 +72,7 @@ class ReplicaManager:
         self._clock = clock
         self._writers = writers
         self._on_progress = on_progress
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._opening: dict[TableBucket, Future[BucketReplica]] = {}
         self._open: dict[TableBucket, BucketReplica] = {}
         self._closed = False
@@ -110,7 +110,7 @@ class ReplicaManager:
             future = self._opening.get(bucket)
             mine = future is None
             if future is None:
-                future = self._opening[bucket] = Future()
+                future = self._opening[bucket] = threads.future()
         if not mine:
             return future.result()
         try:

@@ -11,14 +11,16 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.base.host import boot_id
 from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.base.threads import Executor
+from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineFactory
@@ -42,7 +44,7 @@ from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
-from forebay.server.metadata_store import MetadataStore
+from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile, MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
@@ -85,7 +87,7 @@ class _Bound:
 
 @dataclass
 class Injected:
-    """What tests and simulations replace: clock, identifiers, file system, key-value engine, boot id, lake."""
+    """What tests and simulations replace: clock, identifiers, file system, engine, boot id, lake, network, database."""
 
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
@@ -93,6 +95,8 @@ class Injected:
     engine_factory: EngineFactory | None = None
     boot_id: Callable[[], str | None] = boot_id
     create_lake_storage: LakeStorageFactory = create_lake_storage
+    bind: Callable[[Listener], socket.socket] = field(default_factory=lambda: bind_tcp)
+    database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile
 
 
 class ForebayServer:
@@ -106,7 +110,7 @@ class ForebayServer:
         self._upkeep: list[asyncio.Task[None]] = []
         self._context: ServerContext | None = None
         self._directory: DataDirectory | None = None
-        self._executors: list[ThreadPoolExecutor] = []
+        self._executors: list[Executor] = []
 
     @property
     def context(self) -> ServerContext:
@@ -120,7 +124,7 @@ class ForebayServer:
     async def start(self) -> Addresses:
         """Open the data directory, bind the listeners and serve. Raises what is wrong, with nothing left behind."""
         try:
-            self._bound = _bind_all(self.config)
+            self._bound = _bind_all(self.config, self._injected.bind)
             self._open_parts()
             await self._listen()
         except BaseException:
@@ -133,14 +137,14 @@ class ForebayServer:
 
     def _open_parts(self) -> None:
         config, injected = self.config, self._injected
-        data_dir = Path(config.data_dir).absolute()
-        directory = self._directory = DataDirectory.open(injected.fs, str(data_dir))
+        data_dir = str(Path(config.data_dir).absolute())
+        directory = self._directory = DataDirectory.open(injected.fs, data_dir)
         coordinator = self._executor("forebay-coordinator", 1)
         writers = self._executor("forebay-write", config.value("server.worker-threads"))
         io = self._executor("forebay-io", config.value("server.io-pool.size"))
-        data_dir.mkdir(parents=True, exist_ok=True)
-        store = MetadataStore(data_dir / METADATA_FILE, is_new=not directory.was_used)
-        lake = self._lake_parts(store, str(data_dir))
+        database = injected.database_file(names.join(data_dir, METADATA_FILE))
+        store = MetadataStore(database, is_new=not directory.was_used)
+        lake = self._lake_parts(store, data_dir)
         catalog = Catalog(store, injected.clock, config.catalog_limits, lake.tables)
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
@@ -185,8 +189,8 @@ class ForebayServer:
         tables = LakeTables(self.config.lake, tiering, snapshots, injected.create_lake_storage)
         return LakeParts(tables, snapshots, tiering, store.take(COORDINATOR_EPOCH_COUNTER))
 
-    def _executor(self, name: str, threads: int) -> ThreadPoolExecutor:
-        executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def _executor(self, name: str, threads_max: int) -> Executor:
+        executor = threads.executor(threads_max, name)
         self._executors.append(executor)
         return executor
 
@@ -355,14 +359,14 @@ def _with_port(listeners: str, port: int) -> str:
     return ",".join(f"{part}:{port if i == 0 else 0}" for i, part in enumerate(parts))
 
 
-def _bind_all(config: ServerConfig) -> list[_Bound]:
+def _bind_all(config: ServerConfig, bind: Callable[[Listener], socket.socket]) -> list[_Bound]:
     """Bind every listener of both roles; nothing stays bound when one of them fails."""
     bound: list[_Bound] = []
     try:
         for role in (ServerRole.COORDINATOR, ServerRole.TABLET):
             for listener in _listeners(config, role):
                 shown = listener if listener.advertised_port else replace(listener, advertised_port=0)
-                bound.append(_Bound(role, shown, [_bind(listener)]))
+                bound.append(_Bound(role, shown, [bind(listener)]))
     except BaseException:
         for each in bound:
             for sock in each.sockets:
@@ -371,7 +375,8 @@ def _bind_all(config: ServerConfig) -> list[_Bound]:
     return bound
 
 
-def _bind(listener: Listener) -> socket.socket:
+def bind_tcp(listener: Listener) -> socket.socket:
+    """A socket that is bound to the address of `listener`. Raises `InvalidRequest` for one that cannot be had."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

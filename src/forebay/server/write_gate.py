@@ -10,16 +10,17 @@ Taking snapshots of buckets costs microseconds each; the gate is closed that lon
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from forebay.base import threads
 
 
 class WriteGate:
     """Many pass at a time, or one holds it closed. Whoever closes it goes before those that come later."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threads.condition(threads.lock())
         self._inside = 0
         self._is_closed = False
 

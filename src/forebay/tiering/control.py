@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
+from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError
 from forebay.base.progress import OnProgress, no_progress
@@ -43,10 +43,10 @@ class RoundControl:
         self.on_phase = on_phase
         self._clock = clock
         self._check_still_mine = check_still_mine
-        self._cut = threading.Event()
+        self._cut = threads.event()
         self._error: ForebayError | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     # ---- cutting: what is there is committed ------------------------------------------------------------------------
 

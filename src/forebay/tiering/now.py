@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InternalError
 from forebay.client.connection import Connection
 from forebay.client.display import Listing
@@ -108,5 +108,5 @@ def tier_now(
             on_outcome(outcome)
         return outcome
 
-    with ThreadPoolExecutor(max(tables_at_once, 1), thread_name_prefix="forebay-round") as pool:
+    with threads.executor(max(tables_at_once, 1), "forebay-round") as pool:
         return Listing(pool.map(tier, tables))

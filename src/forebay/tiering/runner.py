@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
+from forebay.base import threads
 from forebay.base.errors import InvalidRequest, Unavailable
+from forebay.base.threads import Future
 from forebay.client.connection import Connection
 from forebay.tiering.control import RoundControl
 from forebay.tiering.splits import SplitResult, SplitTask, write_split
@@ -48,10 +49,10 @@ class ThreadRunner:
             return write_split(task, connection, lambda: control.should_cut, group.check)
 
         error: BaseException | None = None
-        with ThreadPoolExecutor(min(self.threads, max(len(tasks), 1)), thread_name_prefix="forebay-tiering") as pool:
-            running: set[Future[SplitResult]] = {pool.submit(write, task) for task in tasks}
+        with threads.executor(min(self.threads, max(len(tasks), 1)), "forebay-tiering") as pool:
+            running: list[Future[SplitResult]] = [pool.submit(write, task) for task in tasks]
             while running:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                done, running = threads.first_completed(running)
                 for future in done:
                     failure = future.exception()
                     if failure is None:

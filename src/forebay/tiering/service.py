@@ -16,12 +16,11 @@ table's freshness has passed: what is there is committed, and the table queues a
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
 from forebay.client.connection import Connection
@@ -91,14 +90,14 @@ class TieringService:
         self._reached = reached
         self._on_round = on_round
         self._clock = clock
-        self._lock = threading.Lock()
-        self._news = threading.Event()
-        self._stopping = threading.Event()
+        self._lock = threads.lock()
+        self._news = threads.event()
+        self._stopping = threads.event()
         self._jobs: dict[int, _Job] = {}
         self._records: dict[TablePath, _Record] = {}
         self._cluster_error: str | None = None
-        self._thread: threading.Thread | None = None
-        self._rounds = ThreadPoolExecutor(tables_max, thread_name_prefix="forebay-round")
+        self._thread: threads.Thread | None = None
+        self._rounds = threads.executor(tables_max, "forebay-round")
 
     # ---- for users --------------------------------------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ class TieringService:
         """Begin to ask for tables. A service that was stopped cannot be started again."""
         if self._thread is not None:
             raise InvalidRequest("this tiering service was started before; make another one")
-        self._thread = threading.Thread(target=self._beat, name="forebay-tiering-heartbeat", daemon=True)
+        self._thread = threads.thread(self._beat, name="forebay-tiering-heartbeat")
         self._thread.start()
         return self
 

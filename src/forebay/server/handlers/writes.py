@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.base.threads import Future
 from forebay.kv.tablet import PutRequest, PutResult
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb

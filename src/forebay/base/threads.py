@@ -1,0 +1,203 @@
+"""Threads, and what they wait for each other with, from one place: for the same reason as time.
+
+A seeded run of the whole server must decide which thread runs next. So client, server, log, state and tiering take
+threads, locks, conditions, events, pools and futures from here (an import contract sees to it), and a simulation puts
+its own in their place with `use`: threads of which one runs at a time, chosen by the seed, on virtual time.
+
+Rule: ask for a lock when it is needed, in a constructor for instance, not when a module is imported. What was made
+before `use` belongs to the system.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import wait as _wait
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol
+
+__all__ = [
+    "FOREVER", "Condition", "Event", "Executor", "Future", "Lock", "Provider", "SystemThreads", "Thread", "condition",
+    "current_thread", "event", "executor", "first_completed", "future", "lock", "register_atexit", "rlock", "thread",
+    "use",
+]  # fmt: skip
+
+FOREVER = threading.TIMEOUT_MAX
+"""The longest time-out that a lock takes."""
+
+
+Partition = tuple[list[Future[Any]], list[Future[Any]]]
+"""Futures that are done, and others."""
+
+
+class Lock(Protocol):
+    """A lock that one thread holds at a time."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Condition(Lock, Protocol):
+    """A lock with a queue of those who wait for a change."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool: ...
+
+    def notify(self, n: int = 1) -> None: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Event(Protocol):
+    """A flag to wait for."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+    def clear(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Thread(Protocol):
+    """A thread of control."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+
+class Provider(Protocol):
+    """Where threads and locks come from."""
+
+    def lock(self) -> Lock: ...
+
+    def rlock(self) -> Lock: ...
+
+    def condition(self, lock: Lock | None = None) -> Condition: ...
+
+    def event(self) -> Event: ...
+
+    def future(self) -> Future[Any]: ...
+
+    def thread(self, target: Callable[..., object], args: Iterable[Any], name: str, daemon: bool) -> Thread: ...
+
+    def current_thread(self) -> Thread: ...
+
+    def executor(self, threads_max: int, name: str) -> Executor: ...
+
+    def first_completed(self, futures: Sequence[Future[Any]]) -> Partition: ...
+
+
+class SystemThreads:
+    """The operating system's threads."""
+
+    def lock(self) -> Lock:
+        return threading.Lock()
+
+    def rlock(self) -> Lock:
+        return threading.RLock()
+
+    def condition(self, lock: Lock | None = None) -> Condition:
+        return threading.Condition(lock)  # type: ignore[arg-type]
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def future(self) -> Future[Any]:
+        return Future()
+
+    def thread(self, target: Callable[..., object], args: Iterable[Any], name: str, daemon: bool) -> Thread:
+        return threading.Thread(target=target, args=args, name=name, daemon=daemon)
+
+    def current_thread(self) -> Thread:
+        return threading.current_thread()
+
+    def executor(self, threads_max: int, name: str) -> Executor:
+        return ThreadPoolExecutor(threads_max, thread_name_prefix=name)
+
+    def first_completed(self, futures: Sequence[Future[Any]]) -> Partition:
+        done = _wait(futures, return_when=FIRST_COMPLETED).done
+        return [future for future in futures if future in done], [future for future in futures if future not in done]
+
+
+_provider: Provider = SystemThreads()
+
+
+@contextmanager
+def use(provider: Provider) -> Iterator[None]:
+    """Take threads and locks from `provider` until the block ends. For simulations, in a process of their own."""
+    global _provider
+    before, _provider = _provider, provider
+    try:
+        yield
+    finally:
+        _provider = before
+
+
+def lock() -> Lock:
+    """A new lock, which its holder must not ask for again."""
+    return _provider.lock()
+
+
+def rlock() -> Lock:
+    """A new lock, which its holder may ask for again."""
+    return _provider.rlock()
+
+
+def condition(lock: Lock | None = None) -> Condition:
+    """A new condition on `lock` (default: an `rlock` of its own)."""
+    return _provider.condition(lock)
+
+
+def event() -> Event:
+    """A new event that is not set."""
+    return _provider.event()
+
+
+def future() -> Future[Any]:
+    """A new future, which whoever makes it completes."""
+    return _provider.future()
+
+
+def thread(target: Callable[..., object], args: Iterable[Any] = (), *, name: str, daemon: bool = True) -> Thread:
+    """A new thread, to be started, that calls `target`."""
+    return _provider.thread(target, args, name, daemon)
+
+
+def current_thread() -> Thread:
+    """The thread that runs this; the same object that `thread` returned for it."""
+    return _provider.current_thread()
+
+
+def executor(threads_max: int, name: str) -> Executor:
+    """A new pool of at most `threads_max` threads, whose names begin with `name`."""
+    return _provider.executor(threads_max, name)
+
+
+def first_completed(futures: Sequence[Future[Any]]) -> Partition:
+    """Wait until one of `futures` is done; those that are, and the others, both in the order given."""
+    return _provider.first_completed(futures)
+
+
+def register_atexit(function: Callable[..., object], *args: Any) -> None:
+    """Have `function` called at the end of the process, before its threads are waited for: it may start one."""
+    register: Callable[..., object] = getattr(threading, "_register_atexit", atexit.register)
+    register(function, *args)
