@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.base import host
 from forebay.base.errors import StorageFailure
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
@@ -19,7 +20,13 @@ from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.testing.memory_engine import MemoryEngine
 
-BOOT = "boot 1"
+BOOT = "mount 1"
+OTHER = "mount 2"
+
+
+def witnessed(*witnesses: str) -> Callable[[str], frozenset[str]]:
+    """The page cache has these witnesses."""
+    return lambda folder: frozenset(witnesses)
 
 
 @pytest.fixture(params=["lmdb", "rocksdb"])
@@ -41,15 +48,17 @@ class Bucket:
         self.path = path
         self.factory = factory
         self.folder = KvFolder(LocalFileSystem(), str(path))
-        engine = self.folder.open_engine(factory, BOOT)
+        engine = self.folder.open_engine(factory, witnessed(BOOT))
         engine.apply(rows(100), EngineState(100, 100))
         self.folder.write_checkpoint(engine)
         engine.apply(rows(200), EngineState(200, 200))
         self.folder.close_engine(engine)
 
-    def offset_found(self, boot: str | None = BOOT) -> int:
+    def offset_found(self, *witnesses: str) -> int:
         """Up to where the engine's rows go when it is opened again; they are checked."""
-        engine = KvFolder(LocalFileSystem(), str(self.path)).open_engine(self.factory, boot)
+        engine = KvFolder(LocalFileSystem(), str(self.path)).open_engine(
+            self.factory, witnessed(*(witnesses or (BOOT,)))
+        )
         try:
             offset = engine.state.applied_offset
             assert len(engine.first(1000)) == engine.state.row_count == offset
@@ -74,13 +83,45 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_files_of_an_orderly_close_are_used_also_after_the_machine_restarted(bucket: Bucket) -> None:
-    assert bucket.offset_found("boot 2") == 200
+def test_files_of_a_graceful_close_are_used_also_after_the_machine_restarted(bucket: Bucket) -> None:
+    assert bucket.offset_found(OTHER) == 200
 
 
-def test_files_in_use_at_a_restart_of_the_machine_are_replaced_by_the_checkpoint(bucket: Bucket) -> None:
+def test_files_that_were_in_use_are_replaced_by_the_checkpoint_when_the_page_cache_is_another(bucket: Bucket) -> None:
     assert bucket.offset_found(BOOT) == 200  # opened again, and not closed by the folder
-    assert bucket.offset_found("boot 2") == 100
+    assert bucket.offset_found(OTHER) == 100
+
+
+def test_one_witness_that_stayed_proves_that_the_page_cache_is_the_same(bucket: Bucket) -> None:
+    assert bucket.offset_found(BOOT, "superblock 1") == 200
+    assert bucket.offset_found("mount 3", "superblock 1") == 200
+    assert bucket.offset_found("mount 3") == 200
+    assert bucket.offset_found("superblock 1") == 100
+
+
+def test_without_witnesses_files_that_were_in_use_are_never_trusted(bucket: Bucket) -> None:
+    nothing = KvFolder(LocalFileSystem(), str(bucket.path))
+    nothing.open_engine(bucket.factory, witnessed()).close()
+    nothing.open_engine(bucket.factory, witnessed()).close()
+    assert bucket.offset_found() == 100
+
+
+def test_the_trust_file_of_an_earlier_version_with_a_boot_id_alone_proves_nothing(bucket: Bucket) -> None:
+    (bucket.path / "trust").write_bytes(BOOT.encode())
+    assert bucket.offset_found(BOOT) == 100
+
+
+def test_files_whose_sync_failed_at_the_close_are_not_trusted(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports lost pages once, and looks healthy afterwards."""
+    engine = bucket.folder.open_engine(bucket.factory, witnessed(BOOT))
+
+    def fail() -> None:
+        raise StorageFailure("input/output error")
+
+    monkeypatch.setattr(engine, "sync", fail)
+    with pytest.raises(StorageFailure, match="input/output error"):
+        bucket.folder.close_engine(engine)
+    assert bucket.offset_found(BOOT) == 100
 
 
 def test_a_file_changed_after_an_orderly_close_is_not_trusted(bucket: Bucket, caplog) -> None:
@@ -120,7 +161,7 @@ def test_an_older_checkpoint_is_taken_when_the_newest_is_damaged(bucket: Bucket)
 
 
 def test_a_checkpoint_that_fails_leaves_the_one_before(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = bucket.folder.open_engine(bucket.factory, BOOT)
+    engine = bucket.folder.open_engine(bucket.factory, witnessed(BOOT))
 
     def fail(directory: Path) -> None:
         directory.mkdir()
@@ -130,13 +171,13 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(bucket: Bucket, monkeypat
     with pytest.raises(StorageFailure):
         bucket.folder.write_checkpoint(engine)
     engine.close()
-    assert bucket.offset_found("boot 2") == 100
+    assert bucket.offset_found(OTHER) == 100
     assert bucket.folder.retained_offset == 100
 
 
 def test_a_checkpoint_counts_only_after_its_changelog_is_durable(bucket: Bucket) -> None:
     """Power that goes in between must not leave a state that is ahead of its log, and so is of no use."""
-    engine = bucket.folder.open_engine(bucket.factory, BOOT)
+    engine = bucket.folder.open_engine(bucket.factory, witnessed(BOOT))
     counted: list[int] = []
 
     def sync_log() -> None:
@@ -147,8 +188,8 @@ def test_a_checkpoint_counts_only_after_its_changelog_is_durable(bucket: Bucket)
         bucket.folder.write_checkpoint(engine, sync_log)
     assert counted == [100]
     engine.close()
-    assert bucket.offset_found("boot 2") == 100
-    engine = bucket.folder.open_engine(bucket.factory, "boot 2")
+    assert bucket.offset_found(OTHER) == 100
+    engine = bucket.folder.open_engine(bucket.factory, witnessed(OTHER))
     engine.apply(rows(150), EngineState(150, 150))
     assert bucket.folder.write_checkpoint(engine, lambda: counted.append(bucket.folder.retained_offset)) == 150
     assert counted == [100, 100]
@@ -182,15 +223,17 @@ def test_the_folder_lies_wholly_on_the_file_system_that_it_is_given() -> None:
     """So that a simulation can give it a disk that loses power."""
     fs = FaultyFileSystem(random.Random(1))
     folder = KvFolder(fs, "/data/kv-0")
-    engine = folder.open_engine(lambda path: EngineOnFs(fs, path), BOOT)
+    engine = folder.open_engine(lambda path: EngineOnFs(fs, path), witnessed(BOOT))
     engine.apply(rows(100), EngineState(100, 100))
     assert folder.write_checkpoint(engine) == folder.retained_offset == 100
     engine.apply(rows(200), EngineState(200, 200))
     folder.close_engine(engine)
     after = fs.crash()
-    assert KvFolder(after, "/data/kv-0").open_engine(lambda path: EngineOnFs(after, path), "2").state.row_count == 200
+    engine = KvFolder(after, "/data/kv-0").open_engine(lambda path: EngineOnFs(after, path), witnessed("2"))
+    assert engine.state.row_count == 200
     later = after.crash()  # opened, and not closed
-    assert KvFolder(later, "/data/kv-0").open_engine(lambda path: EngineOnFs(later, path), "3").state.row_count == 100
+    engine = KvFolder(later, "/data/kv-0").open_engine(lambda path: EngineOnFs(later, path), witnessed("3"))
+    assert engine.state.row_count == 100
 
 
 def test_what_a_crash_left_of_a_trust_file_is_removed(bucket: Bucket) -> None:
@@ -198,3 +241,18 @@ def test_what_a_crash_left_of_a_trust_file_is_removed(bucket: Bucket) -> None:
     leftover.write_bytes(b"cle")
     assert bucket.offset_found() == 200
     assert not leftover.exists()
+
+
+@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="witnesses are known on Linux only")
+def test_witnesses_name_the_start_of_the_machine_and_stay_while_the_file_system_is_mounted(tmp_path: Path) -> None:
+    found = host.page_cache_witnesses(str(tmp_path))
+    assert found == host.page_cache_witnesses(str(tmp_path))
+    assert all(host.boot_id() in witness.split() for witness in found)
+    assert host.page_cache_witnesses(str(tmp_path / "missing")) == frozenset()
+
+
+def test_a_start_of_the_machine_that_has_no_id_leaves_no_witness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_BOOT_ID", str(tmp_path / "missing"))
+    assert host.page_cache_witnesses(str(tmp_path)) == frozenset()

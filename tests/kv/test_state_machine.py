@@ -64,7 +64,9 @@ class PrimaryKeyBucket(RuleBasedStateMachine):
         fs = LocalFileSystem()
         self.folder = KvFolder(fs, str(self.directory / "kv"))
         self.log = LogTablet.open(fs, str(self.directory / "log"))
-        self.engine = self.folder.open_engine(lambda path: LmdbEngine(path, 1 << 22), self.boot)
+        self.engine = self.folder.open_engine(
+            lambda path: LmdbEngine(path, 1 << 22), lambda folder: frozenset({self.boot})
+        )
         self.tablet = KvTablet(self.table, self.log, self.engine, lambda count: 1)
         self.tablet.recover()
 

@@ -6,7 +6,7 @@ changelogs and logs, whole, projected and filtered. After an orderly stop every 
 error that names the file. After `kill -9` a log may also end earlier, at a batch that was written after the last
 recovery point, and then the rows must be those of the shorter changelog.
 
-Not tried: LMDB's file after `kill -9`, which is trusted unless the machine has restarted (docs/format/value_batch.md).
+Not tried: LMDB's file after `kill -9`, which is trusted while the page cache is the same (docs/format/value_batch.md).
 CORRUPTION_ROUNDS says how often each kind of file is damaged (0, for CI: half of them, once, in one of the three ways).
 """
 

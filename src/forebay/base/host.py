@@ -2,17 +2,100 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import re
+import struct
 from pathlib import Path
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_STATX_MNT_ID_UNIQUE = 0x4000
+_STATX_BYTES = 256
+_STATX_MNT_ID_PLACE = 144
+_AT_FDCWD = -100
+_SYNC_FILE_RANGE_WAIT_BEFORE = 1
+_SYSFS_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")
+_UNIQUE_SYSFS_INODES = (5, 5)
+"""From this kernel on the inode numbers of sysfs are never used twice between two starts of the machine."""
 
 
 def boot_id() -> str | None:
-    """An identifier that changes with every start of the operating system; None where there is none to be had.
-
-    Files written without a sync are whole while the identifier stays the same, whatever became of the process.
-    """
+    """An identifier that changes with every start of the operating system; None where there is none to be had."""
     try:
-        return _BOOT_ID.read_text().strip()
+        return Path(_BOOT_ID).read_text().strip()
     except OSError:
         return None
+
+
+def page_cache_witnesses(folder: str) -> frozenset[str]:
+    """Identifiers of the page cache behind `folder`: while one of them stays, the kernel has lost no written page.
+
+    Pages that were written without a sync live as long as the superblock of their file system. They are gone after a
+    restart of the machine, and also when the file system was shut down, or its device was lost, and mounted again. A
+    witness names the superblock's life, within one start of the machine, by something that the kernel never uses twice:
+
+    - the unique id of the mount (`statx`, Linux 6.8), which keeps its superblock alive;
+    - the inode number of the superblock's folder in sysfs (ext4, XFS, F2FS; Linux 5.5). It also outlives a mount, as
+      when a container is restarted and its volumes are mounted again.
+
+    Device numbers and the small mount ids of `/proc/self/mountinfo` come again after a remount and prove nothing.
+    Empty where there is no proof, also after the kernel failed to write back a page of a file in `folder`.
+    """
+    boot = boot_id()
+    if boot is None or _write_back_failed(folder):
+        return frozenset()
+    found = {"mount": _unique_mount_id(folder), "superblock": _superblock_id(folder)}
+    return frozenset(f"{kind} {boot} {value}" for kind, value in found.items() if value is not None)
+
+
+def _unique_mount_id(path: str) -> int | None:
+    try:
+        statx = ctypes.CDLL(None, use_errno=True).statx
+    except (AttributeError, OSError):
+        return None
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_MNT_ID_UNIQUE, buffer) != 0:
+        return None
+    (mask,) = struct.unpack_from("=I", buffer)
+    (mount_id,) = struct.unpack_from("=Q", buffer, _STATX_MNT_ID_PLACE)
+    return mount_id if mask & _STATX_MNT_ID_UNIQUE else None
+
+
+def _superblock_id(path: str) -> str | None:
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if os.uname().sysname != "Linux" or release is None or (int(release[1]), int(release[2])) < _UNIQUE_SYSFS_INODES:
+        return None
+    try:
+        device = os.stat(path).st_dev
+        name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
+    except OSError:
+        return None  # not on a block device of its own
+    for kind in _SYSFS_FILE_SYSTEMS:
+        try:
+            return f"{kind} {name} {os.stat(f'/sys/fs/{kind}/{name}').st_ino}"
+        except OSError:
+            continue
+    return None
+
+
+def _write_back_failed(folder: str) -> bool:
+    """Whether the kernel failed to write back a page of a file in `folder`; it tells the first who asks."""
+    try:
+        sync_file_range = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (AttributeError, OSError):
+        return False
+    sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    try:
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                # Waits for one page at most, and tells of errors anywhere in the file.
+                if sync_file_range(descriptor, 0, 1, _SYNC_FILE_RANGE_WAIT_BEFORE) != 0:
+                    return True
+            finally:
+                os.close(descriptor)
+    except OSError:
+        return True
+    return False

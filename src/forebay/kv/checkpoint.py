@@ -1,15 +1,16 @@
 """Durable copies of the key-value state, and which files of it may be trusted after a restart.
 
-An engine does not sync its files. They are trusted after an orderly close while they have the checksums that they had
-then, and after the process alone died: while the machine has not restarted (same boot id), the page cache kept what
-was written. Otherwise, and when the engine finds them damaged, they are thrown away: the state is restored from the
-newest checkpoint whose checksums are right, or from nothing, and the changelog from there on. The log therefore keeps
-everything from the newest checkpoint's offset on (`retained_offset`).
+An engine does not sync its files. They are trusted after a graceful close while they have the checksums that they had
+then. After the process alone died they are trusted while the kernel provably has every page that was written: a
+witness of the page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. Otherwise, and
+when the engine finds them damaged, they are thrown away: the state is restored from the newest checkpoint whose
+checksums are right, or from nothing, and the changelog from there on. The log therefore keeps everything from the
+newest checkpoint's offset on (`retained_offset`).
 
-Layout of a `kv-<bucket>` folder: `db/` the engine's files; `trust` the boot id under which they are in use, or "clean"
-and the listing of their checksums (`kv.file_checksums`); `checkpoint-<20-digit offset>/` durable copies, of which the
-newest is kept, each with its listing in `checksums`. A copy is written under a temporary name and renamed when it is
-complete.
+Layout of a `kv-<bucket>` folder (docs/format/value_batch.md): `db/` the engine's files; `trust` says "clean" with the
+listing of their checksums (`kv.file_checksums`), or "in use" with the witnesses; `checkpoint-<20-digit offset>/`
+durable copies, of which the newest is kept, each with its listing in `checksums`. A copy is written under a temporary
+name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.base.errors import CorruptData
+from forebay.base.errors import CorruptData, StorageFailure
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.engine import EngineFactory, KvEngine
@@ -29,10 +30,13 @@ _LOGGER = logging.getLogger(__name__)
 _ENGINE_FOLDER = "db"
 _TRUST_FILE = "trust"
 _CLEAN = "clean\n"
-_UNKNOWN_BOOT = "unknown"
+_IN_USE = "in use\n"
 _CHECKPOINT_PREFIX = "checkpoint-"
 _CHECKSUMS_FILE = "checksums"
 _COPY_CHUNK_BYTES = 4 << 20
+
+PageCacheWitnesses = Callable[[str], frozenset[str]]
+"""Tells what proves that the kernel has not lost a page of a folder's files: see `base.host.page_cache_witnesses`."""
 
 
 class KvFolder:
@@ -44,15 +48,17 @@ class KvFolder:
         self._engine_path = names.join(path, _ENGINE_FOLDER)
         self._trust_path = names.join(path, _TRUST_FILE)
 
-    def open_engine(self, factory: EngineFactory, boot_id: str | None) -> KvEngine:
+    def open_engine(self, factory: EngineFactory, witnesses: PageCacheWitnesses) -> KvEngine:
         """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none."""
         self._fs.make_directories(self._path)
         self._remove_leftovers()
-        if not self._is_trusted(boot_id):
+        if not self._is_trusted(witnesses):
             self._fs.remove_tree(self._engine_path)
         if not self._fs.exists(self._engine_path):
             self._restore()
-        self._fs.write_atomic(self._trust_path, (boot_id or _UNKNOWN_BOOT).encode())
+        self._fs.make_directories(self._engine_path)
+        in_use = _IN_USE + "".join(f"{witness}\n" for witness in sorted(witnesses(self._engine_path)))
+        self._fs.write_atomic(self._trust_path, in_use.encode())
         try:
             return factory(Path(self._engine_path))
         except CorruptData as e:
@@ -63,24 +69,31 @@ class KvFolder:
 
     def close_engine(self, engine: KvEngine) -> None:
         """Close the engine so that its files will be trusted whatever happens to the machine."""
-        engine.sync()
-        engine.close()
-        sync_files(self._fs, self._engine_path)
+        try:
+            try:
+                engine.sync()
+            finally:
+                engine.close()
+            sync_files(self._fs, self._engine_path)
+        except StorageFailure:
+            # The kernel may have thrown unwritten pages away, and says so only once.
+            self._fs.remove(self._trust_path)
+            raise
         self._fs.write_atomic(self._trust_path, (_CLEAN + list_files(self._fs, self._engine_path)).encode())
 
     def discard_engine(self) -> None:
         """Throw the engine's files away (it must be closed); `open_engine` will begin at the newest checkpoint."""
         self._fs.remove_tree(self._engine_path)
 
-    def _is_trusted(self, boot_id: str | None) -> bool:
+    def _is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
         try:
             mark = self._fs.read_bytes(self._trust_path).decode("utf-8", "replace")
         except FileMissing:
             return False
-        if not mark.startswith(_CLEAN):
-            return mark == boot_id and mark != _UNKNOWN_BOOT
         if not self._fs.exists(self._engine_path):
             return False
+        if not mark.startswith(_CLEAN):
+            return mark.startswith(_IN_USE) and self._has_its_pages(mark.removeprefix(_IN_USE), witnesses)
         damage = first_difference(self._fs, self._engine_path, mark.removeprefix(_CLEAN))
         if damage is not None:
             _LOGGER.warning(
@@ -89,6 +102,18 @@ class KvFolder:
                 damage,
             )
         return damage is None
+
+    def _has_its_pages(self, recorded: str, witnesses: PageCacheWitnesses) -> bool:
+        """Whether the kernel provably has every page of files whose last server did not close them."""
+        if not witnesses(self._engine_path).isdisjoint(recorded.splitlines()):
+            return True
+        _LOGGER.info(
+            "the key-value state in %s was not closed, and nothing proves that the system still has all that was "
+            "written (the machine restarted, or the file system was mounted again); restoring it from a checkpoint and "
+            "the changelog",
+            self._path,
+        )
+        return False
 
     def _restore(self) -> None:
         """Put the files of the newest undamaged checkpoint, if there is one, in the place of the engine's own."""

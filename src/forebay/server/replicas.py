@@ -15,7 +15,7 @@ from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.base.threads import Executor, Future
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
-from forebay.kv.checkpoint import KvFolder
+from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
 from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
@@ -52,7 +52,7 @@ class ReplicaManager:
         *,
         log_config: LogConfig,
         engine: str,
-        boot_id: str | None,
+        witnesses: PageCacheWitnesses,
         clock: Clock,
         writers: Executor,
         on_progress: Callable[[TableBucket], None],
@@ -68,7 +68,7 @@ class ReplicaManager:
         self._log_config = log_config
         self._engine = engine
         self._engine_factory = engine_factory
-        self._boot_id = boot_id
+        self._witnesses = witnesses
         self._clock = clock
         self._writers = writers
         self._on_progress = on_progress
@@ -163,13 +163,13 @@ class ReplicaManager:
 
     def _open_kv(self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder) -> KvTablet:
         factory = self._factory_for(table.info)
-        engine = folder.open_engine(factory, self._boot_id)
+        engine = folder.open_engine(factory, self._witnesses)
         if engine.state.applied_offset > log.log_end_offset:
             # The state knows changes that the log has lost, so it is not a state of this log: begin again.
             _LOGGER.warning("rebuilding the key-value state of %s, which is ahead of its log", bucket)
             engine.close()
             folder.discard_engine()
-            engine = folder.open_engine(factory, self._boot_id)
+            engine = folder.open_engine(factory, self._witnesses)
         counter = f"auto-increment-{table.info.table_id}"
         tablet = KvTablet(table, log, engine, lambda count: self._store.take(counter, count))
         self._let_engine_close_scans(engine, bucket)

@@ -17,12 +17,13 @@ from pathlib import Path
 from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.base.host import boot_id
+from forebay.base.host import page_cache_witnesses
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.threads import Executor
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
+from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
@@ -87,13 +88,13 @@ class _Bound:
 
 @dataclass
 class Injected:
-    """What tests and simulations replace: clock, identifiers, file system, engine, boot id, lake, network, database."""
+    """What tests and simulations replace: clock, ids, files, engine, page cache witnesses, lake, network, database."""
 
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
     fs: FileSystem = field(default_factory=LocalFileSystem)
     engine_factory: EngineFactory | None = None
-    boot_id: Callable[[], str | None] = boot_id
+    witnesses: PageCacheWitnesses = page_cache_witnesses
     create_lake_storage: LakeStorageFactory = create_lake_storage
     bind: Callable[[Listener], socket.socket] = field(default_factory=lambda: bind_tcp)
     database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile
@@ -160,7 +161,7 @@ class ForebayServer:
             log_config=config.log_config,
             engine=config.value("kv.engine"),
             engine_factory=injected.engine_factory,
-            boot_id=injected.boot_id(),
+            witnesses=injected.witnesses,
             clock=injected.clock,
             writers=writers,
             on_progress=notifier.progressed,
