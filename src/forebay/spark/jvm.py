@@ -8,6 +8,8 @@ for PySpark 4.0 to 4.3:
 - the classes by which Spark's own Python data source runs Python workers, built here without its planner processes
   (`reader_factory`, `input_partition`, `writer_factory`, `streaming_writer_factory`, `commit_message`);
 - the session's list of running queries (`query_is_active`);
+- the interpreter by which Spark looks for formats in Python, and those that it has found (`python_of_formats`,
+  `knows_format`);
 - the conversion of Arrow data to Spark's internal rows (`rows`).
 
 Where Spark looks different, `UnsupportedOperation` says which point failed and which Spark it is.
@@ -319,6 +321,20 @@ class Jvm:
             raise self.unknown_layout("catalog manager", e) from e
 
     # ---- Python workers ---------------------------------------------------------------------------------------------
+
+    def python_of_formats(self) -> str:
+        """The interpreter by which Spark looks for formats that are written in Python: a path, or a name."""
+        try:
+            return str(self.scala_object("org.apache.spark.api.python.PythonUtils").defaultPythonExec())
+        except Exception as e:
+            raise self.unknown_layout("interpreter of Python data sources", e) from e
+
+    def knows_format(self, session: JavaObject, name: str) -> bool:
+        """Whether `session` has a format of this name that is written in Python. The first call looks for them."""
+        try:
+            return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
+        except Exception as e:
+            raise self.unknown_layout("list of Python data sources", e) from e
 
     def input_partition(self, index: int, pickled: bytes) -> JavaObject:
         return self.class_(_PYTHON + "PythonInputPartition")(index, pickled)

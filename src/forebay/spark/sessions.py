@@ -53,11 +53,14 @@ def attach(
     Tables of a lake: `warehouse` is the directory of Paimon tables, `metastore` one of filesystem, jdbc, hive and rest;
     `paimon` are more options of Paimon's catalogs (`uri`, credentials).
 
+    The formats "forebay" and "forebay-paimon" are registered with the session if Spark cannot find them itself.
+
     With both, one catalog has both kinds of tables. Attaching again replaces a catalog of the same name. Sessions that
     Spark derives (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) start without catalogs: attach to them as
     well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
     `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
+    from forebay.spark.formats import register_formats
     from forebay.spark.native_rule import unite_scans
 
     if not catalog.isidentifier():
@@ -79,6 +82,7 @@ def attach(
     jvm = made[0].jvm
     jvm.install_catalog(spark._jsparkSession, catalog, made[0] if len(made) == 1 else _beside(*made))
     unite_scans(jvm, spark._jsparkSession)
+    register_formats(spark, jvm)
     return spark
 
 
