@@ -333,3 +333,33 @@ def test_the_difference_shows_what_readers_see(catalog: FileSystemCatalog) -> No
     compact_fully(table)
     between["incremental-between"] = "2,4"
     assert rows_of(table.with_options(between), ["id", "v"]) == [(2, 2)]
+
+
+@pytest.mark.parametrize("options", [{"merge-engine": "first-row"}, {"deletion-vectors.enabled": "true"}], ids=str)
+@pytest.mark.parametrize("mode", ["auto", "delta", "changelog"])
+def test_changes_between_snapshots_have_no_rows_that_compaction_is_still_to_decide_on(
+    catalog: FileSystemCatalog, options: dict[str, str], mode: str
+) -> None:
+    table = catalog.create_table(
+        "db.f", COLUMNS, primary_keys=["id"], options={"bucket": "1", "write-only": "true", **options}
+    )
+    table.write([{"id": 1, "v": 1}])
+    table.write([{"id": 1, "v": 2}, {"id": 2, "v": 2}])
+    between = table.with_options({"incremental-between": "1,2", "incremental-between-scan-mode": mode})
+    assert rows_of(between) == []
+    assert between.system("audit_log").read().read_all().num_rows == 0
+    assert between.system("binlog").read().read_all().num_rows == 0
+
+
+def test_a_stream_begins_with_the_kinds_that_merged_rows_were_last_written_with(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table(
+        "db.u",
+        COLUMNS,
+        primary_keys=["id"],
+        options={"bucket": "1", "write-only": "true", "merge-engine": "deduplicate"},
+    )
+    table.write([{"id": 1, "v": 1}, {"id": 2, "v": 1}], ["+I", "+I"])
+    table.write([{"id": 1, "v": 2}, {"id": 3, "v": 2}, {"id": 2, "v": 1}], ["+U", "+U", "-D"])
+    assert sorted(drain(table.stream(["id", "v"], follow=False))) == [("+U", (1, 2)), ("+U", (3, 2))]
+    compact_fully(table)  # and of a file that is read as it is, rows are +I
+    assert sorted(drain(table.stream(["id", "v"], follow=False))) == [("+I", (1, 2)), ("+I", (3, 2))]

@@ -4,6 +4,9 @@ Without any of these options this is the latest snapshot. `incremental-between` 
 first exclusive. Between ids, changes are what appends added, or the changelog if the table has one
 (`incremental-between-scan-mode`); between tags (or with mode `diff`), the states are compared.
 `incremental-to-auto-tag` names an automatic tag, and compares it with the one before.
+
+Where compaction decides what a row of level 0 means (merge engine `first-row`, deletion vectors), no batch read has
+rows of level 0, nor has one of changes: such a row may never appear in the table.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ class BatchScan:
         self._options = table.options
         self._startup = Startup(table.options, snapshots)
         self.mode = self._startup.mode
-        self._planner = ChangePlanner(table, snapshots, manifests)
+        self._planner = ChangePlanner(table, snapshots, manifests, only_visible=True)
         self._created = ChangePlanner(table, snapshots, manifests, self._startup.entry_filter())
 
     def plan(self, scan_filter: ScanFilter) -> BatchPlan:

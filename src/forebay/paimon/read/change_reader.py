@@ -1,7 +1,9 @@
 """Reading splits with row kinds: column `_row_kind` holds +I, -U, +U or -D, as what a change means to a state.
 
-Rows of a full read are +I. Rows of a delta or a changelog keep the kinds they were written with, in the order of the
-files. An overwrite deletes what it replaced, then inserts what it brought. The filter applies to every row by itself.
+Rows of a full read have the kind that they were last written with where files are merged, and are +I where a file is
+read as it is: as Java Paimon gives them. Rows of a delta or a changelog keep the kinds they were written with, in the
+order of the files. An overwrite deletes what it replaced, then inserts what it brought. The filter applies to every
+row by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import VALUE_KIND, DataField
 from forebay.paimon.format.split import DataSplit
-from forebay.paimon.merge.runs import merge_runs
+from forebay.paimon.io.closing import closed_after
 from forebay.paimon.read.changes import ChangeSplit, IncrementalSplit
 from forebay.paimon.read.difference import DELETE, INSERT, Changes, keyed_difference, multiset_difference
 from forebay.paimon.read.predicates import ScanFilter
@@ -66,7 +68,7 @@ class ChangeReader:
         """The changes of `split`, in the same order each time.
 
         `keep_deletes`: of a state of a primary-key table, also keys whose last record deletes them (where that has
-        not been compacted away), and kinds as they were written, instead of +I.
+        not been compacted away), and the kinds with which rows were written even where a file is read as it is.
         """
         try:
             for batch, kinds in self._changes(split, keep_deletes):
@@ -86,7 +88,9 @@ class ChangeReader:
             return self._overwritten(split) if split.is_streaming else self._compared(split)
         if split.is_streaming:
             return self._state.written(split)
-        return self._state.with_kinds(split) if keep_deletes else _all_of(self._state.read(split), INSERT)
+        if keep_deletes or self._state.merges(split):
+            return self._state.with_kinds(split, keep_deletes=keep_deletes)
+        return _all_of(self._state.read(split), INSERT)
 
     def _overwritten(self, split: IncrementalSplit) -> Iterator[Changes]:
         yield from _all_of(self._state.read(split.before), DELETE)
@@ -95,15 +99,17 @@ class ChangeReader:
     def _compared(self, split: IncrementalSplit) -> Iterator[Changes]:
         schema = self._table.schema
         layout = row_layout(schema.fields)
-        before, after = self._whole.read_sorted(split.before), self._whole.read_sorted(split.after)
         if schema.has_primary_key:
-            found = keyed_difference(before, after, schema.trimmed_primary_keys, layout)
-        elif not split.before.files:
-            found = _all_of(after, INSERT)
-        else:
-            found = iter(
-                [multiset_difference(_one(before, self._whole.schema), _one(after, self._whole.schema), layout)]
+            before, after = (
+                _kinded(self._whole.with_kinds(half, keep_deletes=False)) for half in (split.before, split.after)
             )
+            compared = keyed_difference(before, after, schema.trimmed_primary_keys, layout)
+            found: Iterator[Changes] = map(_as_written, compared)
+        elif not split.before.files:
+            found = _all_of(self._whole.read_sorted(split.after), INSERT)
+        else:
+            old, new = (_one(self._whole.read_sorted(half), self._whole.schema) for half in (split.before, split.after))
+            found = iter([multiset_difference(old, new, layout)])
         for batch, kinds in found:
             yield self._cut(batch, kinds)
 
@@ -134,16 +140,18 @@ class _StateReader(SplitReader):
             for batch in reader.read(file, path):
                 yield self._divided(batch, self._raw_fields)
 
-    def with_kinds(self, split: DataSplit) -> Iterator[Changes]:
-        """The merged rows with their kinds, deletes among them."""
+    def merges(self, split: DataSplit) -> bool:
+        """Whether a read of `split` merges files."""
+        return self._spec is not None and not split.raw_convertible
+
+    def with_kinds(self, split: DataSplit, *, keep_deletes: bool) -> Iterator[Changes]:
+        """The merged rows with their kinds, deletes among them if so wanted."""
         if self._spec is None:
             yield from _all_of(self.read(split), INSERT)
             return
-        held, out = self._merge_fields()
-        for section in self.sections(split.files):
-            part = self._spec.part_bytes(len(section))
-            runs = [self._run(split, run, (held, out), part) for run in section]
-            for batch in merge_runs(runs, self._spec, columns=[*(f.name for f in out), VALUE_KIND]):
+        out = self._merge_fields()[1]
+        with closed_after(self._merged(split, [*(f.name for f in out), VALUE_KIND], keep_deletes=keep_deletes)) as rows:
+            for batch in rows:
                 kept = batch if self._rows is None else filter_rows(batch, self._rows)
                 yield self._divided(kept, out)
 
@@ -152,6 +160,19 @@ class _StateReader(SplitReader):
         index = batch.schema.get_field_index(VALUE_KIND)
         kinds = np.zeros(batch.num_rows, np.int8) if index < 0 else batch.column(index).to_numpy(zero_copy_only=False)
         return cut_batch(batch, {f.name: f for f in held}, self.fields), kinds
+
+
+def _kinded(changes: Iterator[Changes]) -> Iterator[pa.RecordBatch]:
+    """Rows with their kinds as a column."""
+    for batch, kinds in changes:
+        yield batch.append_column(VALUE_KIND, pa.array(kinds, pa.int8()))
+
+
+def _as_written(changes: Changes) -> Changes:
+    """A difference of rows with a column of kinds: what is new or changed has the kind with which it was written."""
+    batch, kinds = changes
+    own = batch.column(VALUE_KIND).to_numpy(zero_copy_only=False)
+    return batch.drop_columns([VALUE_KIND]), np.where(kinds == DELETE, kinds, own).astype(np.int8)
 
 
 def _all_of(batches: Iterator[pa.RecordBatch], kind: int) -> Iterator[Changes]:

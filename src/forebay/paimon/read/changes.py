@@ -72,9 +72,12 @@ class ChangePlanner(Planner):
         snapshots: SnapshotManager,
         manifests: ManifestStore,
         keep: EntryFilter | None = None,
+        *,
+        only_visible: bool = False,
     ) -> None:
+        """`only_visible`: changes, too, are only those in files that a read of the state reads."""
         super().__init__(table, snapshots, manifests)
-        self._keep = keep
+        self._keep, self._only_visible = keep, only_visible
         self._sorts_partitions = table.options.scan_plan_sort_partition
         self._unaware = not table.schema.has_primary_key and table.options.bucket == -1
 
@@ -115,8 +118,9 @@ class ChangePlanner(Planner):
         """The files that the manifests of several snapshots add, as splits that keep their order."""
         manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, chosen)]
         entries = [e for e in merge_entries(self._manifests.entries(manifests)) if e.kind is FileKind.ADD]
+        seen = self._visible(entries) if self._only_visible else entries
         splits = []
-        for (partition, bucket), group in self._grouped(entries, chosen, bucket_filter).items():
+        for (partition, bucket), group in self._grouped(seen, chosen, bucket_filter).items():
             files = [e.file for e in group]
             if self._spec is None:
                 files.sort(key=lambda f: f.min_sequence_number)

@@ -121,20 +121,25 @@ class SplitReader:
                     yield from self._finished(_without_deletes(batch) if checks else batch, self._raw_fields, None)
 
     def _read_merged(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
+        fields = self._merge_fields()[1]
+        with closed_after(self._merged(split, [f.name for f in fields], keep_deletes=False)) as merged:
+            for batch in merged:
+                yield from self._finished(batch, fields, self._rows)
+
+    def _merged(self, split: DataSplit, names: Sequence[str], *, keep_deletes: bool) -> Iterator[pa.RecordBatch]:
+        """The columns `names` of the merged rows, by ascending key; the filter is not applied."""
         assert self._spec is not None
         held = self._merge_fields()
-        names = [f.name for f in held[1]]
         for section in self.sections(split.files):
             part = self._spec.part_bytes(len(section))
             runs = [self._run(split, run, held, part) for run in section]
             merged = (
-                _merged_lowest(runs, self._spec, names)
+                _merged_lowest(runs, self._spec, names, keep_deletes)
                 if self._lowest_only
-                else merge_runs(runs, self._spec, columns=names, keep_deletes=False)
+                else merge_runs(runs, self._spec, columns=names, keep_deletes=keep_deletes)
             )
             with closed_after(merged):
-                for batch in merged:
-                    yield from self._finished(batch, held[1], self._rows)
+                yield from merged
 
     @property
     def _lowest_only(self) -> bool:
@@ -192,12 +197,13 @@ class SplitReader:
 
 
 def _merged_lowest(
-    runs: Sequence[Iterator[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str]
+    runs: Sequence[Iterator[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str], keep_deletes: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The merged rows, of which only the lowest above level 0 counts, without deletes."""
-    with closed_after(merge_leveled(runs, spec, [*names, VALUE_KIND], LevelRules(lowest_only=True))) as windows:
+    """The merged rows, of which only the lowest above level 0 counts."""
+    columns = list(dict.fromkeys([*names, VALUE_KIND]))
+    with closed_after(merge_leveled(runs, spec, columns, LevelRules(lowest_only=True))) as windows:
         for window in windows:
-            batch = without_deletes(window.rows)
+            batch = window.rows if keep_deletes else without_deletes(window.rows)
             yield batch.select(list(names))
 
 
