@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -59,3 +61,45 @@ def test_a_sequence_field_decides_even_if_nobody_reads_it(tmp_path: Path) -> Non
     write(table, (1, 2, "early", 3))
     assert rows_of(table, ["b"]) == [("late",)]
     assert rows_of(table, ["a"], col("b") == "early") == []
+
+
+NANS = [struct.unpack(">d", bytes.fromhex(bits))[0] for bits in ("7ff8000000000000", "fff8000000000001")]
+
+
+def float_table(folder: Path, key: pa.DataType, **options: str) -> Table:
+    schema = pa.schema([pa.field("k", key, nullable=False), ("v", pa.string())])
+    given = {"bucket": "1", "write-only": "true", **options}
+    return new_catalog(folder).create_table("db.f", schema, primary_keys=["k"], options=given)
+
+
+def write_floats(table: Table, *rows: tuple[float, str]) -> None:
+    keys = np.array([row[0] for row in rows], table.read(["k"]).schema.field("k").type.to_pandas_dtype())
+    table.write(pa.table({"k": pa.array(keys), "v": [row[1] for row in rows]}))
+
+
+@pytest.mark.parametrize("key", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize(("first", "second"), [(0.0, -0.0), (-0.0, 0.0), (NANS[0], NANS[1])], ids=repr)
+def test_zeros_of_both_signs_are_one_key_and_so_are_all_nans(
+    tmp_path: Path, key: pa.DataType, first: float, second: float
+) -> None:
+    table = float_table(tmp_path, key)
+    write_floats(table, (first, "old"), (1.0, "one"))
+    write_floats(table, (second, "new"))
+    assert {row[1] for row in rows_of(table, ["k", "v"])} == {"one", "new"}
+    with table.lookup() as lookup:
+        for asked in (first, second):
+            keys = pa.table({"k": pa.array(np.array([asked], key.to_pandas_dtype()))})
+            assert lookup.get(keys)["v"].to_pylist() == ["new"]
+    table.compact(full=True)
+    assert {row[1] for row in rows_of(table, ["k", "v"])} == {"one", "new"}
+    table.delete(pa.table({"k": pa.array(np.array([first], key.to_pandas_dtype()))}))
+    assert [row[1] for row in rows_of(table, ["k", "v"])] == ["one"]
+
+
+@pytest.mark.parametrize("rows", [[(0.0, "first"), (-0.0, "second")], [(-0.0, "first"), (0.0, "second")]], ids=str)
+def test_of_both_zeros_in_one_write_the_positive_one_stays_as_in_java(
+    tmp_path: Path, rows: list[tuple[float, str]]
+) -> None:
+    table = float_table(tmp_path, pa.float64())
+    write_floats(table, *rows)
+    assert rows_of(table, ["k", "v"]) == [(0.0, {str(k): v for k, v in rows}["0.0"])]

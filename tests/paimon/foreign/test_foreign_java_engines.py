@@ -191,3 +191,33 @@ def test_a_merge_engine_is_the_same_for_every_writer_and_reader(
         steps.append(writer.read())
         found[who] = steps
     assert found["ours"] == found["theirs"] == found["mixed"]
+
+
+# ---- keys of floating-point numbers ---------------------------------------------------------------------------------
+
+_ZEROS = [(0.0, -0.0), (-0.0, 0.0)]
+
+
+@pytest.mark.parametrize("key", [types.float_(), types.double()], ids=str)
+@pytest.mark.parametrize("together", [True, False], ids=["in one write", "in two writes"])
+def test_zeros_of_both_signs_are_the_key_that_they_are_for_java(
+    tmp_path: Path, java_table: JavaTableOf, key: DataType, together: bool
+) -> None:
+    catalog = new_catalog(tmp_path)
+    read: dict[str, list[list[list[Plain]]]] = {}
+    for who in ("ours", "theirs"):
+        for number, (first, second) in enumerate(_ZEROS):
+            name = f"db.{who}{number}"
+            table = catalog.create_table(
+                name, {"k": key.not_null(), "v": _TEXT}, primary_keys=["k"], options={"bucket": "1"}
+            )
+            writer = Writer(table, java_table(catalog, name))
+            rows = _upserts((first, "first"), (1.0, "one"), (second, "second"))
+            steps = read.setdefault(who, [])
+            for commit in [rows] if together else [rows[:2], rows[2:]]:
+                writer.write(commit, who)
+                steps.append(writer.read())
+            writer.theirs.ask("compact", full=True)
+            steps.append(writer.read())
+            assert len(steps[-1]) == 2
+    assert read["ours"] == read["theirs"]

@@ -50,15 +50,20 @@ def compare_all(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next((c for c in map(compare, a, b) if c), 0)
 
 
+def compare_keys(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """The order of keys and sequence fields, in which -0.0 is 0.0."""
+    return compare_all(*([0.0 if v == 0 and isinstance(v, float) else v for v in values] for values in (a, b)))
+
+
 def sorted_records(records: Iterable[Record], sequence: Sequence[str] = (), descending: bool = False) -> list[Record]:
     """By key, the user's sequence (nulls first in any case), sequence number, retractions before additions."""
 
     def order(x: Record, y: Record) -> int:
-        found = compare_all(x.key, y.key)
+        found = compare_keys(x.key, y.key)
         for name in sequence:
             a, b = x.row[name], y.row[name]
             flip = -1 if descending and a is not None and b is not None else 1
-            found = found or flip * compare(a, b)
+            found = found or flip * compare_keys([a], [b])
         return found or compare(x.number, y.number) or compare(x.is_add, y.is_add)
 
     return sorted(records, key=cmp_to_key(order))
@@ -69,7 +74,7 @@ def merge(records: Iterable[Record], engine: Callable[[list[Record]], Record | N
     merged = []
     together: list[Record] = []
     for record in [*sorted_records(records, **ordering), None]:
-        if together and (record is None or compare_all(record.key, together[0].key) != 0):
+        if together and (record is None or compare_keys(record.key, together[0].key) != 0):
             result = engine(together) if len(together) > 1 else together[0]
             merged += [] if result is None else [result]
             together = []
@@ -432,7 +437,7 @@ def partial_update(
     def judge(row, r, ordering):
         """None: this row says nothing about the group; else whether it is at least as new as what there is."""
         given = [r.row[name] for name in ordering]
-        return None if all(v is None for v in given) else compare_all(given, [row[name] for name in ordering]) >= 0
+        return None if all(v is None for v in given) else compare_keys(given, [row[name] for name in ordering]) >= 0
 
     def add(row, r, made):
         grouped = {name for ordering, following in groups.items() for name in (*ordering, *following)}

@@ -24,6 +24,7 @@ from forebay.base.errors import StorageFailure
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.split import DeletionFile
+from forebay.paimon.merge.order import canonical_floats
 from forebay.paimon.write.bucketing import java_row_hash
 
 _INDEX_ENTRY_BYTES = 8
@@ -34,6 +35,13 @@ Build = Callable[[], Iterable[pa.RecordBatch]]
 def copy_name(file: DataFileMeta, deletion: DeletionFile | None) -> str:
     """What tells the copy of a file with some rows deleted from all others."""
     return file.file_name if deletion is None else f"{file.file_name}@{deletion.path}:{deletion.offset}"
+
+
+def encoded_keys(layout: RowLayout, rows: pa.RecordBatch) -> pa.BinaryArray:
+    """The keys of `rows` as lookups compare them: -0.0 is 0.0 and there is one NaN, as in merges."""
+    names = [f.name for f in layout.fields]
+    keys = [canonical_floats(rows.column(name)) for name in names]
+    return layout.encode(pa.RecordBatch.from_arrays(keys, names=names))
 
 
 class Probe:
@@ -71,7 +79,7 @@ class LocalFile:
             chosen = np.flatnonzero(of_batch == i)
             batch = self._batches[i].take(pa.array(rows[chosen] - self._borders[i]))
             # Different keys may have the same hash.
-            same = pc.equal(layout.encode(batch), probe.keys.take(pa.array(asked[chosen])))
+            same = pc.equal(encoded_keys(layout, batch), probe.keys.take(pa.array(asked[chosen])))
             found = batch.filter(same)
             if found.num_rows:
                 yield found
@@ -197,7 +205,7 @@ class LocalFiles:
             for batch in build():
                 if writer is None:
                     writer = stack.enter_context(pa.ipc.new_file(sink, batch.schema))
-                hashes.append(java_row_hash(self._layout.encode(batch)))
+                hashes.append(java_row_hash(encoded_keys(self._layout, batch)))
                 indexed = sum(map(len, hashes)) * _INDEX_ENTRY_BYTES
                 if not self._make_room(sink.tell() + batch.nbytes + indexed):
                     return None

@@ -29,7 +29,7 @@ from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.lookup.local_files import LocalFiles, Probe, copy_name
+from forebay.paimon.lookup.local_files import LocalFiles, Probe, copy_name, encoded_keys
 from forebay.paimon.lookup.table_files import TableFiles
 from forebay.paimon.merge.intervals import rank_keys
 from forebay.paimon.read.split_reader import SplitReader
@@ -206,13 +206,13 @@ class Lookup:
         count = 0
         for batch in batches:
             positions = np.full(batch.num_rows, -1, np.int64)
-            encoded = self._layout.encode(batch)
+            encoded = encoded_keys(self._layout, batch)
             for rows, splits in self._places(batch):
                 asked = encoded if rows is None else encoded.take(rows)
                 at = np.full(len(asked), -1, np.int64)
                 for split in splits:
                     for found in self._reader.find(split, asked.unique(), self._layout):
-                        hit = pc.index_in(asked, value_set=self._layout.encode(found)).fill_null(-1).to_numpy()
+                        hit = pc.index_in(asked, value_set=encoded_keys(self._layout, found)).fill_null(-1).to_numpy()
                         at = np.where(hit >= 0, hit + count, at)
                         count += found.num_rows
                         tables.append(found.select(self._names))
@@ -298,7 +298,7 @@ class _KeyReader(SplitReader):
             yield from copy.find(self._probe, self._key_layout)
             return
         for batch in whole():
-            found = batch.filter(pc.is_in(self._key_layout.encode(batch), value_set=self._probe.keys))
+            found = batch.filter(pc.is_in(encoded_keys(self._key_layout, batch), value_set=self._probe.keys))
             if found.num_rows:
                 yield found
 

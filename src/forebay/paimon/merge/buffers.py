@@ -41,7 +41,7 @@ def sort_and_merge_buffer(
     There must be at least one batch. Pieces have at most `rows_max` rows, and at least one. Raises as
     `merge_sorted_rows` does.
     """
-    rows = _sorted(batches, spec)
+    rows = _sorted(batches, spec, as_java_buffers=True)
     chosen = chosen_rows(rows, spec)
     if chosen is not None:
         del rows
@@ -54,15 +54,23 @@ def sort_and_merge_buffer(
         yield merged.slice(start, rows_max)
 
 
-def _sorted(batches: Sequence[pa.RecordBatch], spec: MergeSpec) -> SortedRows:
-    """The order of all rows, with the columns that decide it, and the kinds."""
+def _sorted(batches: Sequence[pa.RecordBatch], spec: MergeSpec, *, as_java_buffers: bool = False) -> SortedRows:
+    """The order of all rows, with the columns that decide it, and the kinds.
+
+    `as_java_buffers`: of one key, rows with -0.0 come before those with 0.0, whichever was written first. Java sorts
+    its buffers by bits, and only then compares keys.
+    """
     deciding = {*spec.key_columns, *spec.sequence_fields, SEQUENCE_NUMBER, VALUE_KIND}
     names = [name for name in batches[0].schema.names if name in deciding]
     batch = concatenated([b.select(names) for b in batches])
     columns = dict(zip(names, batch.columns))
     key, sequence = key_of(batch, spec.key_columns), sequence_key(columns, spec)
     number = sort_key([columns[SEQUENCE_NUMBER]])
-    order = sort_rows([key, number] if sequence is None else [key, sequence, number])
+    keys = [key, number] if sequence is None else [key, sequence, number]
+    by_bits = [columns[name] for name in spec.key_columns]
+    if as_java_buffers and any(pa.types.is_floating(column.type) for column in by_bits):
+        keys[0] = sort_key(by_bits)
+    order = sort_rows(keys)
     return SortedRows(columns, order, group_starts(key, order))
 
 

@@ -254,7 +254,7 @@ def _partial_update(rows: SortedRows, spec: MergeSpec, groups: Groups, kinds: np
         empty = np.ones(len(kinds), np.bool_)
         for column in columns:
             empty &= flag_values(column.is_valid()) == 0
-        sequences.append(SequenceGroup(sort_key(columns), empty.astype(np.uint8), group.removes))
+        sequences.append(SequenceGroup(sort_key(columns, zeros_equal=True), empty.astype(np.uint8), group.removes))
     # Where the table has sequence groups and none of them was asked for, retractions still follow their rules.
     lenient = spec.ignore_delete or (bool(spec.sequence_groups) and not present)
     try:

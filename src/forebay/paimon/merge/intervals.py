@@ -38,7 +38,7 @@ def interval_partition(
 
 def rank_keys(columns: Sequence[pa.Array]) -> list[int]:
     """Numbers that order rows as their keys do; equal keys have equal numbers."""
-    key = sort_key(columns)
+    key = sort_key(columns, zeros_equal=True)
     order = sort_rows([key])
     starts = group_starts(key, order)
     ranks = np.empty(len(order), np.int64)

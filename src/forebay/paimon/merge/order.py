@@ -1,9 +1,11 @@
 """The order of keys: Arrow columns as one comparable `SortKey` per row.
 
-Paimon compares numbers as Java does (-0.0 before +0.0, NaN last and equal to itself), strings by their UTF-8 bytes,
-binary values as unsigned bytes, false before true, and puts nulls first, also where the order is descending. Each
-value becomes an unsigned number or a byte string whose order is that order. Keys of up to eight bytes in all, which
-are most, are one uint64; others are byte strings with their first eight bytes beside them.
+Paimon compares values of columns as Java's `Double.compare` does (-0.0 before +0.0, NaN last and equal to itself), but
+keys and sequence fields by `<`, by which -0.0 and +0.0 are equal (`zeros_equal`); NaN is last and one key there, too,
+whatever its bits. Strings are compared by their UTF-8 bytes, binary values as unsigned bytes, false before true, and
+nulls come first, also where the order is descending. Each value becomes an unsigned number or a byte string whose order
+is that order. Keys of up to eight bytes in all, which are most, are one uint64; others are byte strings, and have
+their first eight bytes beside them.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ _Part = _FixedPart | _BytesPart
 _DECIMAL_COMPACT_PRECISION_MAX = 18
 
 
-def sort_key(columns: Sequence[pa.Array], *, descending: bool = False) -> SortKey:
+def sort_key(columns: Sequence[pa.Array], *, descending: bool = False, zeros_equal: bool = False) -> SortKey:
     """The keys of rows whose columns compare one after the other. Raises `UnsupportedOperation` for nested types.
 
+    `zeros_equal`: -0.0 and 0.0 are the same, as in the key of a table.
     Keys that are compared with each other must have been made from columns that either all have nulls or all have
     none, or in one call.
     """
     rows = len(columns[0])
     parts: list[_Part] = []
     for column in columns:
-        parts += _parts(column, descending)
+        parts += _parts(canonical_floats(column) if zeros_equal else column, descending)
     if len(parts) == 1 and not isinstance(parts[0][1], int) and not descending:
         return key_of_bytes(parts[0][0].astype(np.int64, copy=False), parts[0][1])
     fixed = [part for part in parts if isinstance(part[1], int)]
@@ -45,9 +48,9 @@ def sort_key(columns: Sequence[pa.Array], *, descending: bool = False) -> SortKe
 def key_bytes(columns: Sequence[pa.Array], rows: int) -> pa.LargeBinaryArray:
     """The first `rows` rows' keys as byte strings, which order (as unsigned bytes) as the rows do.
 
-    What `sort_key` says of nulls holds here, too.
+    -0.0 and 0.0 are the same. What `sort_key` says of nulls holds here, too.
     """
-    key = sort_key(columns)
+    key = sort_key(columns, zeros_equal=True)
     if key.offsets is None or key.data is None:
         return words_as_bytes(key.prefix[:rows])
     offsets = key.offsets[: rows + 1]
@@ -64,6 +67,17 @@ def words_as_bytes(words: npt.NDArray[np.uint64]) -> pa.LargeBinaryArray:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(words), [None, pa.py_buffer(data)]).cast(
         pa.large_binary()
     )
+
+
+def canonical_floats(column: pa.Array) -> pa.Array:
+    """`column` with 0.0 for -0.0 and one NaN for all, if it holds floating-point numbers."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not pa.types.is_floating(column.type) or column.type.bit_width < 32:
+        return column
+    values = fixed_values(column, np.dtype(f"f{column.type.bit_width // 8}"))
+    plain = np.where(np.isnan(values), values.dtype.type(np.nan), values) + values.dtype.type(0.0)
+    return pa.array(plain, mask=None if column.null_count == 0 else flag_values(column.is_valid()) == 0)
 
 
 def concat_keys(parts: Sequence[SortKey]) -> SortKey:

@@ -134,7 +134,7 @@ def key_of(batch: pa.RecordBatch, key_columns: Sequence[str]) -> SortKey:
     for name, column in zip(key_columns, columns):
         if column.null_count:
             raise CorruptData(f"key column '{name}' holds {column.null_count} nulls")
-    return sort_key(columns)
+    return sort_key(columns, zeros_equal=True)
 
 
 def ordered(
@@ -164,7 +164,8 @@ def sequence_key(columns: dict[str, pa.Array], spec: MergeSpec) -> SortKey | Non
     """The order by sequence fields; None if the table has none."""
     if not spec.sequence_fields:
         return None
-    return sort_key([columns[name] for name in spec.sequence_fields], descending=spec.sequence_descending)
+    fields = [columns[name] for name in spec.sequence_fields]
+    return sort_key(fields, descending=spec.sequence_descending, zeros_equal=True)
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -35,7 +35,7 @@ class _Cursor:
         self.batch, self.key, self.start = None, None, 0
         for batch in self._batches:
             if batch.num_rows:
-                self.batch, self.key = batch, sort_key([batch.column(name) for name in self._names])
+                self.batch, self.key = batch, sort_key([batch.column(name) for name in self._names], zeros_equal=True)
                 return
 
     def take(self, stop: int) -> tuple[pa.RecordBatch, SortKey] | None:
