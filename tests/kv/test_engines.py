@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
+from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.testing.kv_engine_contract import KvEngineContract
@@ -45,13 +46,14 @@ class TestLmdbEngine(KvEngineContract):
         assert len(engine.first(2000)) == 1001
         engine.close()
 
-    def test_writing_stops_before_the_disk_is_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = LmdbEngine(tmp_path / "db", map_bytes=1 << 20)
-        monkeypatch.setattr("forebay.kv.lmdb_engine.FREE_BYTES_RESERVED", 1 << 60)
-        with pytest.raises(StorageFailure, match="bytes free") as caught:
-            engine.apply({b"a": b"1"}, EngineState(1, 1))
+    def test_writing_stops_before_the_disk_is_full(self, tmp_path: Path) -> None:
+        kept_free = [0]
+        engine = LmdbEngine(tmp_path / "db", kept_free=lambda: kept_free[0])
+        kept_free = [1 << 60]
+        with pytest.raises(DiskFull, match="bytes free") as caught:
+            engine.apply({b"%d" % i: bytes(1000) for i in range(1000)}, EngineState(1, 1))
         assert caught.value.code == ErrorCode.DISK_WRITE_LOCKED
-        assert engine.multi_get([b"a"]) == [None]
+        assert engine.multi_get([b"1"]) == [None]
         engine.close()
 
 

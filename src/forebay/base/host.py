@@ -8,6 +8,8 @@ import re
 import struct
 from pathlib import Path
 
+_MOUNTS = Path("/proc/self/mountinfo")
+_MOUNT_POINT_ESCAPE = re.compile(r"\\([0-7]{3})")
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_BYTES = 256
@@ -99,3 +101,20 @@ def _write_back_failed(folder: str) -> bool:
     except OSError:
         return True
     return False
+
+
+def file_system_type(path: Path) -> str | None:
+    """The type of the file system that holds `path`, such as "ext4"; None where the system does not tell."""
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    wanted = f"{os.path.realpath(path)}/"
+    found: tuple[int, str | None] = (-1, None)
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        escaped = before.split(" ")[4]
+        mount_point = _MOUNT_POINT_ESCAPE.sub(lambda match: chr(int(match[1], 8)), escaped).rstrip("/") + "/"
+        if wanted.startswith(mount_point) and len(mount_point) >= found[0]:  # a later mount covers an earlier one
+            found = (len(mount_point), after.split(" ")[0])
+    return found[1]

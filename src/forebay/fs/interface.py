@@ -201,6 +201,10 @@ class FileSystem(Protocol):
         """Bytes that may still be written below the folder `path`."""
         ...
 
+    def total_bytes(self, path: str) -> int:
+        """Size of the disk that holds the folder `path`."""
+        ...
+
     def lock(self, path: str) -> FileLock | None:
         """Lock the file `path` (created when missing) against all other holders, in this process and others.
 

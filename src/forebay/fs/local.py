@@ -328,6 +328,11 @@ class LocalFileSystem:
             figures = os.statvfs(path)
             return figures.f_bavail * figures.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        with _translated("look up the size of the disk of", path):
+            figures = os.statvfs(path)
+            return figures.f_blocks * figures.f_frsize
+
     def lock(self, path: str) -> FileLock | None:
         with _translated("lock", path):
             descriptor = _open(path, os.O_RDWR | os.O_CREAT)

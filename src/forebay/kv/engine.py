@@ -10,10 +10,15 @@ Stored values are `length i32 | schema id i16 | row` (codec.value_batch), so tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
+
+import numpy as np
+
+LARGE_VALUE_BYTES = 1500
+"""Engines may store values from this size on apart from others."""
 
 _STATE = struct.Struct("<Bqqqq")
 _STATE_VERSION = 1
@@ -60,6 +65,58 @@ class KvCursor:
     position: Callable[[], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class WriteSize:
+    """How much one `apply` writes. Deletes are among the keys.
+
+    `longest` is the longest key and value together, of values below `LARGE_VALUE_BYTES`; the others are counted by
+    `large_values` and `large_bytes`. `longest_key` is that of all keys.
+    """
+
+    keys: int = 0
+    deletes: int = 0
+    total_bytes: int = 0
+    longest: int = 0
+    large_values: int = 0
+    large_bytes: int = 0
+    longest_key: int = 0
+
+    def __add__(self, other: WriteSize) -> WriteSize:
+        return WriteSize(
+            self.keys + other.keys,
+            self.deletes + other.deletes,
+            self.total_bytes + other.total_bytes,
+            max(self.longest, other.longest),
+            self.large_values + other.large_values,
+            self.large_bytes + other.large_bytes,
+            max(self.longest_key, other.longest_key),
+        )
+
+
+def size_of(writes: Mapping[bytes, bytes | None]) -> WriteSize:
+    """The size of an `apply` of these writes."""
+    deletes = 0
+    if None in writes.values():
+        lengths = [-1 if value is None else len(value) for value in writes.values()]
+        deletes = lengths.count(-1)
+    else:
+        lengths = list(map(len, cast("Iterable[bytes]", writes.values())))
+    key_lengths = np.fromiter(map(len, writes), np.int64, len(writes))
+    value_lengths = np.maximum(np.array(lengths, np.int64), 0)
+    is_large = value_lengths >= LARGE_VALUE_BYTES
+    large = value_lengths[is_large]
+    pairs = key_lengths + value_lengths
+    return WriteSize(
+        len(pairs),
+        deletes,
+        int(pairs.sum()),
+        int(pairs[~is_large].max(initial=0)),
+        len(large),
+        int(large.sum()),
+        int(key_lengths.max(initial=0)),
+    )
+
+
 class KvSnapshot(Protocol):
     """An unchanging view of an engine. Not for two threads at the same time; `close` releases what it pins."""
 
@@ -98,6 +155,13 @@ class KvEngine(Protocol):
         """Put (value) and delete (None) all keys and set the state, in one atomic step.
 
         Raises `StorageFailure` without any effect when the engine cannot write.
+        """
+        ...
+
+    def make_room(self, size: WriteSize) -> None:
+        """See to it that an `apply` of this size finds space on the disk, before anything is written for it.
+
+        Raises `DiskFull` (DISK_WRITE_LOCKED).
         """
         ...
 

@@ -3,10 +3,11 @@
 LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
 not synced (the changelog is the log of record), so files that a power cut may have torn must be thrown away and
 rebuilt; after the mere death of the process they are whole. `WRITEMAP` halves the cost of a write (docs/benchmarks.md);
-its danger is that a full disk becomes a fatal signal, so `apply` first makes sure of free space.
+its danger is that a full disk becomes a fatal signal, so space is allocated before each write
+(`forebay.kv.map_space`), and file systems on which that is no promise are written without it.
 
-A full map is doubled. LMDB allows that only while nobody reads, so short reads are counted and waited for, and the
-owner of open snapshots is asked to close them.
+The map grows with the data. LMDB allows that only while nobody reads, so it grows early, when there is no reader at
+the moment; only when it is full are short reads waited for, and is the owner of open snapshots asked to close them.
 
 LMDB keys hold 511 bytes. Longer keys are stored under their first 478 bytes plus a SHA-256 digest, with the whole key
 in a table beside it: order is exact but for keys that share 478 leading bytes, and nothing else can tell.
@@ -15,6 +16,7 @@ in a table beside it: order is exact but for keys that share 478 leading bytes, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,19 +30,28 @@ import lmdb
 
 from forebay.base import threads
 from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, StorageFailure
-from forebay.kv.engine import EngineState, KvCursor
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
+from forebay.fs.interface import DiskFull
+from forebay.fs.space import RESERVE_BYTES
+from forebay.kv.engine import EngineState, KvCursor, WriteSize, size_of
+from forebay.kv.map_space import PAGE_BYTES, MapSpace, TreeSize, allocate_file, allocates_in_place, pages_at_most
 
-MAP_BYTES_START = 4 << 30
-"""Address space that a new bucket reserves; the file is sparse, and the map doubles when it is full."""
+MAP_BYTES_START = 256 << 20
+"""Address space that a new bucket reserves; the file is sparse behind what is allocated (`MapSpace`)."""
+
+MAP_GROWTH = 4
 
 READERS_MAX = 1024
 """LMDB's table of reading transactions; scans are limited long before (kv.scanner.max-per-bucket)."""
 
-FREE_BYTES_RESERVED = 64 << 20
-"""Writing stops with an error while the disk has less free space than this."""
-
 _DATA_FILE = "data.mdb"
+_LOCK_FILE = "lock.mdb"
+_LOCK_HEAD_BYTES = 4096
+_LOCK_READER_BYTES = 64
+_LOCK_STEP_READERS = 192
+"""The table of readers is written through a map as well. It is allocated for so many readers at a time, of which
+a part is left for short reads."""
+_FIRST_PAGES_BYTES = 256 << 10
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _KEY_BYTES_MAX = 511
 _LONG_KEY_BYTES = 478
@@ -92,9 +103,21 @@ class LmdbEngine:
 
     name = "lmdb"
 
-    def __init__(self, directory: Path, map_bytes: int = MAP_BYTES_START) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        map_bytes: int = MAP_BYTES_START,
+        *,
+        kept_free: Callable[[], int] = lambda: RESERVE_BYTES,
+        write_map: bool | None = None,
+    ) -> None:
+        """`kept_free`: bytes of the disk that writes leave free. `write_map`: whether to write through the map; None
+        asks the file system.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        self._writes_map = allocates_in_place(directory) if write_map is None else write_map
+        self._space = MapSpace(directory / _DATA_FILE, kept_free)
         self._short_reads = 0
         self._snapshots = 0
         self._reads = threads.condition()
@@ -102,31 +125,41 @@ class LmdbEngine:
         self._closed = False
         self.close_snapshots: Callable[[], None] = _keep_snapshots
         held = _file_bytes(directory)
+        self._environment: Any = None
+        self._reader_room = 0
+        self._make_reader_room()
         try:
             # py-lmdb's stubs say `bytes | memoryview` throughout; without `buffers=True` it is bytes.
-            self._environment: Any = lmdb.open(
+            self._environment = lmdb.open(
                 str(directory),
-                map_size=max(map_bytes, held),
+                map_size=map_bytes,
                 sync=False,
                 metasync=False,
-                writemap=True,
+                writemap=self._writes_map,
                 map_async=True,
                 meminit=False,
                 max_dbs=3,
                 max_readers=READERS_MAX,
             )
+            used = self._used_bytes()
+            if 0 < held < used:
+                raise _damage(directory, f"it has {held} bytes and had {used} or more")
+            if self._writes_map:
+                self._space.begin(used if held else used + _FIRST_PAGES_BYTES, self._map_bytes())
             self._rows = self._environment.open_db(b"rows")
             self._long_keys = self._environment.open_db(b"long_keys")
             self._meta = self._environment.open_db(b"meta")
             with self._environment.begin() as transaction:
                 self._state = self.read_state(transaction)
         except (*_DAMAGE, ValueError) as e:
+            self._close_environment()
             raise _damage(directory, str(e)) from e
         except lmdb.Error as e:
+            self._close_environment()
             raise _failure(f"cannot open the key-value state in {directory}", e) from e
-        if 0 < held < (used := self._used_bytes()):
-            self._environment.close()
-            raise _damage(directory, f"it has {held} bytes and had {used} or more")
+        except ForebayError:
+            self._close_environment()
+            raise
 
     def _used_bytes(self) -> int:
         """Bytes of the data file that hold pages; what follows is room to grow."""
@@ -179,12 +212,20 @@ class LmdbEngine:
     def snapshot(self) -> LmdbSnapshot:
         with self._reads:
             self._require_open()
+            if self._snapshots >= self._reader_room - _LOCK_STEP_READERS // 3:
+                self._make_reader_room()
             try:
                 snapshot = LmdbSnapshot(self, self._environment.begin(), self._rows)
             except lmdb.Error as e:
                 raise _failure(f"cannot take a snapshot of {self._directory}", e) from e
             self._snapshots += 1
             return snapshot
+
+    def _make_reader_room(self) -> None:
+        """Allocate the table of readers for some more of them."""
+        self._reader_room = min(self._reader_room + _LOCK_STEP_READERS, READERS_MAX)
+        size = _LOCK_HEAD_BYTES + self._reader_room * _LOCK_READER_BYTES
+        allocate_file(self._directory / _LOCK_FILE, 0, size)
 
     def snapshot_closed(self) -> None:
         """A snapshot has released its transaction."""
@@ -226,19 +267,11 @@ class LmdbEngine:
             puts = [(_stored_key(key), value) for key, value in puts]
             deletes = [_stored_key(key) for key in deletes]
         with self._writing:
-            self._write(puts, deletes, long_keys, state)
-
-    def _write(
-        self,
-        puts: list[tuple[bytes, bytes]],
-        deletes: list[bytes],
-        long_keys: list[tuple[bytes, bytes]],
-        state: EngineState,
-    ) -> None:
-        self._require_open()
-        self._require_free_space(2 * sum(map(len, map(itemgetter(1), puts))))
-        self._growing(lambda: self._apply(puts, deletes, long_keys, state))
-        self._state = state
+            self._require_open()
+            self._growing(size_of(writes), lambda: self._apply(puts, deletes, long_keys, state))
+            self._state = state
+            if self._writes_map:
+                self._space.release(self._used_bytes(), self._map_bytes())
 
     def _apply(
         self,
@@ -258,18 +291,61 @@ class LmdbEngine:
                     transaction.delete(stored, db=self._long_keys)
             transaction.put(_STATE_KEY, state.to_bytes(), db=self._meta)
 
-    def _growing(self, write: Callable[[], None]) -> None:
-        """Run `write`; while the map is full, double it and run `write` again (a failed transaction left no trace)."""
+    def make_room(self, size: WriteSize) -> None:
+        with self._writing:
+            self._require_open()
+            self._make_room(size)
+
+    def _make_room(self, size: WriteSize) -> None:
+        """Allocate space for a transaction of this size, which may begin now. With `_writing` held."""
+        needed = pages_at_most(_with_long_keys(size), self._tree_size()) * PAGE_BYTES
+        if not self._writes_map:
+            self._space.require_free(needed)
+            return
+        used = self._used_bytes()
+        if 2 * (used + needed) > self._map_bytes():
+            self._grow_unless_read(2 * (used + needed))
+        end = min(used + needed, self._map_bytes())
+        self._space.allocate(end, self._map_bytes())
+
+    def _tree_size(self) -> TreeSize:
+        with self._environment.begin() as transaction:
+            rows, long_keys = transaction.stat(self._rows), transaction.stat(self._long_keys)
+        return TreeSize(
+            max(rows["depth"], long_keys["depth"]),
+            rows["branch_pages"] + long_keys["branch_pages"],
+            rows["leaf_pages"] + long_keys["leaf_pages"],
+            rows["overflow_pages"] + long_keys["overflow_pages"],
+            self._environment.info()["last_pgno"] + 1,
+        )
+
+    def _growing(self, size: WriteSize, write: Callable[[], None]) -> None:
+        """Run `write`; while the map is full, grow it and run `write` again (a failed transaction left no trace)."""
         while True:
+            self._make_room(size)
             try:
                 write()
                 return
             except lmdb.MapFullError:
-                self._double_map()
+                self._grow()
             except lmdb.Error as e:
                 raise _failure(f"cannot write the key-value state in {self._directory}", e) from e
 
-    def _double_map(self) -> None:
+    def _map_bytes(self) -> int:
+        return int(self._environment.info()["map_size"])
+
+    def _grow_unless_read(self, wanted: int) -> None:
+        """Make the map larger if there is no reader at the moment; otherwise the next write tries again."""
+        if not self._reads.acquire(blocking=False):
+            return
+        try:
+            if self._snapshots == 0 and self._short_reads == 0:
+                self._resize(wanted)
+        finally:
+            self._reads.release()
+
+    def _grow(self) -> None:
+        """Make the full map larger; the owner of open snapshots is asked to close them."""
         self.close_snapshots()
         with self._reads:
             if self._snapshots:
@@ -280,17 +356,16 @@ class LmdbEngine:
                 )
             self._reads.wait_for(lambda: self._short_reads == 0)
             # The condition's lock is held: no read can begin before the map has its new size.
-            self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
+            self._resize(self._map_bytes() + 1)
 
-    def _require_free_space(self, needed: int) -> None:
-        status = os.statvfs(self._directory)
-        free = status.f_bavail * status.f_frsize
-        if free < needed + FREE_BYTES_RESERVED:
-            raise StorageFailure(
-                f"the disk of {self._directory} has {free} bytes free, and {needed + FREE_BYTES_RESERVED} are needed "
-                "to write safely; free some space",
-                ErrorCode.DISK_WRITE_LOCKED,
-            )
+    def _resize(self, wanted: int) -> None:
+        size = self._map_bytes()
+        while size < wanted:
+            size *= MAP_GROWTH
+        try:
+            self._environment.set_mapsize(size)
+        except lmdb.Error as e:
+            raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
     def checkpoint(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -326,9 +401,13 @@ class LmdbEngine:
             self._closed = True
             self._reads.wait_for(lambda: self._short_reads == 0 and self._snapshots == 0)
             used = self._used_bytes()
-            self._environment.close()
+            self._close_environment()
             with contextlib.suppress(FileNotFoundError):  # the folder of a dropped table may be gone already
                 os.truncate(self._directory / _DATA_FILE, used)
+
+    def _close_environment(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -362,5 +441,17 @@ def _damage(directory: Path, reason: str) -> CorruptData:
     )
 
 
+def _with_long_keys(size: WriteSize) -> WriteSize:
+    """`size` with the table of whole keys, which has a row for each long key."""
+    if size.longest_key <= _LONG_KEY_BYTES:
+        return size
+    key_bytes = size.keys * _KEY_BYTES_MAX
+    return size + WriteSize(
+        size.keys, size.deletes, size.total_bytes + key_bytes, _KEY_BYTES_MAX, size.keys, size.total_bytes
+    )
+
+
 def _failure(what: str, error: Exception) -> StorageFailure:
+    if getattr(error, "code", None) == errno.ENOSPC or isinstance(error, lmdb.DiskError):
+        return DiskFull(f"{what}: {error}; free space on this disk, then try again", ErrorCode.KV_STORAGE_EXCEPTION)
     return StorageFailure(f"{what}: {error}", ErrorCode.KV_STORAGE_EXCEPTION)

@@ -8,7 +8,9 @@ stalls the server (reference performance.md, section 3), which is why LMDB is th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,15 @@ from forebay.base.errors import (
     StorageFailure,
     UnsupportedOperation,
 )
-from forebay.kv.engine import EngineState, KvCursor
+from forebay.fs.interface import DiskFull
+from forebay.fs.space import RESERVE_BYTES
+from forebay.kv.engine import EngineState, KvCursor, WriteSize
+from forebay.kv.map_space import MapSpace
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
 """Words in RocksDB's errors, and in ours, that no passing trouble can cause."""
+
+_NO_SPACE = os.strerror(errno.ENOSPC)
 
 _REMEDY = "stop the server, remove the folder and start again, and it will be made anew from the changelog"
 _UNREADABLE = f"a block in the middle cannot be read; {_REMEDY}"
@@ -143,7 +150,9 @@ class RocksDbEngine:
 
     name = "rocksdb"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, kept_free: Callable[[], int] = lambda: RESERVE_BYTES) -> None:
+        """`kept_free`: bytes of the disk that writes leave free."""
+        self._space = MapSpace(directory / "CURRENT", kept_free)
         self._rocksdict = _rocksdict()
         self._directory = directory
         self._writing = threads.lock()
@@ -175,6 +184,10 @@ class RocksDbEngine:
         except Exception as e:
             raise self._failure("read", e) from e
         return values
+
+    def make_room(self, size: WriteSize) -> None:
+        # What is in memory now, and this, will be written, at some later time and without us.
+        self._space.require_free(2 * _WRITE_BUFFER_BYTES + size.total_bytes)
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
         batch = self._rocksdict.WriteBatch(raw_mode=True)
@@ -230,9 +243,10 @@ class RocksDbEngine:
         self._database.close()
 
     def _failure(self, verb: str, error: Exception) -> StorageFailure:
-        return StorageFailure(
-            f"cannot {verb} the key-value state in {self._directory}: {error}", ErrorCode.KV_STORAGE_EXCEPTION
-        )
+        message = f"cannot {verb} the key-value state in {self._directory}: {error}"
+        if _NO_SPACE in message:
+            return DiskFull(f"{message}; free space on this disk, then try again", ErrorCode.KV_STORAGE_EXCEPTION)
+        return StorageFailure(message, ErrorCode.KV_STORAGE_EXCEPTION)
 
 
 def _damaged(directory: Path, reason: str) -> CorruptData:

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.codec._records import positions_of_other_schemas
 from forebay.codec._slices import RowSlices
 from forebay.codec.kv_batch import KvBatch, parse_kv_batch
@@ -33,7 +33,7 @@ from forebay.codec.value_batch import LENGTH_PREFIX_BYTES
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
 from forebay.kv.changelog import ChangelogCodec
-from forebay.kv.engine import EngineState, KvEngine, KvSnapshot
+from forebay.kv.engine import EngineState, KvEngine, KvSnapshot, WriteSize, size_of
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import Schema, TableInfo
 from forebay.metadata.table_options import option_value
@@ -106,11 +106,12 @@ class KvTablet:
         state: dict[bytes, bytes | None] = {}
         changes: dict[bytes, bytes | None] = {}
         added = 0
+        size = WriteSize()
         results: list[PutResult] = []
         end_before = self._log.log_end_offset
         for request in requests:
             try:
-                end, touched, rows = self._append_changelog(request, state)
+                end, touched, rows, size = self._append_changelog(request, state, size)
             except ForebayError as e:
                 results.append(PutResult(error=e))
                 continue
@@ -125,14 +126,19 @@ class KvTablet:
                 self._log.sync()
             self.engine.apply(changes, self._state_after(added))
         except ForebayError as e:
-            return [p if p.error else PutResult(error=e) for p in results]
+            error = _after_append(e)
+            return [p if p.error else PutResult(error=error) for p in results]
         self._log.high_watermark = self.applied_offset
         return results
 
     def _append_changelog(
-        self, request: PutRequest, state: dict[bytes, bytes | None]
-    ) -> tuple[int, dict[bytes, bytes | None], int]:
-        """Merge one request and append its changelog: (log end offset, changed keys, rows added)."""
+        self, request: PutRequest, state: dict[bytes, bytes | None], before: WriteSize
+    ) -> tuple[int, dict[bytes, bytes | None], int, WriteSize]:
+        """Merge one request and append its changelog: (log end offset, changed keys, rows added, size of the group).
+
+        The engine has room for the group with this request before its changelog is appended: on a full disk nothing
+        is written.
+        """
         self._require_caught_up(state)
         batch = parse_kv_batch(request.records)
         if b"" in batch.keys:
@@ -144,16 +150,18 @@ class KvTablet:
             )
         duplicate = self._log.find_duplicate(batch.writer_id, batch.sequence) if batch.writer_id >= 0 else None
         if duplicate is not None:
-            return duplicate.last_offset + 1, {}, 0
+            return duplicate.last_offset + 1, {}, 0, before
         codec = self._changelog_codec()
         plan = self._merge_plan(codec.info, request.target_columns)
         rows = self._rows_of_latest_schema(codec, batch)
         self._load(codec, plan, batch, rows, state)
         kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state, self._ids(codec.info))
         log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence)
+        size = before + size_of(touched)
+        self.engine.make_room(size)
         appended = self._log.append_as_leader(log_batch)
         check(not appended.duplicate, "a duplicate passed the check for duplicates")
-        return appended.next_offset, touched, added
+        return appended.next_offset, touched, added, size
 
     def _require_caught_up(self, state: dict[bytes, bytes | None]) -> None:
         """The state must be at the end of the log, but for what this group has appended."""
@@ -293,6 +301,16 @@ class KvTablet:
         self.engine.apply(writes, state.advanced(end, added))
         self._sequence = None
         return batches
+
+
+def _after_append(error: ForebayError) -> ForebayError:
+    """What a group is told whose changelog is written and whose state is not: not that nothing was written."""
+    if error.code != ErrorCode.DISK_WRITE_LOCKED:
+        return error
+    return StorageFailure(
+        f"{error.message}. The changelog has this write already, and the state follows it with the next one",
+        ErrorCode.KV_STORAGE_EXCEPTION,
+    )
 
 
 def merge_plan(info: TableInfo, target_columns: tuple[int, ...]) -> MergePlan:

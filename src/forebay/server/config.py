@@ -49,6 +49,16 @@ def _up_to(most: int) -> Callable[[str], int]:
     return parse
 
 
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise InvalidRequest(f"{text!r} is not a share: choose more than 0 and at most 1")
+    return value
+
+
 def _engine(text: str) -> str:
     name = text.strip().lower()
     if name not in ("lmdb", "rocksdb"):
@@ -105,8 +115,11 @@ SETTINGS: dict[str, Setting] = {
     "log.replica.high-watermark.checkpoint-interval": Setting(parse_duration_ms, "5 s", "how often offsets are saved"),
     "server.writer-id.expiration-time": Setting(parse_duration_ms, "7 d", "how long an idle writer is remembered"),
     "server.writer-id.expiration-check-interval": Setting(parse_duration_ms, "10 min", "how often that is checked"),
+    "server.data-disk.reserve": Setting(
+        parse_memory_bytes, "64mb", "space that writes leave free on the data disk, at most a twentieth of it"
+    ),
     "server.data-disk.write-limit-ratio": Setting(
-        float, "1.0", "share of the disk that may be used before writes fail"
+        _share, "1.0", "share of the data disk that may be in use before writes stop"
     ),
     "server.worker-threads": Setting(_positive, "4", "threads that write buckets"),
     "server.io-pool.size": Setting(_positive, "4", "threads that read logs and serve scans"),

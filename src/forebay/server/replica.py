@@ -18,6 +18,7 @@ from forebay.codec.layout import RowFormat
 from forebay.codec.log_batch import decode_row_batch, validate_arrow_body
 from forebay.codec.log_batch_header import iter_headers, verify_crc
 from forebay.codec.rows import row_codec
+from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
@@ -54,6 +55,7 @@ class BucketReplica:
         kv_folder: KvFolder | None,
         executor: Executor,
         on_progress: Callable[[TableBucket], None],
+        reserve: DiskReserve,
     ) -> None:
         """`on_progress` is called, in a writing thread, when the high watermark has moved."""
         self.bucket = bucket
@@ -62,6 +64,7 @@ class BucketReplica:
         self._kv = kv
         self._kv_folder = kv_folder
         self._on_progress = on_progress
+        self._reserve = reserve
         self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor, self._append_group)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(executor, self._put_group)
         self._checkpointing = threads.lock()
@@ -105,6 +108,7 @@ class BucketReplica:
         unsynced_end = -1
         for request in requests:
             try:
+                self._reserve.require(len(request.records))
                 self._check_batches(request.records)
                 appended = self.log.append_as_leader(request.records)
             except ForebayError as e:
@@ -174,6 +178,7 @@ class BucketReplica:
         before = self.log.high_watermark
         with self.table.write_gate.passing(), self._writing:
             self._require_unsealed()
+            self._reserve.require(sum(len(request.records) for request in requests))
             results = self.kv.put_group(requests)
         if self.log.high_watermark > before:
             self._on_progress(self.bucket)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from forebay.base import threads
 from forebay.base.clock import Clock
@@ -15,6 +16,7 @@ from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.base.threads import Executor, Future
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
+from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
 from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.lmdb_engine import LmdbEngine
@@ -51,6 +53,7 @@ class ReplicaManager:
         table_snapshots: TableSnapshotManager,
         *,
         log_config: LogConfig,
+        reserve: DiskReserve,
         engine: str,
         witnesses: PageCacheWitnesses,
         clock: Clock,
@@ -66,6 +69,7 @@ class ReplicaManager:
         self._scanners = scanners
         self._table_snapshots = table_snapshots
         self._log_config = log_config
+        self._reserve = reserve
         self._engine = engine
         self._engine_factory = engine_factory
         self._witnesses = witnesses
@@ -159,7 +163,7 @@ class ReplicaManager:
             raise
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
-        return BucketReplica(bucket, table, log, kv, folder, self._writers, self._on_progress)
+        return BucketReplica(bucket, table, log, kv, folder, self._writers, self._on_progress, self._reserve)
 
     def _open_kv(self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder) -> KvTablet:
         factory = self._factory_for(table.info)
@@ -186,7 +190,8 @@ class ReplicaManager:
         if self._engine_factory is not None:
             return self._engine_factory
         name = info.descriptor.custom_properties.get(ENGINE_PROPERTY, self._engine).lower()
-        return RocksDbEngine if name == "rocksdb" else LmdbEngine
+        kept_free = self._reserve.kept_free
+        return partial(RocksDbEngine if name == "rocksdb" else LmdbEngine, kept_free=kept_free)
 
     def _let_engine_close_scans(self, engine: KvEngine, bucket: TableBucket) -> None:
         if isinstance(engine, LmdbEngine):

@@ -23,6 +23,7 @@ from forebay.base.threads import Executor
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
+from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
@@ -143,6 +144,12 @@ class ForebayServer:
         coordinator = self._executor("forebay-coordinator", 1)
         writers = self._executor("forebay-write", config.value("server.worker-threads"))
         io = self._executor("forebay-io", config.value("server.io-pool.size"))
+        reserve = DiskReserve(
+            injected.fs,
+            data_dir,
+            config.value("server.data-disk.reserve"),
+            config.value("server.data-disk.write-limit-ratio"),
+        )
         database = injected.database_file(names.join(data_dir, METADATA_FILE))
         store = MetadataStore(database, is_new=not directory.was_used)
         lake = self._lake_parts(store, data_dir)
@@ -159,6 +166,7 @@ class ForebayServer:
             scanners,
             table_snapshots,
             log_config=config.log_config,
+            reserve=reserve,
             engine=config.value("kv.engine"),
             engine_factory=injected.engine_factory,
             witnesses=injected.witnesses,

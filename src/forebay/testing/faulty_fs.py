@@ -53,6 +53,7 @@ class FaultyFileSystem:
         self._locks: dict[str, object] = {}
         self._gone: str | None = None
         self._temporary_count = 0
+        self.disk_bytes = 1 << 41
         self.free_space_bytes = 1 << 40
         self.calls: list[tuple[Operation, str]] = []
         """Every call so far, as (operation, path)."""
@@ -256,6 +257,9 @@ class FaultyFileSystem:
         with self._operation("free_bytes", path):
             self._folder(path, "look up the free space of")
             return self.free_space_bytes
+
+    def total_bytes(self, path: str) -> int:
+        return self.disk_bytes
 
     def lock(self, path: str) -> FileLock | None:
         with self._operation("lock", path):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from forebay.kv.engine import EngineState, KvCursor
+from forebay.kv.engine import EngineState, KvCursor, WriteSize
 
 
 class MemorySnapshot:
@@ -49,6 +49,9 @@ class MemoryEngine:
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._rows.get(key) for key in keys]
+
+    def make_room(self, size: WriteSize) -> None:
+        """Memory has room."""
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
         rows = dict(self._rows)
