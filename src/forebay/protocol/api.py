@@ -112,6 +112,10 @@ class ApiKey(IntEnum):
     LIST_TABLE_SNAPSHOTS = 20004
 
 
+BULK_REQUESTS = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV})
+"""APIs whose requests carry records; those of all others are small."""
+
+
 class VersionRange(NamedTuple):
     """Versions from `min` to `max`, both included."""
 

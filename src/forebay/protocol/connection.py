@@ -1,8 +1,8 @@
 """One connection, seen from either end, without any I/O.
 
 Nouns: a *connection* turns bytes into *events* and requests or answers into *buffers* to be sent. `ClientConnection`
-gives out request ids and remembers which of them are in flight; `ServerConnection` remembers which requests are open,
-that is, not answered yet.
+gives out request ids and remembers which of them are in flight; `ServerConnection` (forebay.protocol.server_connection)
+remembers which requests are open, that is, not answered yet.
 
 The rule: whatever a peer sends, `next_event` returns an event or None and raises nothing. What concerns one request
 (an API that does not exist, a body that is not protobuf, an error answer) stays bound to it, and the connection goes
@@ -42,31 +42,25 @@ from typing import NamedTuple
 
 from forebay.base.checks import check
 from forebay.base.errors import (
-    AccessDenied,
     CorruptData,
-    ErrorCode,
     ForebayError,
     InternalError,
     Unavailable,
-    UnsupportedOperation,
     error_from_wire,
 )
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import APIS, Api, ApiKey, NegotiatedVersions
 from forebay.protocol.frames import (
     FRAME_BYTES_MAX,
-    REQUEST_HEADER_BYTES,
     RESPONSE_HEADER_BYTES,
     Frame,
     FrameDecoder,
     FrameType,
     encode_request,
-    encode_response,
 )
-from forebay.protocol.messages import Buffer, M, Message, parse, parse_split, sendable_text, serialize
+from forebay.protocol.messages import Buffer, M, Message, parse, parse_split, serialize
 
 _REQUEST_ID_MAX = (1 << 31) - 1
-_REQUEST_HEADER = struct.Struct(">hhi")
 _REQUEST_ID = struct.Struct(">i")
 
 
@@ -84,12 +78,12 @@ class RequestReceived:
 
     def parse(self, message_class: type[M]) -> M:
         """The request's message; `message_class` is the API's request class. `CorruptData` if it is malformed."""
-        _check_carries(self.api, message_class)
+        check_carries(self.api, message_class)
         return parse(message_class, self.body)
 
     def parse_split(self, message_class: type[M]) -> tuple[M, list[memoryview]]:
         """The request's message and, apart, its payloads (see `messages.parse_split`)."""
-        _check_carries(self.api, message_class)
+        check_carries(self.api, message_class)
         return parse_split(message_class, self.body)
 
 
@@ -129,7 +123,7 @@ class ResponseReceived:
         return parse_split(message_class, self.body)
 
     def _check(self, message_class: type[Message]) -> None:
-        _check_answers(self.api, message_class)
+        check_answers(self.api, message_class)
         if self.error is not None:
             raise self.error
 
@@ -165,12 +159,12 @@ class ConnectionClosed:
     request_ids: tuple[int, ...]
 
 
-def _check_carries(api: Api, message_class: type[Message]) -> None:
+def check_carries(api: Api, message_class: type[Message]) -> None:
     if message_class is not api.request:
         raise InternalError(f"{api.key.name} does not carry a {message_class.__name__}")
 
 
-def _check_answers(api: Api | None, message_class: type[Message]) -> None:
+def check_answers(api: Api | None, message_class: type[Message]) -> None:
     if api is None or message_class is not api.response:
         raise InternalError(
             f"{api.key.name if api else 'a rejected request'} is not answered by {message_class.__name__}"
@@ -201,18 +195,20 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class _Step(Enum):
+class Step(Enum):
+    """What leads from one state to the next."""
+
     ASKED_VERSIONS = "asked for versions"
     NEGOTIATED = "negotiated"
     AUTHENTICATED = "authenticated"
     CLOSED = "closed"
 
 
-_CLIENT_STEPS: Mapping[tuple[State, _Step], State] = {
-    (State.START, _Step.ASKED_VERSIONS): State.NEGOTIATING,
-    (State.NEGOTIATING, _Step.NEGOTIATED): State.AUTHENTICATING,
-    (State.AUTHENTICATING, _Step.AUTHENTICATED): State.READY,
-    **{(state, _Step.CLOSED): State.CLOSED for state in State},
+_CLIENT_STEPS: Mapping[tuple[State, Step], State] = {
+    (State.START, Step.ASKED_VERSIONS): State.NEGOTIATING,
+    (State.NEGOTIATING, Step.NEGOTIATED): State.AUTHENTICATING,
+    (State.AUTHENTICATING, Step.AUTHENTICATED): State.READY,
+    **{(state, Step.CLOSED): State.CLOSED for state in State},
 }
 _CLIENT_SENDS: Mapping[State, frozenset[int]] = {
     State.START: frozenset({ApiKey.API_VERSIONS}),
@@ -221,24 +217,13 @@ _CLIENT_SENDS: Mapping[State, frozenset[int]] = {
     State.READY: frozenset(APIS),
     State.CLOSED: frozenset(),
 }
-_SERVER_STEPS: Mapping[tuple[State, _Step], State] = {
-    (State.AUTHENTICATING, _Step.AUTHENTICATED): State.READY,
-    (State.AUTHENTICATING, _Step.CLOSED): State.CLOSED,
-    (State.READY, _Step.CLOSED): State.CLOSED,
-    (State.CLOSED, _Step.CLOSED): State.CLOSED,
-}
-_SERVER_ACCEPTS: Mapping[State, frozenset[int]] = {
-    State.AUTHENTICATING: frozenset({ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE}),
-    State.READY: frozenset(APIS),
-    State.CLOSED: frozenset(),
-}
 
 
 class Connection:
     """What both ends have in common: the byte stream and the state. Use one of the two subclasses."""
 
-    def __init__(self, decoder: FrameDecoder, steps: Mapping[tuple[State, _Step], State], state: State) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: FrameDecoder, steps: Mapping[tuple[State, Step], State], state: State) -> None:
+        self.decoder = decoder
         self._steps = steps
         self._eof = False
         self.state = state
@@ -254,34 +239,35 @@ class Connection:
         """The next thing that happened, or None until more bytes have come (for ever, once the state is CLOSED)."""
         if self.state is State.CLOSED:
             return None
-        frame = self._decoder.next_frame()
+        frame = self.decoder.next_frame()
         if frame is not None:
-            return self._judge(frame)
-        if self._decoder.error is not None:
-            return self._violated(self._decoder.error)
+            return self.judge(frame)
+        if self.decoder.error is not None:
+            return self.violated(self.decoder.error)
         if self._eof:
-            where = "in the middle of a frame" if self._decoder.has_partial_frame else "between two frames"
+            where = "in the middle of a frame" if self.decoder.has_partial_frame else "between two frames"
             return ConnectionClosed(Unavailable(f"the peer closed the connection {where}"), self.close())
         return None
 
     def close(self) -> tuple[int, ...]:
         """End the connection from this side. Returns the ids of the requests that will have no answer."""
-        self._take(_Step.CLOSED)
-        return self._give_up_requests()
+        self.take(Step.CLOSED)
+        return self.give_up_requests()
 
-    def _judge(self, frame: Frame) -> Event:
+    def judge(self, frame: Frame) -> Event:
         raise NotImplementedError
 
-    def _give_up_requests(self) -> tuple[int, ...]:
+    def give_up_requests(self) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def _take(self, step: _Step) -> None:
+    def take(self, step: Step) -> None:
+        """Go to the state that follows by `step`."""
         check(
             (self.state, step) in self._steps, f"'{step.value}' cannot follow in connection state '{self.state.value}'"
         )
         self.state = self._steps[self.state, step]
 
-    def _violated(self, error: CorruptData) -> ProtocolViolation:
+    def violated(self, error: CorruptData) -> ProtocolViolation:
         return ProtocolViolation(error, self.close())
 
 
@@ -333,25 +319,25 @@ class ClientConnection(Connection):
         if api_key not in _CLIENT_SENDS[self.state]:
             raise InternalError(f"{api_key.name} cannot be sent in state '{self.state.value}'")
         api = APIS[api_key]
-        _check_carries(api, type(message))
+        check_carries(api, type(message))
         if api_version is None:
             api_version = 0 if self.versions is None else self.versions.version(api_key)
         body = serialize(message, payloads)
         request_id = self._allocate_id()
         buffers = encode_request(api_key, api_version, request_id, body)
         if api_key is ApiKey.API_VERSIONS and self.state is State.START:
-            self._take(_Step.ASKED_VERSIONS)
+            self.take(Step.ASKED_VERSIONS)
         self._in_flight[request_id] = InFlight(api, api_version)
         return SentRequest(request_id, buffers)
 
     def negotiated(self, versions: NegotiatedVersions) -> None:
         """Take note of what the server offers."""
-        self._take(_Step.NEGOTIATED)
+        self.take(Step.NEGOTIATED)
         self.versions = versions
 
     def authenticated(self) -> None:
         """Take note that the server knows who we are, or does not want to know."""
-        self._take(_Step.AUTHENTICATED)
+        self.take(Step.AUTHENTICATED)
 
     def abandon(self, request_id: int) -> None:
         """Stop waiting for an answer. If it comes after all, it is a `StrayResponse`."""
@@ -364,22 +350,20 @@ class ClientConnection(Connection):
         self._next_id = (request_id + 1) & _REQUEST_ID_MAX
         return request_id
 
-    def _give_up_requests(self) -> tuple[int, ...]:
+    def give_up_requests(self) -> tuple[int, ...]:
         request_ids = tuple(self._in_flight)
         self._in_flight.clear()
         return request_ids
 
-    def _judge(self, frame: Frame) -> Event:
-        header, body = frame
+    def judge(self, frame: Frame) -> Event:
+        header, body = frame.header, frame.body
         frame_type = header[0]
         if frame_type == FrameType.SERVER_FAILURE:
             return ServerFailed(_error_of_body(header[1:] + body), self.close())
         if frame_type not in (FrameType.SUCCESS, FrameType.ERROR):
-            return self._violated(CorruptData(f"the server sent a frame of type {frame_type}; there are 0, 1 and 2"))
+            return self.violated(CorruptData(f"the server sent a frame of type {frame_type}; there are 0, 1 and 2"))
         if len(header) < RESPONSE_HEADER_BYTES:
-            return self._violated(
-                CorruptData(f"the server sent an answer of {len(header)} bytes, without a request id")
-            )
+            return self.violated(CorruptData(f"the server sent an answer of {len(header)} bytes, without a request id"))
         (request_id,) = _REQUEST_ID.unpack_from(header, 1)
         request = self._in_flight.pop(request_id, None)
         if request is None:
@@ -395,97 +379,3 @@ def _error_of_body(body: Buffer) -> ForebayError:
     except CorruptData as error:
         return error
     return error_from_wire(message.error_code, message.error_message)
-
-
-# --- server ----------------------------------------------------------------------------------------------------
-
-
-class ServerConnection(Connection):
-    """The server's end. See the module for the flow and the states.
-
-    `offered` is what this server serves here (`api.offered`). With `authenticate` the client has to authenticate
-    first.
-    """
-
-    def __init__(
-        self, offered: Mapping[int, Api], authenticate: bool = False, frame_bytes_max: int = FRAME_BYTES_MAX
-    ) -> None:
-        decoder = FrameDecoder(REQUEST_HEADER_BYTES, REQUEST_HEADER_BYTES, frame_bytes_max)
-        super().__init__(decoder, _SERVER_STEPS, State.AUTHENTICATING if authenticate else State.READY)
-        self._offered = offered
-        self._open: dict[int, Api | None] = {}
-
-    @property
-    def open_requests(self) -> int:
-        """How many requests have not been answered."""
-        return len(self._open)
-
-    def authenticated(self) -> None:
-        """Take note that the client has proved who it is: from now on everything that is offered is served."""
-        self._take(_Step.AUTHENTICATED)
-
-    def send_response(self, request_id: int, message: Message, payloads: Sequence[Buffer] = ()) -> list[Buffer]:
-        """The frame that answers an open request, as buffers; none if the connection has been closed meanwhile.
-
-        `payloads` fill the empty `records` fields of `message`, in order. A message that cannot be sent raises
-        `InternalError` and leaves the request open, so that it can still be answered with an error.
-        """
-        if self.state is State.CLOSED:
-            return []
-        self._check_open(request_id)
-        _check_answers(self._open[request_id], type(message))
-        buffers = encode_response(FrameType.SUCCESS, request_id, serialize(message, payloads))
-        del self._open[request_id]
-        return buffers
-
-    def send_error(self, request_id: int, code: int, text: str | None = None) -> list[Buffer]:
-        """The frame that answers an open request with an error; none if the connection has been closed meanwhile."""
-        if self.state is State.CLOSED:
-            return []
-        self._check_open(request_id)
-        message = pb.ErrorResponse(error_code=code)
-        if text is not None:
-            message.error_message = sendable_text(text)
-        buffers = encode_response(FrameType.ERROR, request_id, serialize(message))
-        del self._open[request_id]
-        return buffers
-
-    def _check_open(self, request_id: int) -> None:
-        if request_id not in self._open:
-            raise InternalError(f"request {request_id} is not open: it was answered already, or never came")
-
-    def _give_up_requests(self) -> tuple[int, ...]:
-        request_ids = tuple(self._open)
-        self._open.clear()
-        return request_ids
-
-    def _judge(self, frame: Frame) -> Event:
-        header, body = frame
-        api_key, api_version, request_id = _REQUEST_HEADER.unpack(header)
-        if request_id in self._open:
-            return self._violated(CorruptData(f"the client used request id {request_id} again before its answer"))
-        api = self._select(api_key, api_version)
-        if isinstance(api, ForebayError):
-            self._open[request_id] = None
-            return RequestRejected(request_id, api_key, api_version, api)
-        self._open[request_id] = api
-        return RequestReceived(request_id, api, api_version, body)
-
-    def _select(self, api_key: int, api_version: int) -> Api | ForebayError:
-        """The API that a request means, or why it is not served."""
-        if api_key not in _SERVER_ACCEPTS[self.state] and self.state is State.AUTHENTICATING:
-            return AccessDenied(
-                "authenticate first: this listener wants SASL (client.security.protocol=sasl)",
-                ErrorCode.AUTHENTICATE_EXCEPTION,
-            )
-        api = self._offered.get(api_key)
-        if api is None:
-            known = APIS.get(api_key)
-            name = f"API {api_key}" if known is None else f"{known.key.name} ({api_key})"
-            return UnsupportedOperation(f"this server does not offer {name}; ask ApiVersions for what it offers")
-        # Clients ask for versions in the newest version they know, before they can know ours.
-        if api_version not in api.server_versions and api.key is not ApiKey.API_VERSIONS:
-            return UnsupportedOperation(
-                f"this server offers versions {api.server_versions} of {api.key.name}, not {api_version}"
-            )
-        return api

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, InternalError
+from forebay.base.errors import CorruptData, ErrorCode, InternalError, LimitExceeded
 
 if TYPE_CHECKING:
     T = TypeVar("T")
@@ -108,6 +108,39 @@ def parse(message_class: type[M], body: Buffer) -> M:
                 f"text '{broken}' in a {message_class.__name__} is not valid UTF-8", ErrorCode.CORRUPT_MESSAGE
             )
     return message
+
+
+def check_list_of_records(message_class: type[M], body: Buffer, items_max: int) -> None:
+    """Raise `LimitExceeded` if the request in `body` has more than `items_max` entries, or a long list beside them.
+
+    Looks at the outermost fields only, before protobuf makes an object of each. What is broken is for `parse` to find.
+    """
+    wanted = _PAYLOAD_PATHS[message_class.__name__][0] << 3 | 2
+    data, at, end, count = memoryview(body), 0, len(body), 0
+    try:
+        while at < end:
+            tag, at = _varint(data, at, end)
+            kind = tag & 7
+            if kind == 2:
+                length, at = _varint(data, at, end)
+                at += length
+                count += 1 if tag == wanted else length
+            elif kind == 0:
+                while at < end and data[at] >= 0x80:
+                    at += 1
+                at += 1
+                count += 1
+            else:
+                at += 8 if kind == 1 else 4
+                count += 1
+            if count > items_max:
+                raise LimitExceeded(
+                    f"a {message_class.__name__} of {len(body)} bytes has more than {items_max} entries "
+                    "(server.request.max-items): send fewer at a time",
+                    ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+                )
+    except _Unusual:
+        return
 
 
 def parse_split(message_class: type[M], body: Buffer) -> tuple[M, list[memoryview]]:

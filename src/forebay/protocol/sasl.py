@@ -64,6 +64,10 @@ class Authenticator(Protocol):
         """The answer to one round. Raises `AccessDenied` (AUTHENTICATE_EXCEPTION), which changes nothing."""
         ...
 
+    def claimed_user(self, request: pb.AuthenticateRequest) -> str | None:
+        """The user whose password the round would be checked against; None if none will be."""
+        ...
+
 
 class PlaintextAuthenticator:
     """For listeners that do not authenticate: everybody is ANONYMOUS from the start.
@@ -81,6 +85,10 @@ class PlaintextAuthenticator:
                 "listener, or set client.security.protocol=PLAINTEXT"
             )
         return pb.AuthenticateResponse()
+
+    def claimed_user(self, request: pb.AuthenticateRequest) -> str | None:
+        """None: there are no passwords here."""
+        return None
 
 
 class SaslAuthenticator:
@@ -104,6 +112,13 @@ class SaslAuthenticator:
         if self._principal is None:
             self._principal = self._judge(request.token)
         return pb.AuthenticateResponse()
+
+    def claimed_user(self, request: pb.AuthenticateRequest) -> str | None:
+        """The user in the token; None if the client is authenticated already."""
+        if self._principal is not None:
+            return None
+        parts = request.token.split(b"\0")
+        return parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
 
     def _judge(self, token: bytes) -> Principal:
         try:

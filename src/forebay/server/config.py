@@ -26,6 +26,7 @@ from forebay.log.config import LogConfig
 from forebay.metadata.table_options import lake_format_name
 from forebay.server.catalog import CatalogLimits
 from forebay.server.lake_tables import LakeSettings
+from forebay.server.memory_budget import default_budget
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,6 +129,26 @@ SETTINGS: dict[str, Setting] = {
     "netty.server.max-queued-requests": Setting(
         _positive, "500", "unanswered requests of one connection before it waits"
     ),
+    "server.connections.memory": Setting(
+        _or_unset(parse_memory_bytes),
+        "",
+        "memory for requests and answers of all connections; if not set, an eighth of the machine's, 128 mb to 1 gb",
+    ),
+    "server.connections.memory-wait": Setting(
+        parse_duration_ms, "5 s", "how long requests wait for memory before the largest consumer loses it"
+    ),
+    "server.connections.max": Setting(_positive, "4096", "most connections at a time"),
+    "server.connections.max-per-address": Setting(_positive, "2048", "most connections from one address at a time"),
+    "server.connections.login-timeout": Setting(
+        parse_duration_ms, "30 s", "how long a client of a SASL listener may take to log in"
+    ),
+    "server.request.max-items": Setting(
+        _positive, "100000", "most tables, partitions, buckets or keys that one request may be about"
+    ),
+    "server.request.max-control-size": Setting(
+        parse_memory_bytes, "4mb", "largest request of those that carry no records"
+    ),
+    "server.request.max-answer-size": Setting(parse_memory_bytes, "64mb", "largest answer to a lookup or a limit scan"),
     "coordinator.producer-offsets.ttl": Setting(parse_duration_ms, "24 h", "how long producer offsets are kept"),
     "remote.log.task-interval-duration": Setting(
         parse_duration_ms, "1 min", "how often log segments older than 'table.log.ttl' are looked for"
@@ -197,6 +218,12 @@ class ServerConfig:
             self.value("allow.create.log.tables"),
             self.value("allow.create.kv.tables"),
         )
+
+    @property
+    def connection_memory(self) -> int:
+        """The memory for requests and answers of all connections."""
+        given: int | None = self.value("server.connections.memory")
+        return default_budget() if given is None else given
 
     @property
     def lake(self) -> LakeSettings:

@@ -19,9 +19,11 @@ from forebay.protocol.convert import PerBucketAnswer, ServerNode, error_to_wire
 from forebay.protocol.messages import Buffer, Message
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
+from forebay.server.costs import RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
+from forebay.server.memory_budget import Consumer, Half
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
@@ -30,6 +32,9 @@ from forebay.server.replicas import ReplicaManager, buckets_of
 _LOGGER = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_SHARE_OF_ONE_ANSWER = 4
+"""What is reserved for one answer is at most this part of all memory for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class ServerContext:
     """One thread, for changes of metadata."""
     io: Executor
     """Threads for reads that may touch the disk."""
+    costs: RequestCosts = field(default_factory=RequestCosts)
+    """What one request may cost."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) as the clients of each listener see them."""
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
@@ -109,25 +116,46 @@ class _Opening:
 
 
 class AnswerRoom:
-    """Room in memory for the answer to one call, if it may be large, among the answers of its connection.
+    """Room in memory for the answer to one call, if it may be large: among the answers of its connection, and in the
+    budget of the server.
 
     It is entered before the answer is made, and left when the client has taken it, or when there is none yet.
     """
 
-    def __init__(self, room: asyncio.Semaphore) -> None:
+    def __init__(self, room: asyncio.Semaphore, half: Half, consumer: Consumer) -> None:
         self._room = room
+        self._half = half
+        self._consumer = consumer
+        self._reserved = 0
         self.is_held = False
 
-    async def enter(self) -> None:
-        """Wait until the client has taken enough of its earlier answers."""
-        if not self.is_held:
-            await self._room.acquire()
-            self.is_held = True
+    async def enter(self, size: int) -> None:
+        """Wait until the client has taken enough of its earlier answers, and there is memory for one of `size` bytes.
+
+        Raises `Unavailable` if there is none in bounded time.
+        """
+        if self.is_held:
+            return
+        await self._room.acquire()
+        size = min(size, self._half.limit // _SHARE_OF_ONE_ANSWER)
+        try:
+            await self._half.reserve(self._consumer, size)
+        except BaseException:
+            self._room.release()
+            raise
+        self._reserved = size
+        self.is_held = True
+
+    def settle(self) -> None:
+        """Give the reserved memory back: the answer is made, and what of it waits to be sent is counted elsewhere."""
+        self._half.give(self._reserved)
+        self._reserved = 0
 
     def leave(self) -> None:
         """Give the room back; nothing happens where none is held."""
         if self.is_held:
             self.is_held = False
+            self.settle()
             self._room.release()
 
 

@@ -4,43 +4,68 @@ One `RpcProtocol` per connection joins the sans-I/O `ServerConnection` to asynci
 which they came; answers leave when they are ready (clients match them by id). A request that fails, however badly,
 answers with an error bound to it and hurts nobody else; a stream that is no Fluss protocol is closed.
 
+Turns: a connection starts a few requests when bytes come, and more of what is there already when its turn comes again
+(`forebay.server.turns`).
+
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
-is not read from. Of the answers that may be large only two are made at a time, and the next one when the peer has taken
-one of them (`AnswerRoom`): a client that asks for much and takes nothing costs memory for two answers.
+is served no more requests and not read from. Of the answers that may be large only two are made at a time, and the next
+one when the peer has taken one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and
+for large answers comes from the server's budget (`forebay.server.memory_budget`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from forebay.base.errors import ErrorCode, ForebayError
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import Api, ApiKey, ServerRole, api_versions_response
+from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole, api_versions_response
 from forebay.protocol.connection import (
     ConnectionClosed,
     ProtocolViolation,
     RequestReceived,
     RequestRejected,
-    ServerConnection,
 )
 from forebay.protocol.convert import error_to_wire
-from forebay.protocol.messages import Message
+from forebay.protocol.messages import Message, check_list_of_records
 from forebay.protocol.sasl import Authenticator
+from forebay.protocol.server_connection import ServerConnection
+from forebay.server.connection_memory import ConnectionMemory
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
 from forebay.server.context import HANDLERS, Answer, AnswerRoom, Call, ServerContext
+from forebay.server.turns import REQUESTS_PER_TURN
 
 _LOGGER = logging.getLogger(__name__)
 
-_LARGE_ANSWERS = frozenset({ApiKey.LIMIT_SCAN, ApiKey.LOOKUP, ApiKey.PREFIX_LOOKUP, ApiKey.SCAN_KV})
-"""APIs whose calls wait for room. FetchLog waits for it by itself, because it may wait long for news before."""
+_LARGE_ANSWERS = {
+    ApiKey.LIMIT_SCAN: 4 << 20,
+    ApiKey.LOOKUP: 64 << 10,
+    ApiKey.PREFIX_LOOKUP: 1 << 20,
+    ApiKey.SCAN_KV: 4 << 20,
+}
+"""APIs whose calls wait for room, and how much is reserved for an answer while it is made.
+
+FetchLog waits for it by itself, because it may wait long for news before.
+"""
 
 _LARGE_ANSWERS_MAX = 2
 """Large answers of one connection that are being made, or that the peer has not taken yet."""
 
 _OPEN_BYTES_MAX = 64 << 20
 """Bytes of unanswered requests above which a connection is not read from."""
+
+_PARSED_APART_BYTES = 64 << 10
+"""Requests without records are parsed in a thread if they are longer: they may be made of very many small things."""
+
+_REFUSAL_SECONDS = 1.0
+_REFUSALS_MAX = 64
+"""Connections at a time that are told why they are refused; further ones are only closed."""
+
+_OVERFULL_RETRY_SECONDS = 0.05
 
 
 class RpcProtocol(asyncio.BufferedProtocol):
@@ -53,9 +78,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
         listener: str,
         offered: Mapping[int, Api],
         authenticator: Authenticator,
-        connections: set[RpcProtocol],
+        connections: Connections,
     ) -> None:
         self._context = context
+        self._clock = context.clock
         self._role = role
         self._listener = listener
         self._offered = offered
@@ -64,9 +90,13 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._connection = ServerConnection(
             offered,
             authenticate=authenticator.principal is None,
-            frame_bytes_max=context.config.value("netty.server.max-request-size"),
+            frame_bytes_max=connections.frame_bytes_max,
+            first_frame_bytes_max=FIRST_FRAME_BYTES_MAX,
+            body_limits=connections.body_bytes_max,
         )
-        self._open_requests_max: int = context.config.value("netty.server.max-queued-requests")
+        self.memory = ConnectionMemory(self, self._connection, connections.budget, self._clock)
+        self._open_requests_max = connections.open_requests_max
+        self.address = ""
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
@@ -74,51 +104,99 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._drained.set()
         self._open_bytes = 0
         self._unsent_before = 0
+        self._is_refused = False
+        self._is_stopping = False
+        self._has_eof = False
         self._reading = True
-        self._peer_reads = True
-        self.last_active = context.clock.monotonic()
+        self._is_queued = False
+        """Whether it waits for its turn, or has it."""
+        self._is_held = False
+        """Whether requests may be there that are not started, because there is too much under way."""
+        self._is_behind = False
+        """Whether more bytes came while requests waited for their turn: reading stops until they are served."""
+        self._is_blocked = False
+        """Whether a request must end its first step before the next one may start."""
+        self.last_active = self.opened = self._clock.monotonic()
 
     # ---- asyncio's side ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
+        error = self._connections.admit(self, self.address)
+        if error is not None:
+            self._refuse(transport, error)
+
+    def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
+        """Tell the client why, give it a moment to read it, and close."""
+        self._is_refused = True
+        if self._connections.refusals >= _REFUSALS_MAX:
+            transport.abort()
+            return
+        self._connections.refusals += 1
+        transport.writelines(self._connection.send_failure(*error_to_wire(error)))
+        if transport.can_write_eof():
+            transport.write_eof()
+
+        def end() -> None:
+            self._connections.refusals -= 1
+            transport.abort()
+
+        asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.close()
-        self._connections.discard(self)
+        self._connections.remove(self, self.address)
+        self.memory.give_all()
         for task in self._tasks:
             task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._connection.get_buffer(sizehint)
+        return memoryview(bytearray(4096)) if self._is_refused else self._connection.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._context.clock.monotonic()
-        self._connection.buffer_updated(nbytes)
-        self._take_events()
+        if self._is_refused:
+            return
+        self.last_active = self._clock.monotonic()
+        connection = self._connection
+        connection.buffer_updated(nbytes)
+        if connection.large_bytes:
+            self.memory.feed_large()
+        elif self._is_queued or self._is_held or self._is_blocked:
+            self._is_behind = True
+            self.balance()
+        elif not self._connections.turns.is_idle or self.take_turn():
+            self._join()
 
     def eof_received(self) -> bool:
         self._connection.receive_eof()
-        self._take_events()
-        return False
+        if self._is_queued or self._is_held or self._is_blocked:
+            self._has_eof = True  # what came before is served first
+            return True
+        if self.take_turn():
+            self._join()
+        elif not self._is_held:
+            return False
+        self._has_eof = True
+        return True
 
     def pause_writing(self) -> None:
         self._drained.clear()
-        self._peer_reads = False
-        self._balance()
+        self.memory.count_unsent()
+        self.balance()
 
     def resume_writing(self) -> None:
         self._drained.set()
-        self._peer_reads = True
-        self.last_active = self._context.clock.monotonic()
-        self._balance()
+        self.last_active = self._clock.monotonic()
+        self.memory.count_unsent()
+        self.balance()
 
     def stop_reading(self) -> None:
         """Take no more requests; those under way are answered."""
-        self._peer_reads = False
-        self._balance()
+        self._is_stopping = True
+        self.balance()
 
     def close(self) -> None:
         """Close the connection, whatever is still under way. A peer that does not read loses what waits for it."""
@@ -127,6 +205,21 @@ class RpcProtocol(asyncio.BufferedProtocol):
                 self._transport.close()
             else:
                 self._transport.abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that wait until the peer takes them; 0 while it takes them fast enough."""
+        return 0 if self._transport is None or self._drained.is_set() else self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """End the connection at once; what waits to be sent is lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether it is known who the client is, as far as the listener asks for it."""
+        return self._authenticator.principal is not None
 
     @property
     def is_idle(self) -> bool:
@@ -139,51 +232,125 @@ class RpcProtocol(asyncio.BufferedProtocol):
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         stalled = not self._drained.is_set() and unsent >= self._unsent_before > 0
         if not stalled and unsent:
-            self.last_active = self._context.clock.monotonic()
+            self.last_active = self._clock.monotonic()
         self._unsent_before = unsent
         return stalled
 
-    # ---- requests ---------------------------------------------------------------------------------------------------
+    # ---- turns ------------------------------------------------------------------------------------------------------
 
-    def _take_events(self) -> None:
-        while (event := self._connection.next_event()) is not None:
+    def _join(self) -> None:
+        self._is_queued = True
+        self._connections.turns.join(self)
+
+    def take_turn(self) -> bool:
+        """Start a few requests. Returns whether more are waiting and may start."""
+        self._is_queued = True
+        more = self._start_some()
+        self._is_queued = more
+        if not more:
+            self._is_behind = False
+        if self.memory.large_counted != self._connection.large_bytes:
+            self.memory.feed_large()
+        self.balance()
+        return more
+
+    def _start_some(self) -> bool:
+        connection = self._connection
+        for _ in range(REQUESTS_PER_TURN):
+            if self._must_wait():
+                self._is_held = True
+                return False
+            event = connection.next_event()
             match event:
+                case None:
+                    return False
                 case RequestReceived():
                     self._serve(event)
                 case RequestRejected():
-                    self._send_error(event.request_id, event.error)
+                    self.send_error(event.request_id, event.error)
                 case ProtocolViolation():
                     _LOGGER.warning("closing a connection on listener %s: %s", self._listener, event.error)
                     self.close()
-                    return
+                    return False
                 case ConnectionClosed():
-                    return
+                    if self._has_eof:
+                        self.close()
+                    return False
                 case _:
                     _LOGGER.error("unexpected event %r", event)
-        self._balance()
+        return connection.has_unread_bytes
+
+    def _must_wait(self) -> bool:
+        """Whether no further request may start now."""
+        if (
+            self._connection.open_requests >= self._open_requests_max
+            or self._open_bytes >= _OPEN_BYTES_MAX
+            or self._is_blocked
+            or self._is_stopping
+            or not self._drained.is_set()
+        ):
+            return True
+        if self.memory.is_overfull:
+            asyncio.get_running_loop().call_later(_OVERFULL_RETRY_SECONDS, self.balance)
+            return True
+        return False
+
+    def balance(self) -> None:
+        """Stop reading while there is too much under way, or waiting; go on when that is over."""
+        transport, connection = self._transport, self._connection
+        if transport is None or transport.is_closing() or self._is_refused:
+            return
+        waiting = connection.open_requests
+        is_barred = self._is_blocked or self._is_stopping or self.memory.is_starved or not self._drained.is_set()
+        has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
+        if self._is_held and not self._is_queued and has_room and not is_barred and not self.memory.is_overfull:
+            self._is_held = False
+            self._join()
+        is_full = waiting >= self._open_requests_max or self._open_bytes >= _OPEN_BYTES_MAX
+        must_stop = is_barred or is_full or self._is_held or self._is_behind
+        if self._reading:
+            if must_stop:
+                self._reading = False
+                transport.pause_reading()
+        elif not must_stop and not self._has_eof:
+            self._reading = True
+            transport.resume_reading()
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
 
     def _serve(self, request: RequestReceived) -> None:
-        room = AnswerRoom(self._room)
+        room = AnswerRoom(self._room, self.memory.answering, self.memory)
         try:
             outcome = self._start(request, room)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
-            self._send_error(request.request_id, e)
+            self.send_error(request.request_id, e)
             return
         if isinstance(outcome, Answer | Message):
             self._send(request.request_id, outcome)
             return
-        self._open_bytes += len(request.body)
+        size = len(request.body)
+        self._open_bytes += size
+        self.memory.receiving.take(size)
         task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._finished, size, outcome, room))
 
     def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
         key = request.api.key
         if key is ApiKey.API_VERSIONS:
-            return api_versions_response(self._offered, self._role)
+            return self._versions()
         if key is ApiKey.AUTHENTICATE:
             return self._authenticate(request)
-        message, payloads = request.parse_split(request.api.request)
+        if len(request.body) >= _PARSED_APART_BYTES:
+            if key not in BULK_REQUESTS:
+                self._is_blocked = True
+                return self._parse_apart(request, room)
+            check_list_of_records(request.api.request, request.body, self._context.costs.items_max)
+        return self._dispatch(request, room, *request.parse_split(request.api.request))
+
+    def _dispatch(
+        self, request: RequestReceived, room: AnswerRoom, message: Message, payloads: Sequence[memoryview]
+    ) -> Any:
         principal = self._authenticator.principal
         call = Call(
             message,
@@ -194,32 +361,84 @@ class RpcProtocol(asyncio.BufferedProtocol):
             None if principal is None else principal.name,
             room,
         )
-        return HANDLERS[key](self._context, call)
+        return HANDLERS[request.api.key](self._context, call)
 
-    def _authenticate(self, request: RequestReceived) -> Message:
-        was_known = self._authenticator.principal is not None
-        response = self._authenticator.receive(request.parse(pb.AuthenticateRequest))
-        if not was_known and self._authenticator.principal is not None:
+    async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
+        """The answer to a long request without records; those behind it wait until it is parsed."""
+        try:
+            message, payloads = await self._context.in_io(request.parse_split, request.api.request)
+        finally:
+            self._unblock()
+        outcome = self._dispatch(request, room, message, payloads)
+        return outcome if isinstance(outcome, Answer | Message) else await outcome
+
+    def _unblock(self) -> None:
+        self._is_blocked = False
+        if self._is_behind and not self._is_queued:
+            self._is_held = True
+        self.balance()
+
+    def _versions(self) -> Message:
+        answers = self._connections.version_answers
+        answer = answers.get((self._listener, self._role))
+        if answer is None:
+            answer = answers[self._listener, self._role] = api_versions_response(self._offered, self._role)
+        return answer
+
+    def _authenticate(self, request: RequestReceived) -> Message | Coroutine[Any, Any, Message]:
+        message = request.parse(pb.AuthenticateRequest)
+        user = self._authenticator.claimed_user(message)
+        if user is None:
+            return self._authenticator.receive(message)
+        seconds = self._connections.logins.wait_seconds(self.address, user)
+        if not seconds:
+            return self._log_in(message, user)
+        self._is_blocked = True
+        return self._log_in_later(message, user, seconds)
+
+    async def _log_in_later(self, message: pb.AuthenticateRequest, user: str, seconds: float) -> Message:
+        """The answer to a login after others have failed; requests behind it wait for its outcome."""
+        try:
+            await asyncio.sleep(seconds)
+            return self._log_in(message, user)
+        finally:
+            self._unblock()
+
+    def _log_in(self, message: pb.AuthenticateRequest, user: str) -> Message:
+        logins = self._connections.logins
+        try:
+            response = self._authenticator.receive(message)
+        except AccessDenied:
+            logins.failed(self.address, user)
+            raise
+        if self._authenticator.principal is not None:
+            logins.succeeded(self.address, user)
             self._connection.authenticated()
         return response
 
     async def _finish(
         self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom
     ) -> None:
-        size = len(request.body)
         try:
-            if request.api.key in _LARGE_ANSWERS:
-                await room.enter()
+            size = _LARGE_ANSWERS.get(request.api.key)
+            if size is not None:
+                await room.enter(size)
             self._send(request.request_id, await outcome)
             if room.is_held:
+                room.settle()
                 await self._drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
-            self._send_error(request.request_id, e)
-        finally:
-            outcome.close()  # if it was cancelled before it began
-            room.leave()
-            self._open_bytes -= size
-        self._balance()
+            self.send_error(request.request_id, e)
+
+    def _finished(
+        self, size: int, outcome: Coroutine[Any, Any, Any], room: AnswerRoom, task: asyncio.Task[None]
+    ) -> None:
+        self._tasks.discard(task)
+        outcome.close()  # if it was cancelled before it began
+        room.leave()
+        self._open_bytes -= size
+        self.memory.receiving.give(size)
+        self.balance()
 
     # ---- answers ----------------------------------------------------------------------------------------------------
 
@@ -228,8 +447,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
             return
         message, payloads = (answer.message, answer.payloads) if isinstance(answer, Answer) else (answer, ())
         self._transport.writelines(self._connection.send_response(request_id, message, payloads))
+        if not self._drained.is_set():
+            self.memory.count_unsent()
 
-    def _send_error(self, request_id: int, error: BaseException) -> None:
+    def send_error(self, request_id: int, error: BaseException) -> None:
         if not isinstance(error, ForebayError):
             _LOGGER.error("internal error", exc_info=error)
         code, text = error_to_wire(error)
@@ -237,20 +458,6 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._transport.writelines(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()
-
-    def _balance(self) -> None:
-        """Stop reading while the peer does not read or has too much under way; go on when that is over."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        waiting = self._connection.open_requests
-        is_full = waiting >= self._open_requests_max or self._open_bytes >= _OPEN_BYTES_MAX
-        has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
-        if self._reading and (not self._peer_reads or is_full):
-            self._reading = False
-            self._transport.pause_reading()
-        elif not self._reading and self._peer_reads and has_room:
-            self._reading = True
-            self._transport.resume_reading()
 
 
 ProtocolFactory = Callable[[], RpcProtocol]

@@ -42,7 +42,9 @@ from forebay.server import handlers as _handlers  # noqa: F401 - importing the p
 from forebay.server.auto_partitions import follow_the_clock
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
+from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ServerContext
+from forebay.server.costs import RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
@@ -107,7 +109,7 @@ class ForebayServer:
     def __init__(self, config: ServerConfig, injected: Injected | None = None) -> None:
         self.config = config
         self._injected = injected or Injected()
-        self._connections: set[RpcProtocol] = set()
+        self._connections: Connections | None = None
         self._bound: list[_Bound] = []
         self._upkeep: list[asyncio.Task[None]] = []
         self._context: ServerContext | None = None
@@ -121,6 +123,13 @@ class ForebayServer:
             raise InvalidRequest("the server is not running")
         return self._context
 
+    @property
+    def connections(self) -> Connections:
+        """The connections of the running server."""
+        if self._connections is None:
+            raise InvalidRequest("the server is not running")
+        return self._connections
+
     # ---- starting ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> Addresses:
@@ -128,6 +137,7 @@ class ForebayServer:
         try:
             self._bound = _bind_all(self.config, self._injected.bind)
             self._open_parts()
+            self._connections = Connections(asyncio.get_running_loop(), self._injected.clock, self.config)
             await self._listen()
         except BaseException:
             await self.stop()
@@ -186,6 +196,11 @@ class ForebayServer:
             lake,
             coordinator,
             io,
+            RequestCosts(
+                injected.clock,
+                config.value("server.request.max-items"),
+                config.value("server.request.max-answer-size"),
+            ),
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
@@ -219,14 +234,13 @@ class ForebayServer:
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
+        connections = self.connections
         for bound in self._bound:
             apis = offered((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, *HANDLERS), bound.role)
             authenticators = authenticator_factory(bound.listener, _security_settings(self.config))
 
             def connection(bound: _Bound = bound, apis=apis, authenticators=authenticators) -> RpcProtocol:  # type: ignore[no-untyped-def]
-                return RpcProtocol(
-                    self.context, bound.role, bound.listener.name, apis, authenticators(), self._connections
-                )
+                return RpcProtocol(self.context, bound.role, bound.listener.name, apis, authenticators(), connections)
 
             for sock in bound.sockets:
                 bound.server = await loop.create_server(connection, sock=sock)
@@ -259,8 +273,7 @@ class ForebayServer:
         retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
         every(config.seconds("remote.log.task-interval-duration"), retention.run)
         self._upkeep.append(asyncio.create_task(self._auto_partition(config.seconds("auto-partition.check.interval"))))
-        idle_max = config.seconds("netty.connection.max-idle-time")
-        self._upkeep.append(asyncio.create_task(self._close_idle_connections(idle_max)))
+        self._upkeep.append(asyncio.create_task(self._close_idle_connections()))
 
     async def _auto_partition(self, seconds: float) -> None:
         """Now, and every `seconds`; a failure is logged and does not end it."""
@@ -284,13 +297,12 @@ class ForebayServer:
 
         self._upkeep.append(asyncio.create_task(repeat()))
 
-    async def _close_idle_connections(self, idle_max: float) -> None:
+    async def _close_idle_connections(self) -> None:
+        idle_max = self.config.seconds("netty.connection.max-idle-time")
+        login_max = self.config.seconds("server.connections.login-timeout")
         while True:
-            await asyncio.sleep(min(idle_max, 30.0))
-            horizon = self.context.clock.monotonic() - idle_max
-            for connection in list(self._connections):
-                if (connection.is_stalled or connection.is_idle) and connection.last_active < horizon:
-                    connection.close()
+            await asyncio.sleep(min(idle_max, login_max, 30.0))
+            self.connections.close_idle(idle_max, login_max)
 
     # ---- stopping ---------------------------------------------------------------------------------------------------
 
@@ -305,9 +317,12 @@ class ForebayServer:
             for sock in bound.sockets:
                 sock.close()
         self._bound.clear()
-        await self._drain()
-        for connection in list(self._connections):
-            connection.close()
+        connections = self._connections
+        if connections is not None:
+            await self._drain(connections)
+            for connection in list(connections):
+                connection.close()
+            connections.budget.close()
         context, self._context = self._context, None
         if context is not None:
             context.scanners.shut_down()
@@ -323,13 +338,13 @@ class ForebayServer:
         if directory is not None:
             directory.close()
 
-    async def _drain(self) -> None:
+    async def _drain(self, connections: Connections) -> None:
         """Give requests that are being answered a moment; long polls do not count on getting one."""
-        for connection in self._connections:
+        for connection in connections:
             connection.stop_reading()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _DRAIN_SECONDS
-        while loop.time() < deadline and any(not connection.is_idle for connection in self._connections):
+        while loop.time() < deadline and any(not connection.is_idle for connection in connections):
             await asyncio.sleep(0.01)
 
 

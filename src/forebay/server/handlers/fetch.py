@@ -32,6 +32,9 @@ _LOGGER = logging.getLogger(__name__)
 _MIN_BYTES_WAIT_MS = 100
 """How long to wait for `min_bytes` when a client gives no `max_wait_ms`."""
 
+_ROOM_BYTES_MIN = 64 << 10
+"""What is reserved for an answer at least: one batch is returned whatever the limits are."""
+
 _PROJECTED_READ_FACTOR = 8
 _READ_BYTES_MAX = 16 << 20
 """Most bytes of log that are read at once to be cut down by a projection."""
@@ -67,13 +70,14 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
     if min_bytes > 0 and not request.HasField("max_wait_ms"):
         wait_ms = _MIN_BYTES_WAIT_MS
     buckets = [fetch.bucket for fetch in fetches]
+    room_bytes = max(min(request.max_bytes, sum(max(fetch.bytes_max, 0) for fetch in fetches)), _ROOM_BYTES_MIN)
     deadline = context.clock.monotonic() + wait_ms / 1000
     # Registered before the first look, so that no progress falls between look and wait.
     progress = context.notifier.register(buckets)
     try:
         while True:
             progress.clear()
-            await call.room.enter()
+            await call.room.enter(room_bytes)
             await _read_all(context, fetches, request.max_bytes)
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):

@@ -1,0 +1,146 @@
+"""What one connection takes of the server's memory budget: a large request on its way in, answers on their way out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.protocol.server_connection import ServerConnection
+from forebay.server.memory_budget import Half, MemoryBudget
+
+_LOGGER = logging.getLogger(__name__)
+
+_STILL_SECONDS = 2.0
+"""After so long without a byte a connection stands still."""
+
+
+class Owner(Protocol):
+    """The connection, as the memory sees it."""
+
+    address: str
+    last_active: float
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    def balance(self) -> None: ...
+
+    def send_error(self, request_id: int, error: BaseException) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class ConnectionMemory:
+    """A `Consumer` of the budget, for one connection. Bodies of unanswered requests are counted by the owner."""
+
+    def __init__(self, owner: Owner, connection: ServerConnection, budget: MemoryBudget, clock: Clock) -> None:
+        self._owner = owner
+        self._connection = connection
+        self._clock = clock
+        self.receiving = budget.receiving
+        self.answering = budget.answering
+        self.large_counted = 0
+        self.is_starved = False
+        """Whether a large request waits for memory."""
+        self._wanted = 0
+        self._unsent_counted = 0
+        self._taken_at = clock.monotonic()
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether the server has so many unanswered requests that small ones have to wait, too."""
+        return self.receiving.is_overfull
+
+    def give_all(self) -> None:
+        """The connection is gone."""
+        self._count_large(0)
+        self._count_unsent(0)
+
+    # ---- a large request --------------------------------------------------------------------------------------------
+
+    def feed_large(self) -> None:
+        """Count the large request under way, and let its buffer grow if it is full; else wait for memory."""
+        connection = self._connection
+        self._count_large(connection.large_bytes)
+        wanted = connection.wanted_bytes
+        if not wanted or self.is_starved:
+            return
+        if self.receiving.try_take(wanted):
+            self.large_counted += wanted
+            connection.grow()
+            return
+        connection.go_in_small_steps()
+        self._wanted = connection.wanted_bytes
+        self.is_starved = True
+        self.receiving.wait(self, self._wanted, self._granted, self._refused)
+        self._owner.balance()
+
+    def _granted(self) -> None:
+        self.large_counted += self._wanted
+        self.is_starved = False
+        self._connection.grow()
+        self._owner.balance()
+
+    def _refused(self, error: Unavailable) -> None:
+        self.is_starved = False
+        self._give_up_large(error)
+
+    def _give_up_large(self, error: ForebayError) -> None:
+        rejected = self._connection.give_up_large(error)
+        self._count_large(0)
+        if rejected is not None:
+            self._owner.send_error(rejected.request_id, rejected.error)
+        self._owner.balance()
+
+    def _count_large(self, size: int) -> None:
+        change, self.large_counted = size - self.large_counted, size
+        if change > 0:
+            self.receiving.take(change)
+        elif change:
+            self.receiving.give(-change)
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def count_unsent(self) -> None:
+        """Count the answers that wait until the peer takes them."""
+        self._count_unsent(self._owner.unsent_bytes)
+
+    def _count_unsent(self, size: int) -> None:
+        change, self._unsent_counted = size - self._unsent_counted, size
+        if change > 0:
+            if change == size:
+                self._taken_at = self._clock.monotonic()
+            self.answering.take(change)
+        elif change:
+            self._taken_at = self._clock.monotonic()
+            self.answering.give(-change)
+
+    # ---- the budget's side ------------------------------------------------------------------------------------------
+
+    def held_bytes(self, half: Half) -> int:
+        """See `forebay.server.memory_budget.Consumer`."""
+        if half is self.receiving:
+            return self.large_counted
+        self.count_unsent()
+        return self._unsent_counted
+
+    def stands_still(self, half: Half) -> bool:
+        """See `forebay.server.memory_budget.Consumer`."""
+        if half is self.receiving:
+            return not self.is_starved and self._clock.monotonic() - self._owner.last_active > _STILL_SECONDS
+        return self._clock.monotonic() - self._taken_at > _STILL_SECONDS
+
+    def give_back(self, half: Half, reason: str) -> None:
+        """Lose the unfinished request, or the whole connection if it is about answers."""
+        if half is self.receiving:
+            _LOGGER.warning("giving up an unfinished request from %s: %s", self._owner.address, reason)
+            if self.is_starved:
+                self.is_starved = False
+                half.forget(self)
+            self._give_up_large(Unavailable(f"{reason}; try again later", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
+            return
+        _LOGGER.warning("closing a connection from %s that does not take its answers: %s", self._owner.address, reason)
+        self._owner.abort()
+        self._count_unsent(0)

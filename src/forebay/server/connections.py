@@ -1,0 +1,129 @@
+"""All connections of a server: how many there may be, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from forebay.base.clock import Clock
+from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.protocol.api import BULK_REQUESTS, ServerRole
+from forebay.protocol.messages import Message
+from forebay.server.config import ServerConfig
+from forebay.server.logins import Logins
+from forebay.server.memory_budget import Consumer, MemoryBudget
+from forebay.server.turns import Turns
+
+_LOGGER = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_WARNINGS = 10.0
+
+FIRST_FRAME_BYTES_MAX = 16 * 1024
+"""The longest frame of a client that has not authenticated, or has not sent a request yet."""
+
+
+class Connection(Protocol):
+    """A connection, as the server sees it that has all of them."""
+
+    @property
+    def memory(self) -> Consumer: ...
+
+    last_active: float
+    opened: float
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    @property
+    def is_stalled(self) -> bool: ...
+
+    @property
+    def is_authenticated(self) -> bool: ...
+
+    def stop_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Connections:
+    """The connections that were let in, by address; turns, memory and logins of all of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, config: ServerConfig) -> None:
+        self.clock = clock
+        self.turns = Turns(loop, clock)
+        self.budget = MemoryBudget(
+            config.connection_memory, self._consumers, config.seconds("server.connections.memory-wait")
+        )
+        self.logins = Logins(clock)
+        self.open_requests_max: int = config.value("netty.server.max-queued-requests")
+        # A request has to fit into its half of the budget, whatever else is there.
+        self.frame_bytes_max: int = min(
+            config.value("netty.server.max-request-size"), max(self.budget.receiving.limit, FIRST_FRAME_BYTES_MAX)
+        )
+        self.version_answers: dict[tuple[str, ServerRole], Message] = {}
+        """The answer to ApiVersions, by listener and role."""
+        self.refusals = 0
+        """Connections that are being told why they are refused."""
+        self._control_bytes_max: int = config.value("server.request.max-control-size")
+        self._count_max: int = config.value("server.connections.max")
+        self._count_max_per_address: int = config.value("server.connections.max-per-address")
+        self._all: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._refused = 0
+        self._warned_at: float | None = None
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def _consumers(self) -> Iterator[Consumer]:
+        return (each.memory for each in self._all)
+
+    def body_bytes_max(self, api_key: int) -> int:
+        """How long the body of a request may be, by its API."""
+        return self.frame_bytes_max if api_key in BULK_REQUESTS else self._control_bytes_max
+
+    def admit(self, connection: Connection, address: str) -> ForebayError | None:
+        """Let a new connection in; or the error to tell it, if there are too many."""
+        if len(self._all) >= self._count_max:
+            what = f"{self._count_max} connections, as many as it may have (server.connections.max)"
+        elif self._by_address[address] >= self._count_max_per_address:
+            what = (
+                f"{self._count_max_per_address} connections from {address}, as many as one address may have "
+                "(server.connections.max-per-address)"
+            )
+        else:
+            self._all.add(connection)
+            self._by_address[address] += 1
+            return None
+        self._refused += 1
+        now = self.clock.monotonic()
+        if self._warned_at is None or now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
+            self._warned_at = now
+            _LOGGER.warning(
+                "refusing a connection from %s: the server has %s (%d refused)", address, what, self._refused
+            )
+        return Unavailable(f"the server has {what}; close some, or try again later", ErrorCode.NETWORK_EXCEPTION)
+
+    def remove(self, connection: Connection, address: str) -> None:
+        """A connection is gone; does nothing for one that was not let in."""
+        if connection not in self._all:
+            return
+        self._all.discard(connection)
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        self.budget.forget(connection.memory)
+
+    def close_idle(self, idle_seconds: float, unauthenticated_seconds: float) -> None:
+        """Close those that do nothing, or take nothing, for too long, and those that do not say who they are."""
+        now = self.clock.monotonic()
+        for each in list(self._all):
+            is_unknown = not each.is_authenticated and each.opened < now - unauthenticated_seconds
+            if is_unknown or ((each.is_stalled or each.is_idle) and each.last_active < now - idle_seconds):
+                each.close()

@@ -1,0 +1,299 @@
+"""Clients that mean harm, at a small scale: limits are set so low that a few connections reach them.
+
+`make hostile-clients` does the same at full scale against a server process, and measures (benchmarks/hostile.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import ErrorCode, ForebayError
+from forebay.codec.log_batch import build_arrow_batch
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX
+from forebay.server.embedded import EmbeddedServer
+from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
+from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, running
+from tests.server.test_lifecycle import LOG_COLUMNS
+
+MEGABYTE = 1 << 20
+
+
+def frame(key: int, request_id: int, body: bytes, length: int | None = None) -> bytes:
+    """A request as bytes; `length` announces another length of its body than it has."""
+    return struct.pack(">ihhi", 8 + (len(body) if length is None else length), key, 0, request_id) + body
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def receiving(bench: Bench):
+    return bench.server.server.connections.budget.receiving
+
+
+def answering(bench: Bench):
+    return bench.server.server.connections.budget.answering
+
+
+def stored_log(bench: Bench, name: str, megabytes: int) -> int:
+    created = bench.create(name, LOG_COLUMNS)
+    for number in range(megabytes):
+        text = os.urandom(MEGABYTE // 2).hex()
+        batch = pa.RecordBatch.from_pydict({"a": [number], "s": [text]}, schema=LOG_SCHEMA)
+        bench.append(created, bytes(build_arrow_batch(batch, schema_id=1)))
+    return created
+
+
+@contextmanager
+def unfinished_puts(bench: Bench, count: int, announced: int, sent: int) -> Iterator[list[RawClient]]:
+    """Clients that have begun a large request and do not go on."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(count)]
+        for client in clients:
+            client.socket.setblocking(False)
+            data = frame(ApiKey.PUT_KV, 77, bytes(sent), length=announced)
+            try:
+                while data:
+                    data = data[client.socket.send(data) :]
+            except BlockingIOError:
+                pass  # the server has stopped reading
+            client.socket.settimeout(20)
+        yield clients
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_unfinished_requests_of_all_clients_share_one_budget_and_others_are_served(tmp_path, caplog):
+    with running(tmp_path / "data", server_connections_memory="4mb", server_connections_memory__wait="100 ms") as bench:
+        table = bench.create("t", KV_COLUMNS, ["id"])
+        with caplog.at_level(logging.WARNING), unfinished_puts(bench, 20, 1900_000, 1_000_000) as hoarders:
+            wait_until(lambda: receiving(bench).used > MEGABYTE, "nothing was received")
+            for i in range(5):
+                records = kv_records([{"id": i, "name": "x" * 500_000}])
+                assert not bench.put(table, records).error_code
+                assert receiving(bench).used <= receiving(bench).limit + MEGABYTE  # the one being handed over
+            assert bench.lookup(table, [kv_key(1)]).values[0].HasField("values")
+            assert "giving up an unfinished request" in caplog.text
+            wait_until(lambda: any(_answer_code(each.socket) is not None for each in hoarders), "no client was told")
+        wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")
+
+
+def _answer_code(sock: socket.socket) -> int | None:
+    """The error code that has come on a connection; None if nothing has."""
+    sock.settimeout(0.05)
+    try:
+        data = sock.recv(1 << 16)
+    except TimeoutError:
+        return None
+    assert data[4] == 1  # an error frame, for the request that was begun
+    assert struct.unpack_from(">i", data, 5)[0] == 77
+    error = pb.ErrorResponse.FromString(data[9:])
+    assert "server.connections.memory" in error.error_message
+    assert error.error_code == ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+    return int(error.error_code)
+
+
+def test_a_request_that_was_given_up_leaves_its_connection_usable(tmp_path):
+    with running(tmp_path / "data", server_connections_memory="4mb", server_connections_memory__wait="50 ms") as bench:
+        table = bench.create("t", KV_COLUMNS, ["id"])
+        with unfinished_puts(bench, 1, 1_900_000, 1_500_000) as (hoarder,):
+            wait_until(lambda: receiving(bench).used > 1_500_000, "nothing was received")
+            assert not bench.put(table, kv_records([{"id": 1, "name": "x" * 900_000}])).error_code
+            assert _answer_code(hoarder.socket) is not None
+            hoarder.socket.settimeout(20)
+            hoarder.send_bytes(bytes(400_000))  # the rest of what was given up
+            assert hoarder.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+
+
+def test_a_request_as_long_as_its_half_of_the_budget_is_served(tmp_path):
+    with running(tmp_path / "data", server_connections_memory="4mb") as bench:
+        table = bench.create("t", KV_COLUMNS, ["id"])
+        records = kv_records([{"id": 1, "name": "x" * (2 * MEGABYTE - 1000)}])
+        assert not bench.put(table, records).error_code
+        too_long = kv_records([{"id": 1, "name": "x" * (2 * MEGABYTE + 1000)}])
+        with pytest.raises((ForebayError, ConnectionError)):
+            bench.put(table, too_long)
+
+
+def test_answers_that_are_not_taken_share_one_budget_and_the_slowest_clients_are_closed(tmp_path, caplog):
+    with running(
+        tmp_path / "data", server_connections_memory="32mb", server_connections_memory__wait="200 ms"
+    ) as bench:
+        table = stored_log(bench, "t", 6)
+        request = bench.fetch_request(table, 0, bytes_max=6 * MEGABYTE)
+        with ExitStack() as stack, caplog.at_level(logging.WARNING):
+            slow = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(12)]
+            for client in slow:
+                for _ in range(3):
+                    client.send(ApiKey.FETCH_LOG, request)
+            wait_until(lambda: answering(bench).used > 8 * MEGABYTE, "no answers wait")
+            for _ in range(3):
+                answer = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0]
+                assert len(answer.records) > 5 * MEGABYTE
+                # The budget, and what the one answer in the making may have been underestimated by.
+                assert answering(bench).used < answering(bench).limit + 8 * MEGABYTE
+            assert "does not take its answers" in caplog.text
+        wait_until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
+
+
+def test_requests_without_records_may_not_be_as_long_as_others_and_the_connection_goes_on(tmp_path):
+    with (
+        running(tmp_path / "data", server_request_max__control__size="100kb") as bench,
+        RawClient(bench.server.addresses.tablet_servers) as client,
+    ):
+        before = receiving(bench).used
+        for size in (20_000, 60_000, 100_000):  # small, in a buffer of its own, dropped while it comes
+            names = [pb.PbTablePath(database_name="fluss", table_name="x" * 100)] * (size // 100)
+            request_id = client.send(ApiKey.GET_METADATA, pb.MetadataRequest(table_path=names))
+            with pytest.raises(ForebayError) as refused:
+                client.receive(request_id)
+            if size == 100_000:
+                assert refused.value.code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+                assert "server.request.max-control-size" in str(refused.value)
+            else:
+                assert refused.value.code == ErrorCode.TABLE_NOT_EXIST
+        assert client.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+        assert receiving(bench).used == before
+
+
+@pytest.mark.parametrize("api", [ApiKey.PUT_KV, ApiKey.PRODUCE_LOG])
+def test_a_request_of_very_many_tiny_writes_is_refused_before_it_is_parsed(tmp_path, api):
+    with running(tmp_path / "data", server_request_max__items="1000") as bench:
+        entry = b"\x22\0" if api is ApiKey.PRODUCE_LOG else b"\x2a\0"
+        body = pb.PutKvRequest(acks=-1, table_id=1, timeout_ms=1).SerializeToString() + entry * 50_000
+        bench.tablet.send_bytes(frame(api, 0, body))
+        bench.tablet.connection._in_flight[0] = _in_flight(api)
+        with pytest.raises(ForebayError) as refused:
+            bench.tablet.receive(0)
+        assert refused.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert "1000" in str(refused.value)
+
+
+def _in_flight(api: ApiKey):
+    from forebay.protocol.api import APIS
+    from forebay.protocol.connection import InFlight
+
+    return InFlight(APIS[api], 0)
+
+
+# ---- turns ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_pipelines_and_never_reads_is_served_no_more_than_its_buffers_hold(tmp_path):
+    with running(tmp_path / "data") as bench:
+        flood = frame(ApiKey.DATABASE_EXISTS, 0, pb.DatabaseExistsRequest(database_name="f").SerializeToString())
+        with ExitStack() as stack:
+            greedy = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(3)]
+            for client in greedy:
+                client.socket.setblocking(False)
+                for first in range(0, 50_000, 5000):
+                    batch = b"".join(flood[:8] + struct.pack(">i", 10 + first + i) + flood[12:] for i in range(5000))
+                    try:
+                        client.socket.sendall(batch)
+                    except BlockingIOError:
+                        break
+            for _ in range(10):
+                with RawClient(bench.server.addresses.tablet_servers) as modest:
+                    assert modest.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+            for each in list(bench.server.server.connections):
+                assert each._transport.get_write_buffer_size() < MEGABYTE
+
+
+def test_pipelined_requests_are_all_answered_in_the_end_in_order(tmp_path):
+    with running(tmp_path / "data") as bench, RawClient(bench.server.addresses.tablet_servers) as client:
+        request = pb.DatabaseExistsRequest(database_name="fluss")
+        ids = [client.send(ApiKey.DATABASE_EXISTS, request) for _ in range(1500)]
+        assert all(client.receive(request_id).exists for request_id in ids)
+
+
+def test_requests_that_wait_for_their_turn_when_the_stream_ends_are_served(tmp_path):
+    with running(tmp_path / "data") as bench, RawClient(bench.server.addresses.tablet_servers) as client:
+        request = pb.DatabaseExistsRequest(database_name="fluss")
+        ids = [client.connection.send_request(ApiKey.DATABASE_EXISTS, request, (), None) for _ in range(500)]
+        client.send_bytes(b"".join(bytes(buffer) for sent in ids for buffer in sent.buffers))
+        client.socket.shutdown(socket.SHUT_WR)
+        assert all(client.receive(sent.request_id).exists for sent in ids)
+
+
+# ---- connections ----------------------------------------------------------------------------------------------------
+
+
+def test_connections_beyond_the_limit_are_refused_with_an_error_that_clients_show(tmp_path, caplog):
+    with (
+        caplog.at_level(logging.WARNING),
+        running(tmp_path / "data", server_connections_max="6") as bench,
+        ExitStack() as stack,
+    ):
+        where = bench.server.addresses.tablet_servers
+        clients = [stack.enter_context(RawClient(where)) for _ in range(4)]
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match=r"server\.connections\.max"):
+                RawClient(where)
+        assert caplog.text.count("refusing a connection") == 1  # not a line for each
+        with pytest.raises(ForebayError, match=r"server\.connections\.max"):
+            forebay.connect(bench.server.bootstrap_servers, retry_timeout="300 ms").admin.list_databases()
+        clients.pop().close()
+        wait_until(lambda: len(bench.server.server.connections) < 6, "a closed connection is still counted")
+        stack.enter_context(RawClient(where))
+
+
+def test_one_address_may_have_fewer_connections_than_all_together(tmp_path):
+    with (
+        running(tmp_path / "data", server_connections_max__per__address="3") as bench,
+        RawClient(bench.server.addresses.tablet_servers),
+        pytest.raises(ConnectionError, match=r"from 127\.0\.0\.1"),
+    ):
+        RawClient(bench.server.addresses.tablet_servers)
+
+
+def test_refused_connections_are_let_go_of_although_the_client_keeps_them(tmp_path):
+    with running(tmp_path / "data", server_connections_max="2") as bench, ExitStack() as stack:
+        where = address(bench.server.addresses.tablet_servers)
+        refused = [stack.enter_context(socket.create_connection(where)) for _ in range(100)]
+        for each in refused:
+            each.settimeout(20)
+            assert is_closed_by_peer(each)
+
+
+@pytest.mark.parametrize("sasl", [False, True])
+def test_a_first_request_is_short_and_longer_ones_end_the_connection(tmp_path, sasl):
+    settings = {"security.sasl.plain.credentials": "admin:secret"} if sasl else {}
+    with EmbeddedServer(tmp_path / "data", sasl=sasl, settings=settings) as server:
+        where = server.addresses.sasl_bootstrap_servers or server.bootstrap_servers
+        with socket.create_connection(address(where)) as client:
+            client.sendall(frame(ApiKey.AUTHENTICATE, 0, b"", length=FIRST_FRAME_BYTES_MAX))
+            assert is_closed_by_peer(client)
+        credentials = PlainClient("admin", "secret") if sasl else None
+        with RawClient(where, credentials) as client:  # afterwards they may be longer
+            descriptor = pb.CreateTableRequest(
+                table_path=pb.PbTablePath(database_name="fluss", table_name="t"),
+                table_json=b" " * FIRST_FRAME_BYTES_MAX,
+                ignore_if_exists=False,
+            )
+            with pytest.raises(ForebayError, match="JSON"):
+                client.call(ApiKey.CREATE_TABLE, descriptor)
+
+
+def test_a_client_that_does_not_log_in_is_closed(tmp_path):
+    settings = {"security.sasl.plain.credentials": "a:b", "server.connections.login-timeout": "100 ms"}
+    with EmbeddedServer(tmp_path / "data", sasl=True, settings=settings) as server:
+        where = server.addresses.sasl_bootstrap_servers
+        assert where
+        with RawClient(where) as idle, RawClient(where, PlainClient("a", "b")) as known:
+            idle.socket.settimeout(20)
+            assert is_closed_by_peer(idle.socket)
+            assert known.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
