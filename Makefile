@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test simulate kill-trials invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -28,6 +28,10 @@ fast-test: $(VENV)/dev-ready build ## the tests that need no Spark
 
 spark-test: $(VENV)/dev-ready build ## the tests that drive Spark
 	$(BIN)/python -m pytest -m "spark and not slow"
+
+filter-fuzz: $(VENV)/dev-ready build ## random filters on random tables by every reader: FILTER_SEEDS=500 make filter-fuzz
+	FILTER_SEEDS=$${FILTER_SEEDS:-500} $(BIN)/python -m pytest tests/filters --timeout 3600
+	FILTER_SEEDS=$${SPARK_FILTER_SEEDS:-20} $(BIN)/python -m pytest tests/spark/test_spark_filters_random.py --timeout 3600
 
 simulate: $(VENV)/dev-ready build ## power loss and disk faults: SIM_SEEDS=5000 make simulate
 	SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m pytest tests/simulation --timeout 3600

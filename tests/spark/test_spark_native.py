@@ -125,6 +125,44 @@ def extremes() -> list[dict[str, Any]]:
     return made
 
 
+FLOATS_FOUND = {
+    "v = 0.0": [1, 2],
+    "v = -0.0D": [1, 2],
+    "v IN (0.0, 7.0)": [1, 2],
+    "v <=> CAST('-0.0' AS DOUBLE)": [1, 2],
+    "v >= 0.0": [1, 2, 3, 4, 5],
+    "v <= -0.0D": [1, 2],
+    "v = CAST('NaN' AS DOUBLE)": [3, 4],
+    "v > 1e300": [3, 4],
+    "v >= CAST('Infinity' AS DOUBLE)": [3, 4],
+    "v <> 1.5": [1, 2, 3, 4],
+    "v NOT IN (1.5)": [1, 2, 3, 4],
+    "NOT v < 1.5": [3, 4, 5],
+    "v = 1.5": [5],
+    "v < 1.5": [1, 2],
+}
+
+
+@pytest.mark.parametrize("kind", [types.float_(), types.double()], ids=["float", "double"])
+def test_zeros_and_nan_are_found_whatever_their_bits(spark: Any, lake: World, kind: types.DataType) -> None:
+    """Dictionaries and statistics of Parquet know two zeros, and leave NaN out."""
+    table = lake.create(Schema.of([Column("id", types.bigint()), Column("v", kind)], []))
+    for piece in ([(1, -0.0)], [(2, 0.0)], [(3, math.nan), (5, 1.5)], [(4, math.nan)]):
+        table.append([{"id": number, "v": value} for number, value in piece])
+        lake.tier(table)
+    for condition, ids in FLOATS_FOUND.items():
+        way, found = ways(spark, table, f"SELECT id FROM {{t}} WHERE {condition}")
+        assert (way, [row[0] for row in found]) == (FILES, ids), condition
+
+
+def test_milliseconds_are_compared_with_microseconds(spark: Any, lake: World) -> None:
+    table = lake.create(Schema.of([Column("id", types.bigint()), Column("v", types.timestamp(3))], []))
+    table.append([{"id": 1, "v": dt.datetime(2024, 1, 1, 0, 0, 0, 123000)}])
+    lake.tier(table)
+    for condition in ("v < TIMESTAMP_NTZ'2024-01-01 00:00:00.1234'", "v <> TIMESTAMP_NTZ'2024-01-01 00:00:00.1234'"):
+        assert ways(spark, table, f"SELECT id FROM {{t}} WHERE {condition}") == (FILES, [(1,)]), condition
+
+
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
 def test_values_of_all_plain_types_are_the_same_whatever_the_session_says_of_old_dates(
     spark: Any, lake: World, keyed: bool

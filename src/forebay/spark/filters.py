@@ -235,6 +235,11 @@ def parse_literals(literals: Literals) -> list[Any]:
     return _parse(texts, literals.type_json)
 
 
+def literal_values(literal: Literal | Literals) -> list[Any]:
+    """The Python values of a literal or an IN list. For filters that `to_predicate` converts."""
+    return parse_literals(literal) if isinstance(literal, Literals) else [parse_literal(literal)]
+
+
 def _parse(texts: Sequence[str], type_json: str) -> list[Any]:
     name = json.loads(type_json)
     if not isinstance(name, str):

@@ -27,6 +27,7 @@ from forebay.spark.datasource import FORMAT_NAME
 from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.native import MixedScan, java_partitions, parquet_scan, reads_files
+from forebay.spark.native_filters import may_skip_by
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.releases import counts_rows_without_columns
 from forebay.spark.scan_plan import OpenedScan, ScanPlan, Wanted
@@ -79,7 +80,7 @@ class ScanBuilder(JavaProxy):
         self._partition_filters: list[Predicate] = []
         self._row_filters: list[Predicate] = []
         self._pushed: list[JavaObject] = []
-        self._of_rows: list[JavaObject] = []
+        self._of_parquet: list[JavaObject] = []
         self._limit: int | None = None
         self._is_batch = False
 
@@ -99,7 +100,8 @@ class ScanBuilder(JavaProxy):
         left = []
         keys = set(self._readable.partition_keys)
         for java in predicates:
-            predicate = to_predicate(self.jvm.expression(java), self._readable.columns)
+            expression = self.jvm.expression(java)
+            predicate = to_predicate(expression, self._readable.columns)
             if predicate is None:
                 left.append(java)
                 continue
@@ -108,8 +110,9 @@ class ScanBuilder(JavaProxy):
                 self._partition_filters.append(predicate)
             else:
                 self._row_filters.append(predicate)
-                self._of_rows.append(java)
                 left.append(java)
+                if may_skip_by(expression, self._readable.columns):
+                    self._of_parquet.append(java)
         return self.jvm.array(_PREDICATE, left)
 
     def pushedPredicates(self) -> JavaObject:
@@ -135,8 +138,8 @@ class ScanBuilder(JavaProxy):
         if not self._is_batch or self.jvm.plans_a_stream():
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
-        # lacks, so that no row would match.
-        return scan.native(self.jvm.array(_PREDICATE, self._of_rows)) or scan
+        # lacks, so that no row would match. And without those by which it would leave out rows that match.
+        return scan.native(self.jvm.array(_PREDICATE, self._of_parquet)) or scan
 
 
 class ScanProxy(JavaProxy):

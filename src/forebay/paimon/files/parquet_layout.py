@@ -122,7 +122,7 @@ def _time_arguments(types: Iterable[DataType], version: str) -> dict[str, Any]:
     if major == _TIME_OPTION_SINCE - 1 and any(t.root is TypeRoot.TIME for top in types for t in walk(top)):
         raise UnsupportedOperation(
             f"pyarrow {version} cannot write TIME columns into Parquet files as Paimon has them (labelled as adjusted "
-            "to UTC): install pyarrow 23 or newer, or 21 or older, or set file.format to orc or avro"
+            "to UTC): install pyarrow 23 or newer, or 21 or older"
         )
     return {}
 
