@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -203,7 +204,7 @@ def test_chosen_columns_only_in_the_order_of_the_table():
     schema = Schema.of([Column("k", types.int_().not_null()), Column("a", types.string()), Column("b", types.string())])
     batch = one(pa.table({"b": ["x"], "k": [1]}), schema, columns=["b", "k"])
     assert batch.to_pylist() == [{"k": 1, "b": "x"}]
-    with pytest.raises(InvalidRequest, match="has the columns k, b"):
+    with pytest.raises(InvalidRequest, match="only k, b are written"):
         to_record_batches(pa.table({"a": ["x"], "k": [1]}), schema, columns=["b", "k"])
     with pytest.raises(InvalidRequest, match="no column 'z'"):
         to_record_batches(pa.table({"k": [1]}), schema, columns=["z"])
@@ -433,3 +434,14 @@ def test_targets_that_cannot_be_reached_are_refused():
     ):
         with pytest.raises(InvalidRequest, match=match):
             cast_batch(batch, pa.schema([field]))
+
+
+def test_a_column_that_the_server_numbers_is_refused_as_such_and_not_as_unknown():
+    numbered = Schema.of(
+        [Column("k", types.int_()), Column("id", types.bigint()), Column("v", types.string())], ("k",), "id"
+    )
+    for data in ([{"k": 1, "id": 2}], pa.table({"k": [1], "id": [2]}), pd.DataFrame({"k": [1], "id": [2]})):
+        with pytest.raises(InvalidRequest, match="'id' is an auto-increment column, whose values the server gives"):
+            to_record_batches(data, numbered, columns=["k", "v"])
+        with pytest.raises(InvalidRequest, match="the data has column 'id', and only k are written"):
+            to_record_batches(data, replace(numbered, auto_increment_column=None), columns=["k"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,17 @@ def test_deletes_may_be_ignored_or_forbidden():
         forbidding.put(row(2, "b"), row(1), deletes=[False, True])
     assert caught.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
     assert forbidding.rows() == [row(1, "a")]
+
+
+def test_overwriting_puts_delete_whatever_the_table_makes_of_deletes():
+    for behavior in ("IGNORE", "DISABLE"):
+        bench = Bench(FakeTable({"table.delete.behavior": behavior}))
+        bench.put(row(1, "a"), row(2, "b"))
+        undo = replace(bench.table.request([row(1), row(2, "before")], [True, False]), overwrite=True)
+        plain = bench.table.request([row(3, "c")])
+        assert [result.error for result in bench.tablet.put_group([plain, undo])] == [None, None]
+        assert bench.rows() == [row(2, "before"), row(3, "c")]
+        assert [kind for _, kind, _ in bench.table.changelog(bench.log)][-4:] == ["+I", "-D", "-U", "+U"]
 
 
 @pytest.mark.parametrize("properties", [{}, {"table.kv.format": "INDEXED"}])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
+from forebay.base.errors import InvalidRequest
+from forebay.base.indirect import resolved
+
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """`--bootstrap-servers`, `--user` and `--password-file`."""
@@ -27,3 +30,23 @@ def password_of(options: argparse.Namespace) -> str | None:
         return os.environ.get("FOREBAY_PASSWORD") if options.user else None
     with open(options.password_file, encoding="utf-8") as file:
         return file.read().rstrip("\n")
+
+
+def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--lake-option`."""
+    parser.add_argument(
+        "--lake-option", action="append", default=[], metavar="key=value",
+        help="an option of the lake that the server does not tell, such as a secret, best given as '${env:NAME}' or "
+        "'${directory:path:file}'; may be repeated",
+    )  # fmt: skip
+
+
+def lake_options_of(options: argparse.Namespace) -> dict[str, str]:
+    """The options of the lake that a command was given. Raises `InvalidRequest`."""
+    found = {}
+    for text in options.lake_option:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequest(f"'{key}' does not define an option of the lake: write --lake-option key=value")
+        found[key.strip()] = resolved(key.strip(), value.strip())
+    return found

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest
+from forebay.base.indirect import resolved
 from forebay.base.quantity import parse_duration_ms
 from forebay.cli.conditions import typed_values
 from forebay.paimon.catalog.catalog import Catalog
@@ -74,7 +75,7 @@ def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
 
 
 def catalog_options(options: argparse.Namespace) -> dict[str, str]:
-    given = pairs(options.option, "--option")
+    given = {key: resolved(key, value) for key, value in pairs(options.option, "--option").items()}
     if options.warehouse is not None:
         given.setdefault("warehouse", options.warehouse)
     return given

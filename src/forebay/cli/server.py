@@ -10,7 +10,14 @@ import os
 import signal
 from pathlib import Path
 
-from forebay.server.config import SETTINGS, ServerConfig, parse_definition, read_settings_file, server_config
+from forebay.server.config import (
+    SETTINGS,
+    ServerConfig,
+    exposed_settings,
+    parse_definition,
+    read_settings_file,
+    server_config,
+)
 from forebay.server.server import Addresses, ForebayServer
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--sasl", action="store_true", help="add listeners that ask for user and password, at ports that are printed"
     )
     parser.add_argument(
-        "-D", dest="definitions", action="append", default=[], metavar="key=value", help="a setting; may be repeated"
+        "-D",
+        dest="definitions",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="a setting; may be repeated. A secret is better given as '${env:NAME}' or '${directory:path:file}'",
     )
     parser.add_argument("--config", metavar="FILE", help="settings as 'key: value' lines (Fluss's server.yaml)")
     parser.add_argument(
@@ -60,8 +72,26 @@ def run(options: argparse.Namespace) -> int:
         sasl=options.sasl,
         settings=settings,
     )
+    for key in exposed_settings(options.definitions):
+        _LOGGER.warning(
+            "the value of '%s' stands on the command line, where every user of this machine sees it: give it by "
+            "--config, or as -D '%s=${env:NAME}' (docs/server.md)",
+            key,
+            key,
+        )
+    _warn_of_others(Path(options.data_dir))
     asyncio.run(_serve(config, options.ready_file))
     return 0
+
+
+def _warn_of_others(data_dir: Path) -> None:
+    """A directory of an earlier release, or one that was made by hand, may be open to other users of the machine."""
+    if data_dir.is_dir() and data_dir.stat().st_mode & 0o077:
+        _LOGGER.warning(
+            "other users of this machine may enter the data directory %s; shut them out with: chmod -R go= %s",
+            data_dir,
+            data_dir,
+        )
 
 
 async def _serve(config: ServerConfig, ready_file: str | None) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay.base.errors import InvalidRequest, Unavailable
-from forebay.cli.connecting import add_connection_arguments, password_of
+from forebay.cli.connecting import add_connection_arguments, add_lake_arguments, lake_options_of, password_of
 from forebay.cli.jobs import definitions, ended_by_signals, spark_context
 from forebay.cli.output import text_table
 from forebay.client.connection import Connection, connect
@@ -55,10 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--poll-seconds", type=float, default=POLL_SECONDS, metavar="S",
         help="time between questions whose turn it is (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--lake-option", action="append", default=[], metavar="key=value",
-        help="an option of the lake that the server does not tell, such as a secret; may be repeated",
-    )  # fmt: skip
+    add_lake_arguments(parser)
     parser.add_argument("--without-spark", action="store_true", help="write in threads of this process")
     parser.add_argument(
         "--threads",
@@ -80,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
-    lake = TieringLake(definitions(options.lake_option))
+    lake = TieringLake(lake_options_of(options))
     if options.lag:
         with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
             return _show_lag(connection, options.table)

@@ -26,7 +26,7 @@ from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
 from forebay.client.results import WriteResult
 from forebay.client.sender import Sender
-from forebay.codec.cast import iter_record_batches, to_record_batches
+from forebay.codec.cast import iter_record_batches, not_written, to_record_batches
 from forebay.metadata.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
@@ -275,6 +275,10 @@ class TableWriter:
         if not segment.rows:
             # Python values bring pyarrow to import pandas, which it cannot do any more when the process ends.
             pa.array([])
+        schema = self._encoder.info.schema
+        left_out = next((name for name in unknown if name in schema.names), None)
+        if left_out is not None:
+            raise InvalidRequest(f"table {self._encoder.info.path}: {not_written(left_out, schema, known)}")
         if unknown:
             raise InvalidRequest(
                 f"table {self._encoder.info.path} has no column {', '.join(map(repr, unknown))} to "

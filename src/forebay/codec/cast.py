@@ -65,11 +65,11 @@ def iter_record_batches(
         raise InvalidRequest(f"max_rows must be at least 1, got {rows_max}")
     row = 0
     target = storage_schema(wanted)
-    for raw, converted in _batches(data, wanted):
+    for raw, converted in _batches(data, wanted, schema):
         batch = with_offsets(raw)
         for start in range(0, batch.num_rows, rows_max):
             part = batch.slice(start, rows_max) if batch.num_rows > rows_max else batch
-            yield _cast(part, wanted, target, converted, row)
+            yield _cast(part, wanted, target, converted, row, schema)
             row += part.num_rows
 
 
@@ -81,7 +81,7 @@ _Batches = Iterable[tuple[pa.RecordBatch, frozenset[str]]]
 _NONE: frozenset[str] = frozenset()
 
 
-def _batches(data: Any, wanted: tuple[Column, ...]) -> _Batches:
+def _batches(data: Any, wanted: tuple[Column, ...], schema: Schema) -> _Batches:
     """The record batches of `data`. Their columns are cast later, but for those that were Python values."""
     if isinstance(data, pa.RecordBatch):
         return [(data, _NONE)]
@@ -90,11 +90,11 @@ def _batches(data: Any, wanted: tuple[Column, ...]) -> _Batches:
     if isinstance(data, pa.RecordBatchReader):
         return ((batch, _NONE) for batch in data)
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        return [_from_pandas(data, wanted)]
+        return [_from_pandas(data, wanted, schema)]
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return ((batch, _NONE) for batch in _from_capsules(data))
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return [_from_rows(data, wanted)] if data else []
+        return [_from_rows(data, wanted, schema)] if data else []
     raise InvalidRequest(
         f"cannot write a {type(data).__name__}: give a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or "
         "polars DataFrame, anything else with __arrow_c_stream__, or a list of dicts"
@@ -118,12 +118,12 @@ def _from_capsules(data: Any) -> Iterable[pa.RecordBatch]:
         raise InvalidRequest(f"the Arrow data of a {type(data).__name__} has no columns of a table: {e}") from e
 
 
-def _from_pandas(frame: Any, wanted: tuple[Column, ...]) -> tuple[pa.RecordBatch, frozenset[str]]:
+def _from_pandas(frame: Any, wanted: tuple[Column, ...], schema: Schema) -> tuple[pa.RecordBatch, frozenset[str]]:
     """The columns of a DataFrame, without its index. NaN and NaT are pandas' nulls."""
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
         raise InvalidRequest(f"DataFrame columns must be named by strings, got {names}")
-    _check_columns(names, wanted)
+    _check_columns(names, wanted, schema)
     by_name = {column.name: column for column in wanted}
     arrays = []
     converted = set()
@@ -156,7 +156,9 @@ def _infer(series: Any) -> pa.Array | None:
     return array if certain else None
 
 
-def _from_rows(rows: Sequence[Any], wanted: tuple[Column, ...]) -> tuple[pa.RecordBatch, frozenset[str]]:
+def _from_rows(
+    rows: Sequence[Any], wanted: tuple[Column, ...], schema: Schema
+) -> tuple[pa.RecordBatch, frozenset[str]]:
     """A list of dicts, value by value: slow, and with the clearest errors."""
     known = {column.name for column in wanted}
     present: set[str] = set()
@@ -164,7 +166,7 @@ def _from_rows(rows: Sequence[Any], wanted: tuple[Column, ...]) -> tuple[pa.Reco
         if not isinstance(row, Mapping):
             raise InvalidRequest(f"row {index} is a {type(row).__name__}, not a dict of column names and values")
         if not row.keys() <= known:
-            _check_columns(list(row), wanted)
+            _check_columns(list(row), wanted, schema)
         present.update(row)
     columns = [column for column in wanted if column.name in present]
     arrays = [_from_values([row.get(column.name) for row in rows], column) for column in columns]
@@ -195,10 +197,22 @@ def _succeeds(convert: Callable[[Sequence[Any]], pa.Array], values: Sequence[Any
     return True
 
 
+def not_written(name: str, schema: Schema, wanted: Sequence[str]) -> str:
+    """Why rows may not have column `name` of the table, where only the columns `wanted` are written."""
+    if name == schema.auto_increment_column:
+        return f"column '{name}' is an auto-increment column, whose values the server gives: leave it out of the data"
+    return f"the data has column '{name}', and only {', '.join(wanted)} are written: leave it out of the data"
+
+
 # ---- casting --------------------------------------------------------------------------------------------------------
 
 
-def _check_columns(names: Sequence[str], wanted: tuple[Column, ...]) -> None:
+def _check_columns(names: Sequence[str], wanted: tuple[Column, ...], schema: Schema) -> None:
+    if len(wanted) < len(schema.columns):
+        chosen = {column.name for column in wanted}
+        left_out = next((name for name in names if name not in chosen and name in schema.names), None)
+        if left_out is not None:
+            raise InvalidRequest(not_written(left_out, schema, [column.name for column in wanted]))
     check_names(names, [column.name for column in wanted], "the table", "column")
 
 
@@ -208,9 +222,10 @@ def _cast(
     target: pa.Schema,
     converted: frozenset[str],
     first_row: int,
+    schema: Schema,
 ) -> pa.RecordBatch:
     """`batch` with the columns `wanted`; `first_row` is its place in all of the data."""
-    _check_columns(batch.schema.names, wanted)
+    _check_columns(batch.schema.names, wanted, schema)
     arrays = []
     for column, field in zip(wanted, target, strict=True):
         position = batch.schema.get_field_index(column.name)

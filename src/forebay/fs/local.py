@@ -54,7 +54,7 @@ class _Descriptor:
 
 
 def _open(path: str, flags: int) -> _Descriptor:
-    return _Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o644))
+    return _Descriptor(os.open(path, flags | os.O_CLOEXEC, names.FILE_MODE))
 
 
 class LocalReader:
@@ -269,9 +269,9 @@ class LocalFileSystem:
             _sync_folder(os.path.dirname(path))
             for folder in reversed(missing):
                 with contextlib.suppress(FileExistsError):  # Another thread was faster; a file raises just below.
-                    os.mkdir(folder)
+                    os.mkdir(folder, names.FOLDER_MODE)
                 if not os.path.isdir(folder):
-                    os.mkdir(folder)
+                    os.mkdir(folder, names.FOLDER_MODE)
                 _sync_folder(os.path.dirname(folder))
 
     def list_directory(self, path: str) -> list[FileEntry]:

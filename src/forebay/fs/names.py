@@ -39,6 +39,15 @@ LAKE_OFFSETS_SUFFIX = ".offsets"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+"""Rows, metadata and offsets are for the user that the server runs as, whatever the umask."""
+
+NAME_BYTES_MAX = 255
+"""Most bytes of a file's or folder's name on the usual file systems."""
+
+PARTITION_NAME_BYTES_MAX = NAME_BYTES_MAX - len(f"-p{2**63 - 1}") - len(DELETED_SUFFIX)
+"""Most bytes of a partition's name: its folder has room for every id, and for the suffix with which it is removed."""
+
 TabletKind = Literal["log", "kv"]
 
 _OFFSET_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.writer_snapshot)")

@@ -31,6 +31,7 @@ import lmdb
 from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
+from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
 from forebay.kv.engine import EngineState, KvCursor, WriteSize, size_of
@@ -114,7 +115,7 @@ class LmdbEngine:
         """`kept_free`: bytes of the disk that writes leave free. `write_map`: whether to write through the map; None
         asks the file system.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(names.FOLDER_MODE, parents=True, exist_ok=True)
         self._directory = directory
         self._writes_map = allocates_in_place(directory) if write_map is None else write_map
         self._space = MapSpace(directory / _DATA_FILE, kept_free)
@@ -140,6 +141,7 @@ class LmdbEngine:
                 meminit=False,
                 max_dbs=3,
                 max_readers=READERS_MAX,
+                mode=names.FILE_MODE,
             )
             used = self._used_bytes()
             if 0 < held < used:
@@ -368,13 +370,15 @@ class LmdbEngine:
             raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
     def checkpoint(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
+        directory.mkdir(names.FOLDER_MODE, parents=True)
         try:
             with self._reading():  # keeps the environment open; the copy has a transaction of its own
                 self._environment.copy(str(directory), compact=True)
             for target in (directory / _DATA_FILE, directory):
                 descriptor = os.open(target, os.O_RDONLY)
                 try:
+                    if target.is_file():  # LMDB makes it for everyone
+                        os.fchmod(descriptor, names.FILE_MODE)
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)

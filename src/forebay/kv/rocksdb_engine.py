@@ -25,6 +25,7 @@ from forebay.base.errors import (
     StorageFailure,
     UnsupportedOperation,
 )
+from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
 from forebay.kv.engine import EngineState, KvCursor, WriteSize
@@ -156,7 +157,7 @@ class RocksDbEngine:
         self._rocksdict = _rocksdict()
         self._directory = directory
         self._writing = threads.lock()
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(names.FOLDER_MODE, parents=True, exist_ok=True)
         options = self._rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
@@ -227,7 +228,7 @@ class RocksDbEngine:
             return RocksDbSnapshot(self._database, self._directory)
 
     def checkpoint(self, directory: Path) -> None:
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(names.FOLDER_MODE, parents=True, exist_ok=True)
         try:
             self._rocksdict.Checkpoint(self._database).create_checkpoint(str(directory))
         except Exception as e:

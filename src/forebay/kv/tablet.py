@@ -58,11 +58,16 @@ class TableView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PutRequest:
-    """One KV record batch to write. `target_columns` are positions in the schema; empty means all columns."""
+    """One KV record batch to write. `target_columns` are positions in the schema; empty means all columns.
+
+    `overwrite`: what was written before is put back (Fluss's undo of a failed job), so rows replace what is there and
+    deletes delete, whatever the table's merge engine and 'table.delete.behavior' make of other writes.
+    """
 
     records: bytes | memoryview
     target_columns: tuple[int, ...] = ()
     acks: int = ACKS_ALL
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class KvTablet:
         self.engine = engine
         self._fetch_segment = fetch_segment
         self._codec: ChangelogCodec | None = None
-        self._plans: dict[tuple[int, tuple[int, ...]], MergePlan] = {}
+        self._plans: dict[tuple[int, tuple[int, ...], bool], MergePlan] = {}
         self._sequence: AutoIncrementSequence | None = None
 
     @property
@@ -152,7 +157,7 @@ class KvTablet:
         if duplicate is not None:
             return duplicate.last_offset + 1, {}, 0, before
         codec = self._changelog_codec()
-        plan = self._merge_plan(codec.info, request.target_columns)
+        plan = self._merge_plan(codec.info, request.target_columns, request.overwrite)
         rows = self._rows_of_latest_schema(codec, batch)
         self._load(codec, plan, batch, rows, state)
         kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state, self._ids(codec.info))
@@ -174,11 +179,11 @@ class KvTablet:
             self._codec = ChangelogCodec(info, self._table.schema_by_id)
         return self._codec
 
-    def _merge_plan(self, info: TableInfo, target_columns: tuple[int, ...]) -> MergePlan:
-        key = (info.schema_id, target_columns)
+    def _merge_plan(self, info: TableInfo, target_columns: tuple[int, ...], overwrite: bool) -> MergePlan:
+        key = (info.schema_id, target_columns, overwrite)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = merge_plan(info, target_columns)
+            plan = self._plans[key] = merge_plan(info, target_columns, overwrite)
         return plan
 
     def _rows_of_latest_schema(self, codec: ChangelogCodec, batch: KvBatch) -> RowSlices:
@@ -313,7 +318,7 @@ def _after_append(error: ForebayError) -> ForebayError:
     )
 
 
-def merge_plan(info: TableInfo, target_columns: tuple[int, ...]) -> MergePlan:
+def merge_plan(info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False) -> MergePlan:
     """How puts to these columns of a table merge. Raises `InvalidRequest` (INVALID_TARGET_COLUMN)."""
     schema = info.schema
     columns = schema.columns
@@ -324,7 +329,7 @@ def merge_plan(info: TableInfo, target_columns: tuple[int, ...]) -> MergePlan:
         row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
         info.schema_id,
         option_value(info.descriptor, "table.changelog.image") == "full",
-        option_value(info.descriptor, "table.delete.behavior"),
+        "allow" if overwrite else option_value(info.descriptor, "table.delete.behavior"),
         key_mask,
         targets,
         auto,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 
 from forebay.base import threads
 from forebay.base.clock import Clock
@@ -104,8 +105,8 @@ class Catalog:
         self._tables_by_id: dict[int, LiveTable] = {}
         for stored in store.tables():
             by_id = {p.partition_id: p for p in stored.partitions}
-            names = {p.name: p.partition_id for p in stored.partitions}
-            self._show(LiveTable(CatalogTable(stored.info, stored.schemas, by_id, names)))
+            ids = {p.name: p.partition_id for p in stored.partitions}
+            self._show(LiveTable(CatalogTable(stored.info, stored.schemas, by_id, ids)))
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DatabaseInfo(DEFAULT_DATABASE), ignore_if_exists=True)
 
@@ -279,6 +280,7 @@ class Catalog:
                 raise AlreadyExists(
                     f"table {path} has a partition '{name}' already", ErrorCode.PARTITION_ALREADY_EXISTS
                 )
+            _check_folders(table.info, name, resolved)
             self._check_partition_count(current)
             partition = self._store.create_partition(table.info.table_id, resolved)
             table.current = replace(
@@ -325,6 +327,29 @@ def partition_folder(info: TableInfo, partition: PartitionInfo) -> str:
     """The folder of a partition's tablets, relative to the data directory."""
     path = PhysicalTablePath(info.path, partition.name)
     return names.bucket_parent_folder(path, TableBucket(info.table_id, 0, partition.partition_id))
+
+
+def _check_folders(info: TableInfo, name: str, spec: Sequence[tuple[str, str]]) -> None:
+    """Raise `InvalidRequest` (PARTITION_SPEC_INVALID) where a folder of the partition would have too long a name.
+
+    In a lake each partition key has a folder of its own, `key=value`, in which some letters of the key are escaped.
+    """
+
+    def refuse(what: str, length: int, most: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"table {info.path} cannot have the partition '{name}': {what} of {length} bytes is longer than {most}",
+            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+        )
+
+    length = len(name.encode())
+    if length > names.PARTITION_NAME_BYTES_MAX:
+        raise refuse("a name", length, names.PARTITION_NAME_BYTES_MAX)
+    if info.descriptor.lake_format is None:
+        return
+    for key, value in spec:
+        length = len(quote(key, safe="")) + len("=") + len(quote(value, safe=""))
+        if length > names.NAME_BYTES_MAX:
+            raise refuse(f"a folder '{key}=...' in the lake", length, names.NAME_BYTES_MAX)
 
 
 def _by_name(info: DatabaseInfo) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.indirect import is_marker, resolved, settings_of
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
@@ -177,7 +178,7 @@ _SECURITY_PREFIXES = ("security.", "bind.listeners", "advertised.listeners", "in
 _ROLE_PREFIXES = ("coordinator.", "tablet-server.")
 _IGNORED_PREFIXES = (
     "zookeeper.", "netty.", "kv.rocksdb.", "kv.recover.", "kv.flush.", "kv.snapshot.", "kv.backpressure.",
-    "kv.leader-replica.", "log.", "server.", "coordinator.", "tablet-server.", "metrics.", "plugin.", "client.",
+    "kv.leader-replica.", "log.", "server.", "coordinator.", "tablet-server.", "plugin.", "client.",
     "config.providers", "acl.", "data.dir", "default.", "remote.log", "remote.fs", "lake.",
 )  # fmt: skip
 _UNSERVED = {
@@ -185,6 +186,7 @@ _UNSERVED = {
     "super.users": "access control lists",
     "remote.data.dir": "remote log storage",
     "kafka.": "the Kafka protocol",
+    "metrics.": "metrics reporters",
 }
 
 
@@ -342,39 +344,41 @@ def _check(key: str, text: str) -> None:
     raise InvalidRequest(f"there is no setting '{key}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 
-_LINE = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*[:=]\s*(.*?)\s*$")
-
-
 def read_settings_file(path: str | Path) -> dict[str, str]:
     """Settings from a file of `key: value` (Fluss's server.yaml) or `key = value` lines; '#' begins a comment.
 
-    Raises `InvalidRequest` naming the line that cannot be read.
+    Values may stand elsewhere (`forebay.base.indirect`). Raises `InvalidRequest` naming the line that cannot be read.
     """
-    settings: dict[str, str] = {}
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        found = settings_of(path)
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidRequest(f"cannot read the settings file {path}: {e}", ErrorCode.CONFIG_EXCEPTION) from e
-    for number, line in enumerate(lines, start=1):
-        text = re.sub(r"(^|\s)#.*$", "", line)
-        if not text.strip():
-            continue
-        match = _LINE.match(text)
-        if match is None:
-            raise InvalidRequest(
-                f"line {number} of {path} is not 'key: value': {line.strip()!r}", ErrorCode.CONFIG_EXCEPTION
-            )
-        settings[match[1]] = _unquoted(match[2])
-    return settings
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"" else text
+    return {key: resolved(key, text) for key, text in found.items()}
 
 
 def parse_definition(text: str) -> tuple[str, str]:
-    """(key, value) of a command-line definition 'key=value'. Raises `InvalidRequest`."""
+    """(key, value) of a command-line definition 'key=value'; the value may stand elsewhere.
+
+    Raises `InvalidRequest`.
+    """
+    key, value = _split_definition(text)
+    return key, resolved(key, value)
+
+
+def _split_definition(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InvalidRequest(f"{text!r} is not a setting: write -D key=value", ErrorCode.CONFIG_EXCEPTION)
+        shown = re.split(r"[:=\s]", text, maxsplit=1)[0]  # what follows may be a secret
+        raise InvalidRequest(f"'{shown}...' is not a setting: write -D key=value", ErrorCode.CONFIG_EXCEPTION)
     return key.strip(), value.strip()
+
+
+def exposed_settings(definitions: Sequence[str]) -> list[str]:
+    """The keys of command-line definitions whose values are secrets, and stand there for everyone to see."""
+    pairs = dict(_split_definition(text) for text in definitions)
+    shown = ServerConfig(Path(), settings=pairs).shown()
+    return sorted(
+        key
+        for key, text in pairs.items()
+        if shown[key] != text and not is_marker(text) and key.startswith(("datalake.", "security."))
+    )

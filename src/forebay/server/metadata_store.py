@@ -10,6 +10,8 @@ row ends with a checksum of its values, which is compared when the row is read.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from forebay.base import threads
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.codec.crc import crc32c
+from forebay.fs import names
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInfo, TablePath
 
@@ -108,7 +111,10 @@ class LocalDatabaseFile:
         return not path.exists() or path.stat().st_size == 0
 
     def connect(self) -> sqlite3.Connection:
-        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        Path(self.path).parent.mkdir(names.FOLDER_MODE, parents=True, exist_ok=True)
+        # SQLite gives the files beside it the mode that this one has.
+        with contextlib.suppress(OSError):  # where it cannot be made, SQLite says why
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
         return sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
 
 

@@ -6,6 +6,7 @@ Forebay does not serve is refused here, by name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -21,6 +22,9 @@ from forebay.metadata.types import TypeRoot
 
 KV_FORMAT_VERSION = 2
 """The key layout of new primary-key tables (see codec.keys)."""
+
+
+_AGGREGATE_OPTION = re.compile(r"fields\.(.+)\.agg", re.DOTALL)
 
 
 def _invalid(message: str) -> InvalidRequest:
@@ -79,6 +83,7 @@ def _bucket_keys(descriptor: TableDescriptor) -> tuple[str, ...]:
 def check_new_table(descriptor: TableDescriptor, bucket_count_max: int) -> None:
     """Raise unless a table like this (defaults filled in) can be created."""
     _check_properties(descriptor.properties)
+    _check_no_aggregation(descriptor)
     _check_buckets(descriptor, bucket_count_max)
     _check_columns(descriptor)
     _check_keys(descriptor)
@@ -102,6 +107,18 @@ def _check_properties(properties: Mapping[str, str]) -> None:
             raise _invalid_config(f"'{key}' is not a recognized Fluss table property in the current cluster version")
         else:
             raise _invalid_config(f"'{key}' is not a Fluss table property; give it as a custom property")
+
+
+def _check_no_aggregation(descriptor: TableDescriptor) -> None:
+    """Refuse `fields.<column>.agg`, from which Fluss's connectors make aggregate functions, without their engine."""
+    if option_value(descriptor, "table.merge-engine") == "aggregation":
+        return
+    for key, text in descriptor.custom_properties.items():
+        if _AGGREGATE_OPTION.fullmatch(key):
+            raise _invalid_config(
+                f"'{key}' = '{text}' asks for an aggregate function, which only the aggregation merge engine uses "
+                "('table.merge-engine' = 'aggregation')"
+            )
 
 
 def _check_buckets(descriptor: TableDescriptor, bucket_count_max: int) -> None:
@@ -224,6 +241,7 @@ def altered_properties(
         (properties if key.startswith(TABLE_PREFIX) else custom).pop(key, None)
     altered = replace(descriptor, properties=properties, custom_properties=custom)
     _check_properties(properties)
+    _check_no_aggregation(altered)
     _check_auto_partitioning(altered)
     _check_special_columns(altered)
     for key in to_set:

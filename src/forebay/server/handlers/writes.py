@@ -19,7 +19,7 @@ from forebay.server.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)
 _ACKS_NONE = 0
-_LOCAL_AGGREGATE = 2
+_OVERWRITE, _LOCAL_AGGREGATE = 1, 2
 _BACKPRESSURE_VERSION = 2
 """From this PutKv version on clients understand error 72."""
 
@@ -69,13 +69,14 @@ async def put_kv(context: ServerContext, call: Call) -> Message:
     if request.HasField("agg_mode") and request.agg_mode == _LOCAL_AGGREGATE:
         raise UnsupportedOperation("aggregation mode 2 (local aggregate) is not supported by any Fluss server")
     targets = tuple(request.target_columns)
+    overwrite = request.agg_mode == _OVERWRITE
     response = pb.PutKvResponse()
 
     async def put(message: Any, payload: memoryview, answer: Any) -> None:
         _refuse_historical(message)
         replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
         check_key_version(replica.table.info, call.api_version)
-        future = replica.put(PutRequest(payload, targets, request.acks))
+        future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
         result: PutResult | None = await acknowledged(future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
