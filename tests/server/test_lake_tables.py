@@ -272,25 +272,61 @@ def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_made_anew(tm
         assert lake.table(PATH).columns
 
 
-def test_a_server_without_lake_tables_imports_no_lake(tmp_path):
+def run_program(program: str, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout.split()
+
+
+def test_a_server_without_a_lake_imports_none(tmp_path):
     program = """
 import sys
 import pyarrow as pa
 import forebay
 from forebay.server.embedded import EmbeddedServer
 
+with EmbeddedServer(sys.argv[1]) as server, forebay.connect(server.bootstrap_servers) as connection:
+    connection.admin.create_table("fluss.stream", pa.schema([("id", pa.int32())]))
+print(sum(name.startswith(("forebay.paimon", "forebay.lakes")) for name in sys.modules))
+"""
+    assert run_program(program, str(tmp_path)) == ["0"]
+
+
+def test_a_server_with_a_lake_imports_it_before_the_first_request_needs_it(tmp_path):
+    program = """
+import sys
+import time
+import pyarrow as pa
+import forebay
+from forebay.server.embedded import EmbeddedServer
+
 settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": sys.argv[1] + "/lake"}
-schema = pa.schema([("id", pa.int32())])
 with EmbeddedServer(sys.argv[1] + "/data", settings=settings) as server:
     with forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.stream", schema)
-        before = [name for name in sys.modules if name.startswith(("forebay.paimon", "forebay.lakes"))]
-        connection.admin.create_table("fluss.lake", schema, properties={"table.datalake.enabled": "true"})
-        after = [name for name in sys.modules if name.startswith(("forebay.paimon", "forebay.lakes"))]
-print(len(before), len(after) > 0)
+        connection.admin.create_table("fluss.stream", pa.schema([("id", pa.int32())]))
+        tables = server.server.context.lake.tables
+        while tables._opened is None:
+            time.sleep(0.01)
+        before = set(sys.modules)
+        properties = {"table.datalake.enabled": "true"}
+        connection.admin.create_table("fluss.lake", pa.schema([("id", pa.int32())]), properties=properties)
+        connection.admin.alter_table("fluss.lake", set={"table.datalake.freshness": "1 s"})
+        print("loaded", *(set(sys.modules) - before))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.split() == ["0", "True"]
+    assert run_program(program, str(tmp_path)) == ["loaded"]
     assert (tmp_path / "lake" / "fluss.db" / "lake" / "schema" / "schema-0").exists()
+
+
+def test_a_lake_that_cannot_be_opened_keeps_no_server_from_starting(tmp_path, caplog):
+    def create(name: str, options: Mapping[str, str]) -> MemoryLakeStorage:
+        raise StorageFailure(f"no way to log in with {options['token']}")
+
+    settings = SETTINGS | {"datalake.paimon.token": "5ecret-token"}
+    with (
+        EmbeddedServer(tmp_path / "data", settings=settings, injected=Injected(create_lake_storage=create)) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        connection.admin.create_table(PATH, SCHEMA)
+    assert "the lake cannot be opened; requests for lake tables will try again: no way to log in" in caplog.text
+    assert "5ecret-token" not in caplog.text

@@ -11,6 +11,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
 from forebay.server.lake_tiering import (
+    UNCHANGED_SECONDS,
     WORKER_TIMEOUT_SECONDS,
     TieringAssignment,
     TieringManager,
@@ -87,10 +88,53 @@ def test_a_finished_table_waits_for_its_freshness_again_and_tells_what_it_holds(
     assert (status.state, status.last_duration_seconds, status.file_bytes, status.rows) == (
         TieringState.SCHEDULED, 30, 1000, 50,
     )  # fmt: skip
+    manager.changed(7)
     clock.advance(179)
     assert manager.request() is None
     clock.advance(1)
     assert assigned(manager).epoch == first.epoch + 1
+
+
+def test_a_table_without_news_is_not_handed_out_and_is_as_fresh_as_can_be(
+    manager: TieringManager, clock: ManualClock
+) -> None:
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(200)
+    manager.finish(7, assigned(manager).epoch)
+    clock.advance(200)
+    assert manager.request() is None
+    assert manager.status(7).since_last_round_seconds == 0
+    clock.advance(100)
+    manager.changed(7)
+    assert manager.request() is None
+    clock.advance(80)
+    assert assigned(manager).epoch == 2
+
+
+def test_what_is_written_while_a_round_is_under_way_is_news(manager: TieringManager, clock: ManualClock) -> None:
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(200)
+    epoch = assigned(manager).epoch
+    manager.changed(7)
+    manager.finish(7, epoch)
+    clock.advance(180)
+    assert assigned(manager).epoch == 2
+
+
+def test_a_table_without_news_has_a_round_now_and_then_all_the_same(
+    manager: TieringManager, clock: ManualClock
+) -> None:
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(200)
+    manager.finish(7, assigned(manager).epoch)
+    rounds = 0
+    for _ in range(int(10 * UNCHANGED_SECONDS / 100)):
+        clock.advance(100)
+        assignment = manager.request()
+        if assignment is not None:
+            rounds += 1
+            manager.finish(7, assignment.epoch)
+    assert 7 <= rounds <= 10
 
 
 def test_a_round_that_was_cut_short_is_queued_again_at_once(manager: TieringManager, clock: ManualClock) -> None:
@@ -166,6 +210,13 @@ class TieringMachine(RuleBasedStateMachine):
             self.manager.add(table, TablePath("db", f"t{table}"), 10_000)
         self.epochs = dict.fromkeys(range(3), 0)
         self.heard: dict[int, float] = {}
+        self.unseen: dict[int, float] = {}
+        """Tables with rows that no round has been begun for, and since when they may wait for one."""
+
+    @rule(table=st.integers(0, 2))
+    def write(self, table: int) -> None:
+        self.manager.changed(table)
+        self.unseen.setdefault(table, self.clock.monotonic())
 
     @rule(target=workers)
     def request(self) -> TieringAssignment | None:
@@ -176,6 +227,7 @@ class TieringMachine(RuleBasedStateMachine):
             assert found.epoch > self.epochs[found.table_id]
             self.epochs[found.table_id] = found.epoch
             self.heard[found.table_id] = self.clock.monotonic()
+            self.unseen.pop(found.table_id, None)
         return found
 
     def _is_fenced(self, worker: TieringAssignment) -> bool:
@@ -211,6 +263,8 @@ class TieringMachine(RuleBasedStateMachine):
         else:
             tell()
             del self.heard[worker.table_id]
+            if worker.table_id in self.unseen:
+                self.unseen[worker.table_id] = self.clock.monotonic()
 
     @rule(seconds=st.sampled_from([1, 9, 60, 119, 120, 300]))
     def wait(self, seconds: int) -> None:
@@ -223,6 +277,8 @@ class TieringMachine(RuleBasedStateMachine):
             assert state in (TieringState.SCHEDULED, TieringState.PENDING, TieringState.TIERING)
             held = table in self.heard and self.clock.monotonic() - self.heard[table] < WORKER_TIMEOUT_SECONDS
             assert (state is TieringState.TIERING) == held
+            if table in self.unseen and state is TieringState.SCHEDULED:
+                assert self.clock.monotonic() - self.unseen[table] < 10
 
 
 TestTieringMachine = TieringMachine.TestCase

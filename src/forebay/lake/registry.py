@@ -18,6 +18,10 @@ from forebay.lake.storage import LakeStorage
 from forebay.metadata.table_options import LAKE_ENTRY_POINTS
 
 
+_found: dict[str, Callable[[Mapping[str, str]], LakeStorage]] = {}
+"""Formats that were asked for before: to find one, Python reads the metadata of every package that is installed."""
+
+
 def lake_formats() -> tuple[str, ...]:
     """The names of the formats that are installed."""
     return tuple(sorted({entry.name for entry in entry_points(group=LAKE_ENTRY_POINTS)}))
@@ -25,9 +29,13 @@ def lake_formats() -> tuple[str, ...]:
 
 def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
     """The lake of format `name`. Raises `UnsupportedOperation` naming the formats there are, or the package to add."""
+    factory = _found.get(name.lower())
+    if factory is not None:
+        return factory(options)
     for entry in entry_points(group=LAKE_ENTRY_POINTS):
         if entry.name == name.lower():
-            return _loaded(entry)(options)
+            factory = _found[entry.name] = _loaded(entry)
+            return factory(options)
     raise UnsupportedOperation(
         f"there is no lake format {name!r}; installed are: {', '.join(lake_formats()) or 'none'}"
     )

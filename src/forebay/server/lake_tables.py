@@ -5,8 +5,9 @@ dies in between leaves the lake one step ahead; the same request, sent again, fi
 (`LakeCatalog.create_table`, `alter_table`). A dropped table's lake table stays, as on a Fluss cluster: it is the
 history of the data.
 
-The lake's package is imported when the first request needs it, in the thread that changes metadata. The rules are
-those of Fluss (`CoordinatorService`, `MetadataManager`, `LakeCatalogDynamicLoader`).
+The lake is opened in the background after the start (`LakeTables.load`), because importing its package takes seconds;
+or by the first request that needs it, in the thread that changes metadata. The rules are those of Fluss
+(`CoordinatorService`, `MetadataManager`, `LakeCatalogDynamicLoader`).
 """
 
 from __future__ import annotations
@@ -170,6 +171,16 @@ class LakeTables:
             if cleaned is e:
                 raise
             raise cleaned from None
+
+    def load(self) -> None:
+        """Open the lake ahead of the first request that needs it. What fails is logged, and told to that request."""
+        if not self._settings.enabled:
+            return
+        try:
+            with self._without_secrets():
+                self._catalog()
+        except Exception as e:  # noqa: BLE001 - a lake may raise anything, and streams are served without it
+            _LOGGER.warning("the lake cannot be opened; requests for lake tables will try again: %s", e)
 
     def _catalog(self) -> LakeCatalog:
         with self._lock:

@@ -10,6 +10,10 @@ A table waits (SCHEDULED) until its freshness has passed since the last round, q
 asks for a table, and is that worker's (TIERING) while heartbeats come. The tiering epoch goes up whenever the table
 enters the queue, so whoever held it before is refused from then on.
 
+A table whose logs have not grown since its last round began is not handed out when its time comes: it is as fresh as
+can be, and waits for another freshness. Every `UNCHANGED_SECONDS` it has a round all the same, for what only a worker
+sees: that the snapshot which readers use has gone from the lake.
+
 Nothing runs in the background: what time has changed is worked out at the start of every call. Times are the clock's
 monotonic ones, but for the last tiered time, which outlives the process. Prior art: LakeTableTieringManager of
 Apache Fluss; unlike there, a worker that reports twice is told that it did, not ignored.
@@ -28,6 +32,10 @@ from forebay.metadata.table import TablePath
 
 WORKER_TIMEOUT_SECONDS = 120.0
 """A worker that is not heard of for so long has lost its table (as in Fluss)."""
+
+
+UNCHANGED_SECONDS = 600.0
+"""After so long a table has a round although nothing was written to it."""
 
 
 class TieringState(Enum):
@@ -80,6 +88,7 @@ class _Table:
     last_duration: float | None = None
     failures: int = 0
     stats: tuple[int | None, int | None] = field(default=(None, None))
+    handed_out: float = 0.0
 
 
 class TieringManager:
@@ -90,6 +99,7 @@ class TieringManager:
         self._lock = threads.lock()
         self._tables: dict[int, _Table] = {}
         self._queue: deque[int] = deque()
+        self._changed: set[int] = set()
 
     # ---- tables come and go -----------------------------------------------------------------------------------------
 
@@ -103,12 +113,14 @@ class TieringManager:
             if last_round_ms is not None:
                 table.state = TieringState.INITIALIZED
             self._tables[table_id] = table
+            self._changed.add(table_id)  # what the lake has of it is not known here
             self._enter(table_id, table, TieringState.SCHEDULED)
 
     def remove(self, table_id: int) -> None:
         """Forget a table that was dropped or is no lake table any more; its worker is refused from now on."""
         with self._lock:
             self._tables.pop(table_id, None)
+            self._changed.discard(table_id)
             if table_id in self._queue:
                 self._queue.remove(table_id)
 
@@ -121,6 +133,11 @@ class TieringManager:
                 if table.state is TieringState.SCHEDULED:
                     table.due = table.last_round + table.freshness
 
+    def changed(self, table_id: int) -> None:
+        """Rows were written to a table, of any kind. Takes no lock: it is called with every group of writes."""
+        if table_id in self._tables:
+            self._changed.add(table_id)
+
     # ---- workers ----------------------------------------------------------------------------------------------------
 
     def request(self) -> TieringAssignment | None:
@@ -132,6 +149,9 @@ class TieringManager:
             table_id = self._queue.popleft()
             table = self._tables[table_id]
             self._enter(table_id, table, TieringState.TIERING)
+            # What is written from now on may be missed by the round, or not; the next one finds out.
+            self._changed.discard(table_id)
+            table.handed_out = self._clock.monotonic()
             return TieringAssignment(table_id, table.path, table.epoch)
 
     def heartbeat(self, table_id: int, epoch: int) -> None:
@@ -208,7 +228,10 @@ class TieringManager:
         now = self._clock.monotonic()
         for table_id, table in sorted(self._tables.items(), key=lambda item: item[1].due):
             if table.state is TieringState.SCHEDULED and now >= table.due:
-                self._enter(table_id, table, TieringState.PENDING)
+                if table_id in self._changed or now - table.handed_out >= UNCHANGED_SECONDS:
+                    self._enter(table_id, table, TieringState.PENDING)
+                else:
+                    table.last_round, table.due = now, now + table.freshness
             elif table.state is TieringState.TIERING and now - table.heard >= WORKER_TIMEOUT_SECONDS:
                 self._failed(table_id, table)
 

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from forebay.base import threads
@@ -30,6 +31,7 @@ from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.lake.registry import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
+from forebay.metadata.table import TableBucket
 from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.convert import ServerNode
 from forebay.protocol.listeners import (
@@ -143,6 +145,8 @@ class ForebayServer:
             await self.stop()
             raise
         self._start_upkeep()
+        if self.config.lake.enabled:
+            self.context.io.submit(self.context.lake.tables.load)
         addresses = self._addresses()
         _LOGGER.info("serving %s on %s", self.config.data_dir, addresses.bootstrap_servers)
         return addresses
@@ -182,7 +186,7 @@ class ForebayServer:
             witnesses=injected.witnesses,
             clock=injected.clock,
             writers=writers,
-            on_progress=notifier.progressed,
+            on_progress=partial(_progressed, notifier, lake.tiering),
         )
         self._context = ServerContext(
             config,
@@ -349,6 +353,11 @@ class ForebayServer:
 
 
 # ---- listeners ------------------------------------------------------------------------------------------------------
+
+
+def _progressed(notifier: ProgressNotifier, tiering: TieringManager, bucket: TableBucket) -> None:
+    notifier.progressed(bucket)
+    tiering.changed(bucket.table_id)
 
 
 def _security_settings(config: ServerConfig) -> Mapping[str, str]:
