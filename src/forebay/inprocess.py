@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay.base import threads
 from forebay.client.connection import Connection
-from forebay.client.options import make_settings
+from forebay.client.options import LAKE_OPTIONS, make_settings
 from forebay.server.embedded import EmbeddedServer
 
 
@@ -23,7 +23,9 @@ class EmbeddedConnection(Connection):
     def __init__(self, server: EmbeddedServer, options: Mapping[str, Any]) -> None:
         self.server = server
         self._owner = os.getpid()
-        super().__init__(make_settings(server.bootstrap_servers, None, None, dict(options)))
+        # Whoever runs the server knows the secrets of its lake.
+        lake = {**server.config.lake.options, **(options.get(LAKE_OPTIONS) or {})}
+        super().__init__(make_settings(server.bootstrap_servers, None, None, {**options, LAKE_OPTIONS: lake}))
 
     @property
     def bootstrap_servers(self) -> str:

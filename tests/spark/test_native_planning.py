@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +20,9 @@ from forebay.unionread.planning import UnionPlan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, MEMORY, PAIMON, World, world
+
+THRESHOLDS = (native_planning.ROWS_MIN, native_planning.MARKED_ROWS_MIN, native_planning.MARKED_SHARE_MAX)
+"""As they are where no test has made them smaller."""
 
 
 @pytest.fixture(scope="module", params=[PAIMON, ICEBERG])
@@ -130,3 +134,11 @@ def test_a_lake_that_is_no_file_system_is_read_by_python(tmp_path_factory: pytes
     assert [is_local(path) for path in ("/a b/%20", "file:///a", "file:///a%20b", "s3://a/b", "hdfs://x/y", "a")] == [
         True, True, False, False, False, False,
     ]  # fmt: skip
+
+
+def test_the_page_on_spark_says_when_rows_are_marked() -> None:
+    page = " ".join((Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8").split())
+    rows_min, marked_rows_min, marked_share_max = THRESHOLDS
+    assert f"{rows_min:,} rows in files and more" in page
+    assert f"for {marked_rows_min:,} rows and more" in page
+    assert f"at most {marked_share_max * 100:.0f} newer log records for 100 rows" in page

@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.cli import explain
 from forebay.cli.conditions import column_names, conjunction, typed_values
-from forebay.cli.connecting import add_connection_arguments, password_of
+from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.client.connection import Connection, connect
 from forebay.client.table import Table
@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
+    lake = lake_options_of(options)
+    with connect(options.bootstrap_servers, options.user, password_of(options), lake_options=lake) as connection:
         result: int = options.browse(connection, options)
     return result
 

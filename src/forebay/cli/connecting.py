@@ -10,7 +10,7 @@ from forebay.base.indirect import resolved
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--bootstrap-servers`, `--user` and `--password-file`."""
+    """`--bootstrap-servers`, `--user`, `--password-file` and `--lake-option`."""
     parser.add_argument(
         "-b",
         "--bootstrap-servers",
@@ -22,6 +22,11 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--password-file", metavar="FILE", help="file that holds the password (default: $FOREBAY_PASSWORD)"
     )
+    parser.add_argument(
+        "--lake-option", action="append", default=[], metavar="key=value",
+        help="an option of the lake that the server does not tell, such as a secret, best given as '${env:NAME}' or "
+        "'${directory:path:file}'; may be repeated",
+    )  # fmt: skip
 
 
 def password_of(options: argparse.Namespace) -> str | None:
@@ -30,15 +35,6 @@ def password_of(options: argparse.Namespace) -> str | None:
         return os.environ.get("FOREBAY_PASSWORD") if options.user else None
     with open(options.password_file, encoding="utf-8") as file:
         return file.read().rstrip("\n")
-
-
-def add_lake_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--lake-option`."""
-    parser.add_argument(
-        "--lake-option", action="append", default=[], metavar="key=value",
-        help="an option of the lake that the server does not tell, such as a secret, best given as '${env:NAME}' or "
-        "'${directory:path:file}'; may be repeated",
-    )  # fmt: skip
 
 
 def lake_options_of(options: argparse.Namespace) -> dict[str, str]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay.base.errors import InvalidRequest, Unavailable
-from forebay.cli.connecting import add_connection_arguments, add_lake_arguments, lake_options_of, password_of
+from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.jobs import definitions, ended_by_signals, spark_context
 from forebay.cli.output import text_table
 from forebay.client.connection import Connection, connect
@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--poll-seconds", type=float, default=POLL_SECONDS, metavar="S",
         help="time between questions whose turn it is (default: %(default)s)",
     )  # fmt: skip
-    add_lake_arguments(parser)
     parser.add_argument("--without-spark", action="store_true", help="write in threads of this process")
     parser.add_argument(
         "--threads",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, Unavailable
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.client.cluster import ClusterClient
-from forebay.client.options import Settings, make_settings
+from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol.convert import ServerNode
 
@@ -42,15 +42,23 @@ _live: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def connect(
-    bootstrap_servers: str | None = None, user: str | None = None, password: str | None = None, **options: Any
+    bootstrap_servers: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    lake_options: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Connection:
     """Connect to a Forebay server or an Apache Fluss cluster.
 
     `bootstrap_servers` is "host:port", or several of them with commas; any server of the cluster will do. `options`
-    are Fluss's `client.*` options, with dots or underscores, with or without `client.` (docs/client.md). Raises
-    `Unavailable` if no server answers, `AccessDenied` for wrong credentials, `InvalidRequest` for unknown options.
+    are Fluss's `client.*` options, with dots or underscores, with or without `client.` (docs/client.md).
+    `lake_options` are the lake's own (`s3.access-key`, ...), for reading tables that have one: they go before those
+    that the server tells, which are no secrets. Raises `Unavailable` if no server answers, `AccessDenied` for wrong
+    credentials, `InvalidRequest` for unknown options.
     """
-    connection = Connection(make_settings(bootstrap_servers, user, password, options))
+    given = {**options, LAKE_OPTIONS: lake_options or {}}
+    connection = Connection(make_settings(bootstrap_servers, user, password, given))
     try:
         connection.cluster.bootstrap()
     except BaseException:

@@ -22,6 +22,9 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 
 _PREFIX = "client."
+LAKE_OPTIONS = "lake_options"
+"""The name under which users give options of the lake: they are no `client.*` options, and the server is not told."""
+
 _BOOTSTRAP = "bootstrap.servers"
 _IDEMPOTENCE = "client.writer.enable-idempotence"
 _SCAN_STRATEGY = "client.scanner.kv.batch-strategy"
@@ -223,13 +226,15 @@ class Address:
 
 @dataclass(frozen=True)
 class Settings:
-    """Bootstrap servers and options of a connection. Hashable and picklable; the password is not shown.
+    """Bootstrap servers and options of a connection. Hashable and picklable; passwords and lake options are not shown.
 
-    `given` holds what the user set, by full option name; everything else has its default.
+    `given` holds what the user set, by full option name; everything else has its default. `lake_options` are the
+    user's options of the lake, which go before those that the server tells.
     """
 
     bootstrap_servers: tuple[Address, ...]
     given: tuple[tuple[str, Any], ...] = ()
+    lake_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _values: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -266,12 +271,13 @@ class Settings:
         return bool(self[_SCAN_STRATEGY] == "server_scan" and self[_SCANS_ON_SERVERS])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Settings, (self.bootstrap_servers, self.given)
+        return Settings, (self.bootstrap_servers, self.given, self.lake_options)
 
     def __repr__(self) -> str:
         shown = {name: "******" if name.endswith("password") else value for name, value in self.given}
         servers = ",".join(str(address) for address in self.bootstrap_servers)
-        return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in shown.items())})"
+        lake = f", {LAKE_OPTIONS} for {', '.join(key for key, _ in self.lake_options)}" if self.lake_options else ""
+        return f"Settings({servers}{''.join(f', {name}={value!r}' for name, value in shown.items())}{lake})"
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -300,12 +306,16 @@ def make_settings(
     password: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings from what a user gives. `options` may hold `bootstrap.servers` too.
+    """Settings from what a user gives. `options` may hold `bootstrap.servers` too, and a mapping `lake_options`.
 
     Raises `InvalidRequest` for unknown options, values that cannot be read, and contradictions.
     """
     given: dict[str, Any] = {}
+    lake: tuple[tuple[str, str], ...] = ()
     for name, value in (options or {}).items():
+        if name == LAKE_OPTIONS:
+            lake = _lake_options(value)
+            continue
         if _plain(name) == _BOOTSTRAP:
             if bootstrap_servers is not None and bootstrap_servers != value:
                 raise InvalidRequest(f"two lists of bootstrap servers were given: {bootstrap_servers!r} and {value!r}")
@@ -318,9 +328,18 @@ def make_settings(
     for name, credential in (("username", user), ("password", password)):
         if credential is not None:
             given[f"client.security.sasl.{name}"] = str(credential)
-    settings = Settings(parse_addresses(bootstrap_servers or ""), tuple(sorted(given.items())))
+    settings = Settings(parse_addresses(bootstrap_servers or ""), tuple(sorted(given.items())), lake)
     _check_consistent(settings)
     return settings
+
+
+def _lake_options(given: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise InvalidRequest(
+            f"{LAKE_OPTIONS} is a {type(given).__name__}; give a mapping, such as {{'s3.access-key': '...'}}",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    return tuple(sorted((key, str(value)) for key, value in given.items()))
 
 
 def _parsed(name: str, value: Any) -> Any:

@@ -260,7 +260,7 @@ class IcebergRecordReader(RecordReader):
 class IcebergLakeSource(LakeSource):
     """A scan of one Iceberg table. `io_properties` is how workers reach its files without asking the catalog."""
 
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     path: TablePath
     table_schema: Schema
     location: str

@@ -28,10 +28,10 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.options import Settings, make_settings
+from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
-from forebay.spark.options import GivenOptions, positive_integer, read_options, split_names
+from forebay.spark.options import LAKE_PREFIX, GivenOptions, positive_integer, read_options, split_names
 from forebay.spark.planning import DEFAULT_CORES, keeping_limit
 from forebay.spark.reading import SplitsPartition
 from forebay.spark.releases import streams_have_limits
@@ -112,8 +112,10 @@ class Target:
             raise InvalidRequest(
                 "format 'forebay' needs the option 'bootstrap.servers' (host:port)", ErrorCode.CONFIG_EXCEPTION
             )
-        client = {name: given.values.pop(name) for name in list(given.values) if name.startswith("client.")}
-        settings = make_settings(servers, given.take("user"), given.take("password"), client)
+        client: dict[str, Any] = {n: given.values.pop(n) for n in list(given.values) if n.startswith("client.")}
+        lake = {name: given.values.pop(name) for name in list(given.values) if name.startswith(LAKE_PREFIX)}
+        client_and_lake = {**client, LAKE_OPTIONS: {name.removeprefix(LAKE_PREFIX): v for name, v in lake.items()}}
+        settings = make_settings(servers, given.take("user"), given.take("password"), client_and_lake)
         return cls(settings, table or path or "", given)
 
     @property

@@ -85,6 +85,10 @@ class WriteOptions:
     columns: tuple[str, ...] | None = None
 
 
+LAKE_PREFIX = "lake."
+"""Options of the format "forebay" that begin so are the lake's own."""
+
+
 @dataclass(frozen=True)
 class GivenOptions:
     """Options by lower-case name, taken one after the other; what is left is refused."""

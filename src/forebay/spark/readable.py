@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.options import (
+    LAKE_PREFIX,
     LEASE_DURATION,
     LEASE_ID,
     SERVER_SIDE,
@@ -83,6 +84,7 @@ def stream_source(
             given.setdefault(name, session[SESSION_PREFIX + name])
     return {
         **{name: _option_text(value) for name, value in settings.given},
+        **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **given,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
         "table": f"{info.path}{VIRTUAL_SEPARATOR + CHANGELOG if is_changelog else ''}",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.options import Settings, make_settings
+from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.spark.java import ensure_java
 
 if TYPE_CHECKING:
@@ -43,12 +43,14 @@ def attach(
     warehouse: str | None = None,
     metastore: str | None = None,
     paimon: Mapping[str, str] | None = None,
+    lake_options: Mapping[str, str] | None = None,
     **options: Any,
 ) -> SparkSession:
     """Make tables known to a Spark session as `catalog`.<database>.<table>; returns the session.
 
     Tables of a cluster: `bootstrap_servers` is "host:port", of a Forebay server or an Apache Fluss cluster; executors
-    must reach it too. `options` are `client.*` options as in `forebay.connect`.
+    must reach it too. `options` are `client.*` options as in `forebay.connect`, and `lake_options` those of the lake of
+    these tables (`s3.access-key`, ...), which a cluster does not tell where they are secret.
 
     Tables of a lake: `warehouse` is the directory of Paimon tables, `metastore` one of filesystem, jdbc, hive and rest;
     `paimon` are more options of Paimon's catalogs (`uri`, credentials).
@@ -69,9 +71,11 @@ def attach(
     lake = {name: value for name, value in given.items() if value is not None}
     made: list[SqlCatalog] = []
     if bootstrap_servers is not None or not lake:
-        made.append(_cluster_catalog(spark, catalog, make_settings(bootstrap_servers, user, password, options)))
-    elif options or user is not None or password is not None:
-        what = ", ".join([*(["user"] if user is not None else []), *(["password"] if password else []), *options])
+        of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}
+        made.append(_cluster_catalog(spark, catalog, make_settings(bootstrap_servers, user, password, of_cluster)))
+    elif options or user is not None or password is not None or lake_options:
+        asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
+        what = ", ".join([*(name for name, value in asked.items() if value), *options])
         raise InvalidRequest(
             f"{what} is for a cluster, and no bootstrap_servers are given; options of a lake go to paimon="
         )

@@ -62,7 +62,7 @@ def tier_table(
     chosen, lake = TablePath.parse(path), lake or TieringLake()
     for attempt in range(1, OVERTAKEN_MAX + 1):
         info = connection.cluster.table_info(chosen)
-        table = _as_if_handed_out(info, lake)
+        table = _as_if_handed_out(connection, info, lake)
         try:
             return run_round(connection, table, runner or ThreadRunner(), control or RoundControl(), lake)
         except ForebayError as e:
@@ -72,9 +72,9 @@ def tier_table(
     raise InternalError("a round was neither done nor failed")
 
 
-def _as_if_handed_out(info: TableInfo, lake: TieringLake) -> TieringTable:
+def _as_if_handed_out(connection: Connection, info: TableInfo, lake: TieringLake) -> TieringTable:
     """The table with the epoch of its newest lake snapshot: not newer than any worker's, and not fenced off either."""
-    committer = lake.factory(info).create_committer(CommitterContext(info, 0, None))
+    committer = lake.factory(info, connection.settings).create_committer(CommitterContext(info, 0, None))
     try:
         newest = committer.get_missing_lake_snapshot(None)
     finally:

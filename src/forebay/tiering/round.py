@@ -29,6 +29,7 @@ from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidReques
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
+from forebay.client.options import Settings
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
 from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
@@ -65,18 +66,20 @@ CreateStorage: TypeAlias = Callable[[str, Mapping[str, str]], LakeStorage]
 class TieringLake:
     """How a worker gets at the lakes of tables: by what the cluster tells of them, and `options` on top of that.
 
-    `options` are the lake's (`warehouse`, ...), for secrets that a cluster does not tell.
+    `options` are the lake's (`s3.access-key`, ...), for secrets that a cluster does not tell. They go before those of
+    the connection (`forebay.connect(lake_options=...)`).
     """
 
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     create_storage: CreateStorage = create_lake_storage
 
-    def factory(self, info: TableInfo) -> LakeTieringFactory:
+    def factory(self, info: TableInfo, settings: Settings) -> LakeTieringFactory:
         """Raises `InvalidRequest` where the table is not one to be tiered."""
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
-        return self.create_storage(name, {**lake_options(info), **self.options}).create_tiering_factory()
+        options = {**lake_options(info), **dict(settings.lake_options), **self.options}
+        return self.create_storage(name, options).create_tiering_factory()
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | 
     partitions = _partitions(connection, info)
     stops = list_offsets(connection.cluster, info, list(partitions), LATEST)
     info = _same_table(connection, table)
-    factory = (lake or TieringLake()).factory(info)
+    factory = (lake or TieringLake()).factory(info, connection.settings)
     factory.validate(info)
     known = newest_known(connection, info)
     must_commit = _tell_missing(connection, table, info, factory, known)
@@ -350,6 +353,8 @@ def commit_round(
     begun = {split.bucket: split.start for split in planned.splits}
     done = [result for result in results if result.end_offset not in (None, begun[result.bucket])]
     report = RoundReport.of(planned.info, results, lost_records=planned.lost_records)
+    if not planned.splits and not planned.must_commit:
+        return replace(report, finished_ms=clock.now_ms(), lag_records=0)  # the ends of the logs were just asked for
     if not done and not planned.must_commit:
         return _with_lag(report, connection, planned, {}, clock)
     control.on_phase("committing")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.options import Settings
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
 from forebay.client.views import RowView
@@ -127,11 +128,14 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
     return found
 
 
-def lake_of(info: TableInfo) -> LakeStorage:
-    """The lake that a table's options name. Raises `UnsupportedOperation` for a format that is not installed."""
+def lake_of(info: TableInfo, settings: Settings) -> LakeStorage:
+    """The lake that a table's options name, and those of the user on top of them.
+
+    Raises `UnsupportedOperation` for a format that is not installed.
+    """
     if info.descriptor.lake_format is None:
         raise InvalidRequest(f"table {info.path} is no lake table")
-    return create_lake_storage(info.descriptor.lake_format, lake_options(info))
+    return create_lake_storage(info.descriptor.lake_format, {**lake_options(info), **dict(settings.lake_options)})
 
 
 class _Planning:
@@ -168,7 +172,7 @@ class _Planning:
         buckets, match = self._stream_buckets()
         side, snapshot, lake_splits = None, known, list[LakeSplit]()
         if known is not None:
-            side = self._lake_side(storage or lake_of(info), counting=lake_only)
+            side = self._lake_side(storage or lake_of(info, self._table.connection.settings), counting=lake_only)
             snapshot, lake_splits = self._lake_splits(side, known, buckets, lake_only)
             side = None if snapshot is None else side
         offsets = {} if snapshot is None else snapshot.log_offsets

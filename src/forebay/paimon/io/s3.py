@@ -11,7 +11,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import InvalidRequest, StorageFailure
 from forebay.base.quantity import parse_bool
 from forebay.paimon.io.arrow import ArrowFileIO
 
@@ -60,7 +60,20 @@ def _has_boto3() -> bool:
     return boto3 is not None
 
 
+def _check_credentials(options: Mapping[str, str]) -> None:
+    """Raise `InvalidRequest` for credentials in part, which nothing completes."""
+    pair = ("s3.access-key", "s3.secret-key")
+    given = [name for name in (*pair, "s3.session-token") if name in options]
+    missing = [name for name in pair if name not in options]
+    if given and missing:
+        raise InvalidRequest(
+            f"option {' and '.join(map(repr, given))} is given without {' and '.join(map(repr, missing))}: credentials "
+            "of S3 are 's3.access-key' and 's3.secret-key', and 's3.session-token' where they are temporary"
+        )
+
+
 def _filesystem(options: Mapping[str, str]) -> fs.FileSystem:
+    _check_credentials(options)
     given = {
         "endpoint_override": options.get("s3.endpoint"),
         "access_key": options.get("s3.access-key"),
