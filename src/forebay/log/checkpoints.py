@@ -21,7 +21,7 @@ Prior art: Kafka's and Fluss's checkpoint files, with a checksum instead of a co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode
 from forebay.codec.crc import crc32c
@@ -85,6 +85,27 @@ class OffsetCheckpoint:
         )
 
 
+def _marker(not_closed: Iterable[TableBucket]) -> bytes:
+    order = sorted((b.table_id, -1 if b.partition_id is None else b.partition_id, b.bucket) for b in not_closed)
+    lines = [f"not closed {t} {'-' if p < 0 else p} {b}\n" for t, p, b in order]
+    body = "".join([_MARKER, *lines]).encode()
+    return body + b"crc32c %08x\n" % crc32c(body) if lines else body
+
+
+def _parse_marker(data: bytes) -> frozenset[TableBucket] | None:
+    """The buckets that a clean-shutdown marker excepts; None for what is no marker."""
+    if data == _MARKER.encode():
+        return frozenset()
+    body, separator, checksum = data.rpartition(b"crc32c ")
+    if not separator or checksum != b"%08x\n" % crc32c(body) or not body.startswith(_MARKER.encode()):
+        return None
+    buckets = []
+    for line in body.decode().splitlines()[1:]:
+        _, _, table, partition, bucket = line.split(" ")
+        buckets.append(TableBucket(int(table), int(bucket), None if partition == "-" else int(partition)))
+    return frozenset(buckets)
+
+
 class DataDirectory:
     """A locked data directory and its checkpoints. Make one with `open`, and `close` it last of all."""
 
@@ -93,6 +114,8 @@ class DataDirectory:
         self.path = path
         self.recovery_points = OffsetCheckpoint(fs, names.join(path, names.RECOVERY_POINTS_FILE))
         self.high_watermarks = OffsetCheckpoint(fs, names.join(path, names.HIGH_WATERMARKS_FILE))
+        self.not_closed: frozenset[TableBucket] = frozenset()
+        """What the clean-shutdown marker that was taken excepts: buckets that were not opened after an unclean end."""
         self._fs = fs
         self._lock = lock
 
@@ -123,20 +146,23 @@ class DataDirectory:
     def take_clean_shutdown(self) -> bool:
         """Whether the last server that used the directory shut down orderly. The next call says no.
 
-        Call it once, before the first log is opened. A damaged marker counts as none.
+        Call it once, before the first log is opened. A damaged marker counts as none. `not_closed` then holds the
+        buckets of which the marker says nothing.
         """
         marker = names.join(self.path, names.CLEAN_SHUTDOWN_FILE)
         try:
-            clean = self._fs.read_bytes(marker) == _MARKER.encode()
+            not_closed = _parse_marker(self._fs.read_bytes(marker))
         except FileMissing:
             return False
         self._fs.remove(marker)
         self._fs.sync_directory(self.path)
-        return clean
+        self.not_closed = not_closed or frozenset()
+        return not_closed is not None
 
-    def mark_clean_shutdown(self) -> None:
-        """Say, durably, that all logs are closed and the recovery points checkpointed after that."""
-        self._fs.write_atomic(names.join(self.path, names.CLEAN_SHUTDOWN_FILE), _MARKER.encode())
+    def mark_clean_shutdown(self, not_closed: Iterable[TableBucket] = ()) -> None:
+        """Say, durably, that all logs are closed and the recovery points checkpointed after that, but for those that
+        were `not_closed`: after an unclean end they have not been opened, and so not been checked."""
+        self._fs.write_atomic(names.join(self.path, names.CLEAN_SHUTDOWN_FILE), _marker(not_closed))
 
     def close(self) -> None:
         """Unlock the directory."""

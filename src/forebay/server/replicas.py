@@ -83,6 +83,8 @@ class ReplicaManager:
         self._clean = data_directory.take_clean_shutdown()
         self._recovery_points = data_directory.recovery_points.read()
         self._high_watermarks = data_directory.high_watermarks.read()
+        # Buckets that were open at an unclean end, and have not been opened since: closing says nothing of them.
+        self._unchecked = set(data_directory.not_closed if self._clean else self._recovery_points)
 
     # ---- finding and opening ----------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class ReplicaManager:
             clock=self._clock,
             recovery_point=self._recovery_points.get(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
-            clean_shutdown=self._clean and bucket in self._recovery_points,
+            clean_shutdown=self._clean and bucket in self._recovery_points and bucket not in self._unchecked,
             progress=_SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
         if log.recovery.cut_bytes:
@@ -161,6 +163,7 @@ class ReplicaManager:
         except BaseException:
             log.close()
             raise
+        self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
         return BucketReplica(bucket, table, log, kv, folder, self._writers, self._on_progress, self._reserve)
@@ -284,6 +287,7 @@ class ReplicaManager:
                 replica = self._open.pop(bucket, None)
                 self._recovery_points.pop(bucket, None)
                 self._high_watermarks.pop(bucket, None)
+                self._unchecked.discard(bucket)
             self._close_readers(bucket)
             if replica is not None:
                 replica.abandon()
@@ -323,7 +327,7 @@ class ReplicaManager:
         self._directory.recovery_points.write(self._recovery_points)
         self._directory.high_watermarks.write(self._high_watermarks)
         if not failures:
-            self._directory.mark_clean_shutdown()
+            self._directory.mark_clean_shutdown(self._unchecked)
         return failures
 
 
