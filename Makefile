@@ -33,8 +33,9 @@ filter-fuzz: $(VENV)/dev-ready build ## random filters on random tables by every
 	FILTER_SEEDS=$${FILTER_SEEDS:-500} $(BIN)/python -m pytest tests/filters --timeout 3600
 	FILTER_SEEDS=$${SPARK_FILTER_SEEDS:-20} $(BIN)/python -m pytest tests/spark/test_spark_filters_random.py --timeout 3600
 
-simulate: $(VENV)/dev-ready build ## power loss and disk faults: SIM_SEEDS=5000 make simulate
-	SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m pytest tests/simulation --timeout 3600
+simulate: $(VENV)/dev-ready build ## the whole server under one seed, and one bucket: SIM_SEEDS=5000 SIM_FIRST_SEED=0 make simulate
+	SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m pytest tests/simulation/test_power_loss.py --timeout 3600
+	PYTHONHASHSEED=0 SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m tests.simulation.run $(SIM_ARGS)
 
 kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
 	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600

@@ -1,0 +1,182 @@
+"""What must hold when everything has healed: see docs/simulation.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forebay.base.errors import CorruptData, ForebayError, StorageFailure, Unavailable
+from forebay.client.connection import Connection
+from forebay.metadata.table import TableBucket
+from tests.simulation.histories import TooHard, is_linearizable
+from tests.simulation.scheduler import Process
+from tests.simulation.workload import KEYS, KV, LOG, Row, Workload, note_log_row
+from tests.simulation.world import Damage, World
+
+State = dict[int, str]
+Log = dict[int, dict[int, Row]]
+
+
+class Checks:
+    def __init__(self, world: World, load: Workload, process: Process) -> None:
+        self.world, self.load, self.seen = world, load, load.seen
+        self.connection: Connection = world.connect(process, **{"client.retry-timeout": "20 s"})
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except (CorruptData, StorageFailure, Unavailable) as e:
+            if not self.world.damaged:
+                raise Damage(f"reading at the end fails: {type(e).__name__}: {e}") from e
+            self.world.count("damage that was told")
+            self.world.note(f"told: {e}")
+        except ForebayError as e:
+            raise Damage(f"reading at the end fails: {type(e).__name__}: {e}") from e
+
+    def _run(self) -> None:
+        log = self.log_of(LOG)
+        self.check_appends(log)
+        changes = self.log_of(KV)
+        folded = self.fold(changes)
+        table = self.connection.table(KV)
+        scanned = {row["id"]: row["name"] for row in table.scan().to_arrow().to_pylist()}
+        self.same("full scan", scanned, "fold of the changelog", folded)
+        found = table.lookup([{"id": key} for key in range(KEYS)]).to_pylist()
+        looked_up = {key: row["name"] for key, row in enumerate(found) if row["id"] is not None}
+        self.same("lookups", looked_up, "fold of the changelog", folded)
+        stats = self.connection.admin.table_stats(KV)
+        if stats.row_count != len(folded):
+            raise Damage(f"the table's count of rows is {stats.row_count}, there are {len(folded)}")
+        if self.load.lake:
+            union = {row["id"]: row["name"] for row in table.union_scan().to_arrow().to_pylist()}
+            self.same("union read", union, "fold of the changelog", folded)
+            self.check_lake(changes, log)
+        for view in self.seen.views:
+            offsets = {bucket.bucket: offset for bucket, offset in view.offsets.items()}
+            if len(offsets) == 2:
+                self.same(view.what, view.rows, f"fold up to {offsets}", self.fold(changes, offsets))
+        for (path, bucket, offset), what in self.seen.log_rows.items():
+            there = (changes if path == KV else log)[bucket]
+            if offset not in there:
+                raise Damage(f"{what} at offset {offset} of bucket {bucket} of {path} was read, and is gone")
+        self.check_registers(folded)
+
+    def same(self, what: str, one: Any, other_name: str, other: Any) -> None:
+        if one != other:
+            raise Damage(f"{what} differs from {other_name}: {one} against {other}")
+
+    # ---- logs -------------------------------------------------------------------------------------------------------
+
+    def log_of(self, path: str) -> Log:
+        """All changes by bucket and offset. Offsets have no gap but those of empty batches."""
+        table = self.connection.table(path)
+        buckets: Log = {0: {}, 1: {}}
+        starts = {TableBucket(table.info.table_id, bucket): 0 for bucket in buckets}
+        reader = table.log(starts, "latest")
+        for batch in reader:
+            for row in batch.to_pylist():
+                rows, offset = buckets[row["__bucket"]], row["_log_offset"]
+                if rows and offset <= max(rows):
+                    raise Damage(f"offset {offset} of bucket {row['__bucket']} of {path} comes after {max(rows)}")
+                rows[offset] = row
+                note_log_row(self.seen, path, row)
+        for bucket, rows in buckets.items():
+            self._check_offsets(path, TableBucket(table.info.table_id, bucket), rows)
+        return buckets
+
+    def _check_offsets(self, path: str, bucket: TableBucket, rows: dict[int, Row]) -> None:
+        server = self.world.server
+        replica = None if server is None else server.context.replicas.opened(bucket)
+        if replica is None and not rows:
+            return
+        if replica is None:
+            raise Damage(f"bucket {bucket} of {path} was read, and is not open")
+        expected, empty = 0, set()
+        for header, _ in replica.log.iterate_batches(0):
+            if header.base_offset != expected:
+                raise Damage(f"{path}, bucket {bucket.bucket}: a batch at {header.base_offset} after {expected - 1}")
+            expected = header.next_offset
+            if header.record_count == 0:
+                empty.add(header.base_offset)
+        if set(rows) | empty != set(range(expected)) or (path == LOG and empty):
+            raise Damage(f"{path}, bucket {bucket.bucket}: rows at {sorted(rows)}, empty {sorted(empty)} of {expected}")
+        wrong = {o for p, b, o in self.seen.skipped if (p, b) == (path, bucket.bucket)} - empty
+        if wrong:
+            raise Damage(f"{path}, bucket {bucket.bucket}: a reader has left out offsets {sorted(wrong)}")
+
+    def check_appends(self, log: Log) -> None:
+        numbers = [row["n"] for rows in log.values() for row in rows.values()]
+        if len(set(numbers)) != len(numbers):
+            raise Damage(f"rows of the log come twice: {sorted(n for n in set(numbers) if numbers.count(n) > 1)}")
+        there = set(numbers)
+        lost = [n for n, outcome in self.seen.appended.items() if outcome == "acked" and n not in there]
+        if lost:
+            raise Damage(f"acknowledged rows are not in the log: {lost}")
+        if not there <= set(self.seen.appended):
+            raise Damage(f"rows of the log that nobody wrote: {there - set(self.seen.appended)}")
+
+    def fold(self, changes: Log, offsets: dict[int, int] | None = None) -> State:
+        """The rows after the changes (below these offsets), each of which must fit what was before it."""
+        state: State = {}
+        for bucket, rows in changes.items():
+            for offset, row in rows.items():
+                if offsets is not None and offset >= offsets[bucket]:
+                    break
+                key, kind = row["id"], row["_change_type"]
+                before = state.get(key)
+                if kind == "insert" and before is not None:
+                    raise Damage(f"changelog: {row} inserts a key that is there")
+                if kind in ("update_before", "delete") and before != row["name"]:
+                    raise Damage(f"changelog: {row} after {before!r}")
+                if kind == "delete":
+                    del state[key]
+                elif kind != "update_before":
+                    state[key] = row["name"]
+        return state
+
+    # ---- the lake ---------------------------------------------------------------------------------------------------
+
+    def check_lake(self, changes: Log, log: Log) -> None:
+        for path, listed in ((KV, changes), (LOG, log)):
+            try:
+                known = self.connection.admin.lake_snapshot(path)
+            except ForebayError:
+                if self.seen.lake_offsets.get(path):
+                    raise
+                continue
+            offsets = {bucket.bucket: offset for bucket, offset in known.log_offsets.items()}
+            self.load.check_lake_offsets(path, offsets)
+            storage = self.world.create_storage("", {})
+            table = storage.table(self.connection.table(path).path)
+            parts = table.snapshot(known.snapshot_id).parts
+            rows = [row for place in sorted(parts) for row in parts[place]]
+            full = {bucket: offsets.get(bucket, 0) for bucket in listed}
+            if path == KV:
+                lake = {row["id"]: row["name"] for row in rows}
+                self.same("lake snapshot", lake, f"fold up to {full}", self.fold(changes, full))
+            else:
+                below = {bucket: [row for o, row in of.items() if o < full[bucket]] for bucket, of in listed.items()}
+                expected = sorted(row["n"] for rows_below in below.values() for row in rows_below)
+                self.same("lake snapshot", sorted(row["n"] for row in rows), f"log up to {full}", expected)
+
+    # ---- registers --------------------------------------------------------------------------------------------------
+
+    def check_registers(self, folded: State) -> None:
+        now = self.world.sched.now
+        for key in range(KEYS):
+            ops = list(self.seen.ops.get(key, ()))
+            ops.append(type(ops[0])(False, folded.get(key), now, now, "end") if ops else _read(folded.get(key), now))
+            self.world.counts["register operations"] += len(ops)
+            try:
+                good = is_linearizable(ops)
+            except TooHard:
+                self.world.count("registers too hard to judge")
+                continue
+            if not good:
+                listed = "\n  ".join(str(op) for op in sorted(ops, key=lambda op: op.asked))
+                raise Damage(f"what was seen of key {key} has no order:\n  {listed}")
+
+
+def _read(value: Any, now: float) -> Any:
+    from tests.simulation.histories import Op
+
+    return Op(False, value, now, now, "end")

@@ -1,0 +1,118 @@
+"""One history of the whole server, from a seed."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+from forebay.kv.checkpoint import KvFolder
+from forebay.log.segment import LogSegment
+from forebay.log.tablet import LogTablet
+from forebay.log.writer_state import WriterStates
+from tests.simulation.checks import Checks
+from tests.simulation.scheduler import Process
+from tests.simulation.workload import Workload
+from tests.simulation.world import Damage, World
+
+ROTTEN_SHARE = 0.1
+"""Histories in which bytes on the disk change behind the server's back."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seed: int
+    digest: int
+    counts: Counter[str]
+    error: str | None
+    seconds: float
+    trace: list[str] | None
+
+
+def run_history(seed: int, keep_trace: bool = False) -> Outcome:
+    """Run the history of `seed`. `error` tells of a promise that was broken."""
+    world = World(seed, keep_trace)
+    error: str | None = None
+    failure: BaseException | None = None
+    with world:
+        try:
+            _run(world)
+        except Exception as e:  # noqa: BLE001 - whatever it is, it is what this seed has found
+            failure = e
+            error = f"{type(e).__name__}: {e}"
+        if error is None and world.complaints:
+            text, failure = world.complaints[0]
+            error = f"logged: {text}: {failure!r}"
+    if keep_trace and failure is not None:
+        import traceback
+
+        world.sched.note("".join(traceback.format_exception(failure)))
+    outcome = Outcome(seed, world.sched.digest, world.counts, error, world.sched.now, world.sched.trace)
+    del world, failure
+    if seed % 20 == 0:
+        gc.collect()
+    return outcome
+
+
+def _sync_nothing(world: World) -> None:
+    LogSegment.sync = lambda self: None  # type: ignore[method-assign]
+
+
+def _forget_duplicates(world: World) -> None:
+    LogTablet.find_duplicate = lambda self, writer_id, sequence: None  # type: ignore[method-assign,assignment]
+    WriterStates.check = lambda self, *_: None  # type: ignore[attr-defined]
+
+
+def _trust_always(world: World) -> None:
+    KvFolder._is_trusted = lambda self, witnesses: self._fs.exists(self._engine_path)  # type: ignore[method-assign]
+
+
+MUTANTS = {"sync": _sync_nothing, "duplicates": _forget_duplicates, "trust": _trust_always}
+"""Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""
+
+
+def _run(world: World) -> None:
+    sched, rng = world.sched, world.rng
+    mutant = os.environ.get("SIM_MUTANT")
+    if mutant:
+        MUTANTS[mutant](world)
+    world.rot = 1.5 if rng.random() < ROTTEN_SHARE else 0.0
+    load = Workload(world, lake=rng.random() < 0.7, actors=rng.randint(2, 4), steps=rng.randint(6, 16))
+    sched.spawn(world.control, world.supervise, name="supervisor")
+    load.set_up()
+    load.begin()
+    if load.lake:
+        load.begin_tiering()
+        load.watch_lake()
+    sched.spawn(world.control, load.misbehave, name="faults")
+    done = []
+
+    def finish(process: Process) -> None:
+        while load.actors_left > 0 and not world.refused:
+            sched.sleep(0.2)
+        load.heal()
+        for _ in range(2):
+            world.fail_machine(rng.choice(("kill", "power", "remount"))) if rng.random() < 0.6 else world.stop_server()
+            _wait_until_up(world)
+            if world.refused:
+                world.count("damage that was told")
+                break
+            world.note("checking")
+            Checks(world, load, process).run()
+        done.append(True)
+
+    process = load.process("checker")
+    sched.spawn(process, finish, process, name="checker")
+    sched.run(lambda: bool(done))
+    world.finished = True
+    if sched.longest_block > 30.0:
+        raise Damage(f"a lock kept the event loop waiting for {sched.longest_block:.1f} s")
+
+
+def _wait_until_up(world: World) -> None:
+    deadline = world.sched.now + 120
+    while not world.is_up and not world.refused:
+        if world.sched.now > deadline:
+            raise Damage("the server does not come back within 120 s")
+        world.sched.sleep(0.2)

@@ -1,0 +1,118 @@
+"""`make simulate`: many histories of the whole server, on all cores. `--trace SEED` replays one and prints its trace.
+
+    python -m tests.simulation.run --first 0 --seeds 1000
+    python -m tests.simulation.run --trace 13
+
+Prints how many seeds a minute it runs. With `--write` the figures go to docs/results/simulation.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "simulation.json"
+BLOCK = 10
+
+
+def fixed_hashes() -> bool:
+    """Whether sets of texts have the same order in every process: a seed repeats only then."""
+    return os.environ.get("PYTHONHASHSEED") == "0"
+
+
+def run_block(seeds: list[int]) -> list[tuple[int, int, dict[str, int], str | None, float]]:
+    """Outcomes of some seeds: (seed, digest of the trace, counts, error, virtual seconds)."""
+    from tests.simulation.history import run_history
+
+    outcomes = [run_history(seed) for seed in seeds]
+    return [(o.seed, o.digest, dict(o.counts), o.error, o.seconds) for o in outcomes]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=int(os.environ.get("SIM_FIRST_SEED", "0")))
+    parser.add_argument("--seeds", type=int, default=int(os.environ.get("SIM_SEEDS", "1000")))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--list", help="these seeds, with commas between them, instead of a range")
+    parser.add_argument("--trace", type=int, help="replay this seed and print what happened")
+    parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
+    parser.add_argument("--write", action="store_true", help=f"write the figures to {RESULTS.name}")
+    options = parser.parse_args()
+    if not fixed_hashes():
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        return subprocess.call([sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]], env=environment)
+    if options.trace is not None:
+        return trace(options.trace)
+    seeds = list(range(options.first, options.first + options.seeds))
+    if options.list:
+        seeds = [int(text) for text in options.list.split(",")]
+    return run_all(seeds, options)
+
+
+def trace(seed: int) -> int:
+    from tests.simulation.history import run_history
+
+    outcome = run_history(seed, keep_trace=True)
+    print("\n".join(outcome.trace or ()))
+    print(f"seed {seed}: {outcome.error or 'all promises held'}; trace {outcome.digest:08x}")
+    return 1 if outcome.error else 0
+
+
+def run_all(seeds: list[int], options: Any) -> int:
+    blocks = [seeds[i : i + BLOCK] for i in range(0, len(seeds), BLOCK)]
+    began = told = time.monotonic()
+    counts: Counter[str] = Counter()
+    failures: dict[int, str] = {}
+    outcomes: list[Any] = []
+    virtual = 0.0
+    workers = min(options.workers, len(blocks))
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=50) as pool:
+        found = pool.imap_unordered(run_block, blocks) if workers > 1 else map(run_block, blocks)
+        done = 0
+        for block in found:
+            for seed, digest, counted, error, seconds in block:
+                done += 1
+                counts.update({k: v for k, v in counted.items() if not k.startswith("tiering")})
+                counts["tiering rounds"] += counted.get("tiering rounds", 0)
+                virtual += seconds
+                outcomes.append({"seed": seed, "digest": digest, "error": error})
+                if error:
+                    failures[seed] = error
+                    if not options.json:
+                        print(f"seed {seed}: {error}", flush=True)
+            now = time.monotonic()
+            if now - told > 10 and not options.json:
+                told = now
+                print(f"{done} of {len(seeds)} seeds, {done / (now - began) * 60:.0f} a minute", flush=True)
+    elapsed = time.monotonic() - began
+    result = {
+        "seeds": len(seeds),
+        "first_seed": seeds[0],
+        "failures": {str(seed): error[:300] for seed, error in sorted(failures.items())},
+        "seeds_per_minute": round(len(seeds) / elapsed * 60, 1),
+        "workers": workers,
+        "virtual_hours": round(virtual / 3600, 2),
+        "counts": dict(sorted(counts.items())),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
+    if options.json:
+        print(json.dumps({**result, "outcomes": sorted(outcomes, key=lambda o: o["seed"])}))
+    else:
+        print(f"{len(seeds)} seeds from {seeds[0]}, {result['seeds_per_minute']} a minute, {len(failures)} failures")
+    if options.write:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""The whole server under one seed, a few seeds of it: `make simulate` runs thousands. See docs/simulation.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.simulation.histories import NEVER, Op, is_linearizable
+
+SEEDS_FOUND = {
+    13: "a bucket that was not opened between an unclean end and a clean one was refused for ever",
+    68: "state files were trusted by the boot id alone, after the page cache was lost with the file system",
+}
+"""Seeds that have found a fault when they were run first, and what it was."""
+
+
+def run(seeds: list[int], **environment: str) -> dict[str, Any]:
+    """Run seeds in a process of their own, in which sets of texts have one order."""
+    command = [sys.executable, "-m", "tests.simulation.run", "--workers", "1", "--json", "--list"]
+    done = subprocess.run(
+        [*command, ",".join(map(str, seeds))],
+        env={**os.environ, "PYTHONHASHSEED": "0", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_no_promise_is_broken_whatever_fails():
+    result = run(list(range(6)))
+    assert result["failures"] == {}
+
+
+def test_seeds_that_found_a_fault_find_none():
+    result = run(sorted(SEEDS_FOUND))
+    assert result["failures"] == {}
+
+
+def test_a_seed_repeats_exactly_in_another_process():
+    first, second = run([3, 5]), run([5, 3])
+    assert first["outcomes"] == second["outcomes"]
+
+
+@pytest.mark.parametrize("mutant", ["sync", "duplicates", "trust"])
+def test_a_server_that_breaks_its_promises_is_found_out(mutant):
+    result = run(list(range(8)), SIM_MUTANT=mutant)
+    assert result["failures"] != {}
+
+
+def write(value: Any, asked: float, answered: float) -> Op:
+    return Op(True, value, asked, answered)
+
+
+def read(value: Any, asked: float, answered: float) -> Op:
+    return Op(False, value, asked, answered)
+
+
+def test_a_register_that_is_read_in_order_has_an_order():
+    assert is_linearizable(
+        [write("a", 0, 1), read("a", 1.5, 2), write("b", 3, 5), read("a", 3.5, 4), read("b", 4.5, 6)]
+    )
+
+
+def test_an_old_value_after_a_new_one_has_no_order():
+    assert not is_linearizable([write("a", 0, 1), write("b", 2, 3), read("b", 4, 5), read("a", 6, 7)])
+    assert not is_linearizable([write("a", 0, 1), read(None, 2, 3)])
+
+
+def test_a_write_that_was_never_answered_may_have_happened_at_any_time_or_never():
+    lost = write("b", 2, NEVER)
+    assert is_linearizable([write("a", 0, 1), lost, read("a", 3, 4)])
+    assert is_linearizable([write("a", 0, 1), lost, read("a", 3, 4), read("b", 5, 6)])
+    assert not is_linearizable([write("a", 0, 1), lost, read("b", 3, 4), read("a", 5, 6)])
+    assert not is_linearizable([write("a", 0, 1), read("b", 1.2, 1.5), lost])

@@ -1,0 +1,518 @@
+"""Who does what in a history: writers and readers of two tables, tiering workers, and the faults between them."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import CorruptData, ForebayError, InternalError, NotFound
+from forebay.client.connection import Connection
+from forebay.metadata.table import TableBucket
+from tests.simulation.histories import NEVER, Op
+from tests.simulation.scheduler import Process, Stop
+from tests.simulation.world import Damage, World
+
+KV, LOG = "sim.kv", "sim.log"
+KEYS = 8
+_DISK_CALLS = (
+    "append", "append", "sync", "sync", "truncate", "open", "write_atomic", "rename", "read", "sync_directory",
+    "make_directories", "remove",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+@dataclass
+class View:
+    """Rows that a reader took for the table's at these log offsets."""
+
+    what: str
+    rows: dict[int, str]
+    offsets: dict[TableBucket, int]
+
+
+@dataclass
+class Seen:
+    """What all clients saw. `log_rows` are the changes that log readers got, by table, bucket and offset."""
+
+    ops: dict[int, list[Op]] = field(default_factory=dict)
+    log_rows: dict[tuple[str, int, int], tuple[str, Any, Any]] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
+    appended: dict[int, str] = field(default_factory=dict)
+    """Numbers of rows that were given to the log table: acked, or unknown."""
+    skipped: set[tuple[str, int, int]] = field(default_factory=set)
+    """Offsets that a log reader has not given a row for."""
+    lake_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
+    table_ids: dict[str, int] = field(default_factory=dict)
+
+
+class Workload:
+    def __init__(self, world: World, *, lake: bool, actors: int, steps: int) -> None:
+        self.world, self.sched, self.rng = world, world.sched, world.rng
+        self.seen = Seen()
+        self.lake = lake
+        self.steps = steps
+        self.actors_left = actors
+        self.actors = actors
+        self.numbers = 0
+        self.ready = False
+        self.processes: list[Process] = []
+        self.workers: list[Process] = []
+        world.processes = self.processes
+
+    # ---- setting up -------------------------------------------------------------------------------------------------
+
+    def process(self, name: str) -> Process:
+        process = Process(name)
+        self.processes.append(process)
+        return process
+
+    def set_up(self) -> None:
+        """Make the tables; called by an actor, and repeated until it is done."""
+        process = self.process("setup")
+        self.sched.spawn(process, self._make_tables, process, name="setup")
+
+    def _make_tables(self, process: Process) -> None:
+        connection = self.world.connect(process)
+        tiered = {"table.datalake.enabled": "true", "table.datalake.freshness": "2 s"} if self.lake else {}
+        log_format = self.rng.choice(("ARROW", "ARROW", "INDEXED"))
+        while True:
+            try:
+                connection.admin.create_database("sim", ignore_if_exists=True)
+                connection.admin.create_table(
+                    KV, {"id": pa.int32(), "name": pa.string()}, primary_key=["id"], buckets=2, properties=tiered,
+                    ignore_if_exists=True,
+                )  # fmt: skip
+                connection.admin.create_table(
+                    LOG, {"n": pa.int64(), "who": pa.string()}, buckets=2,
+                    properties={**tiered, "table.log.format": log_format}, ignore_if_exists=True,
+                )  # fmt: skip
+                for path in (KV, LOG):
+                    self.seen.table_ids[path] = connection.admin.table_info(path).table_id
+                break
+            except ForebayError as e:
+                self.judge(e, "setup")
+                self.sched.sleep(0.5)
+        try:
+            connection.close(timeout=1)
+        except ForebayError as e:
+            self.judge(e, "setup")
+        self.ready = True
+        self.world.note("ready")
+
+    def judge(self, error: BaseException, doing: str) -> None:
+        """An error that a client got must be one that tells of what happened."""
+        world = self.world
+        world.count(f"errors: {type(error).__name__}")
+        world.note(f"{doing}: {type(error).__name__} {str(error)[:160]}")
+        if isinstance(error, Stop):
+            raise error
+        if isinstance(error, CorruptData) and not world.damaged:
+            raise Damage(f"{doing}: data that nobody damaged is called damaged: {error}") from error
+        if isinstance(error, InternalError) or not isinstance(error, ForebayError):
+            raise Damage(f"{doing}: {type(error).__name__}: {error}") from error
+
+    # ---- actors -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for number in range(self.actors):
+            process = self.process(f"client-{number}")
+            self.sched.spawn(process, self.act, number, process, self.steps, name=f"actor-{number}")
+
+    def act(self, number: int, process: Process, steps: int) -> None:
+        """One client: a few dozen operations, one after the other."""
+        sched, rng, world = self.sched, self.rng, self.world
+        while not self.ready:
+            sched.sleep(0.1)
+        who = process.name
+        options = {}
+        if rng.random() < 0.3:
+            options["client.writer.max-inflight-requests-per-bucket"] = str(rng.randint(1, 5))
+        connection = world.connect(process, **options)
+        reader = _Reader(self, connection, who)
+        for step in range(steps):
+            sched.sleep(rng.random() ** 2 * 0.8)
+            action = rng.choices(
+                (
+                    self.upsert,
+                    self.delete,
+                    self.buffered,
+                    self.append,
+                    self.lookup,
+                    self.scan,
+                    self.snapshot,
+                    self.union,
+                ),
+                weights=(10, 3, 2, 6, 9, 2, 1, 2 if self.lake else 0),
+            )[0]
+            world.count(action.__name__)
+            try:
+                action(connection, f"{who}.{step}")
+                if rng.random() < 0.3:
+                    reader.poll()
+            except ForebayError as e:
+                self.judge(e, f"{who}.{step} {action.__name__}")
+        try:
+            connection.close(timeout=5)
+        except ForebayError as e:
+            self.judge(e, f"{who} close")
+        self.actors_left -= 1
+        world.note(f"{who} done")
+
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def _keys(self, most: int = 3) -> list[int]:
+        return self.rng.sample(range(KEYS), self.rng.randint(1, most))
+
+    def _record(self, key: int, is_write: bool, value: Any, asked: float, answered: float, who: str) -> None:
+        self.seen.ops.setdefault(key, []).append(Op(is_write, value, asked, answered, who))
+
+    def _write(self, work: Any, values: dict[int, Any], who: str) -> None:
+        """Write; whatever becomes of it is put into the history."""
+        asked, answered = self.sched.now, NEVER
+        try:
+            work()
+            answered = self.sched.now
+            self.world.count("acknowledged")
+        finally:
+            for key, value in values.items():
+                self._record(key, True, value, asked, answered, who)
+            self.world.note(f"{who} wrote {sorted(values.items())} {answered < NEVER}")
+
+    def upsert(self, connection: Connection, who: str) -> None:
+        values = {key: f"{who}#{self.number()}" for key in self._keys()}
+        rows = [{"id": key, "name": value} for key, value in values.items()]
+        table = connection.table(KV)
+        self._write(lambda: table.upsert(rows), values, who)
+
+    def delete(self, connection: Connection, who: str) -> None:
+        keys = self._keys(2)
+        table = connection.table(KV)
+        self._write(lambda: table.delete([{"id": key} for key in keys]), dict.fromkeys(keys), who)
+
+    def buffered(self, connection: Connection, who: str) -> None:
+        """Several rows through a buffered writer, each key once: flushed together."""
+        values = {key: f"{who}#{self.number()}" for key in self._keys(5)}
+        table = connection.table(KV)
+
+        def write() -> None:
+            with table.writer() as writer:
+                for key, value in values.items():
+                    writer.upsert({"id": key, "name": value})
+                    if self.rng.random() < 0.3:
+                        self.sched.sleep(self.rng.random() * 0.1)
+
+        self._write(write, values, who)
+
+    def append(self, connection: Connection, who: str) -> None:
+        numbers = [self.number() for _ in range(self.rng.randint(1, 4))]
+        for n in numbers:
+            self.seen.appended[n] = "unknown"
+        connection.table(LOG).append([{"n": n, "who": who} for n in numbers])
+        self.world.count("acknowledged")
+        for n in numbers:
+            self.seen.appended[n] = "acked"
+        self.world.note(f"{who} appended {numbers}")
+
+    def lookup(self, connection: Connection, who: str) -> None:
+        keys = self._keys()
+        table = connection.table(KV)
+        asked = self.sched.now
+        found = table.lookup([{"id": key} for key in keys]).to_pylist()
+        for key, row in zip(keys, found, strict=True):
+            if row["id"] not in (None, key):
+                raise Damage(f"{who}: looked up {key}, got {row}")
+            self._record(key, False, row["name"], asked, self.sched.now, who)
+        self.world.note(f"{who} found {found}")
+
+    def _record_rows(self, rows: list[Row], asked: float, who: str) -> dict[int, str]:
+        found = {row["id"]: row["name"] for row in rows}
+        if len(found) != len(rows):
+            raise Damage(f"{who}: a key comes twice: {rows}")
+        for key in range(KEYS):
+            self._record(key, False, found.get(key), asked, self.sched.now, who)
+        return found
+
+    def scan(self, connection: Connection, who: str) -> None:
+        table = connection.table(KV)
+        asked = self.sched.now
+        scan = table.scan()
+        rows = scan.to_arrow().to_pylist()
+        found = self._record_rows(rows, asked, f"{who} scan")
+        self.seen.views.append(View(f"{who} scan", found, dict(scan.log_offsets)))
+
+    def union(self, connection: Connection, who: str) -> None:
+        path = self.rng.choice((KV, KV, LOG))
+        table = connection.table(path)
+        asked = self.sched.now
+        scan = table.union_scan()
+        rows = scan.to_arrow().to_pylist()
+        if path == LOG:
+            numbers = [row["n"] for row in rows]
+            if len(set(numbers)) != len(numbers):
+                raise Damage(f"{who} union: a row of the log comes twice: {sorted(numbers)}")
+            return
+        found = self._record_rows(rows, asked, f"{who} union")
+        self.seen.views.append(View(f"{who} union", found, dict(scan.log_offsets)))
+
+    def snapshot(self, connection: Connection, who: str) -> None:
+        table = connection.table(KV)
+        asked = self.sched.now
+        with table.snapshot() as snapshot:
+            opened = self.sched.now
+            self.sched.sleep(self.rng.random() * 0.5)
+            rows = snapshot.scan().to_arrow().to_pylist()
+            offsets = dict(snapshot.log_offsets)
+        found = {row["id"]: row["name"] for row in rows}
+        for key in range(KEYS):
+            self._record(key, False, found.get(key), asked, opened, f"{who} snapshot")
+        self.seen.views.append(View(f"{who} snapshot", found, offsets))
+
+    # ---- tiering ----------------------------------------------------------------------------------------------------
+
+    def begin_tiering(self) -> None:
+        process = self.process(f"tier-{len(self.processes)}")
+        self.workers.append(process)
+        self.sched.spawn(process, self._tier, process, name="tiering")
+
+    def _tier(self, process: Process) -> None:
+        while not self.ready:
+            self.sched.sleep(0.2)
+        connection = self.world.connect(process)
+        service = self.world.tiering(process, connection)
+        service.start()
+        while not self.world.finished:
+            self.sched.sleep(1.0)
+            for status in service.status().tables:
+                self.world.counts["tiering rounds"] = max(self.world.counts["tiering rounds"], status.rounds)
+        service.stop(now=True)
+
+    def watch_lake(self) -> None:
+        """Snapshots that the cluster tells of go forward only."""
+        process = self.process("watcher")
+        self.sched.spawn(process, self._watch, process, name="watcher")
+
+    def _watch(self, process: Process) -> None:
+        while not self.ready:
+            self.sched.sleep(0.2)
+        connection = self.world.connect(process)
+        while not self.world.finished:
+            self.sched.sleep(0.7)
+            for path in (KV, LOG):
+                try:
+                    known = connection.admin.lake_snapshot(path).log_offsets
+                except NotFound:
+                    if self.seen.lake_offsets.get(path):
+                        raise Damage(f"the lake snapshot of {path} that was told of is gone") from None
+                    continue
+                except ForebayError as e:
+                    self.judge(e, "watcher")
+                    continue
+                self.check_lake_offsets(path, {b.bucket: offset for b, offset in known.items()})
+
+    def check_lake_offsets(self, path: str, offsets: dict[int, int]) -> None:
+        before = self.seen.lake_offsets.get(path, {})
+        for bucket, offset in before.items():
+            if offsets.get(bucket, -1) < offset:
+                raise Damage(f"lake snapshot of {path} goes back: {before} -> {offsets}")
+        self.seen.lake_offsets[path] = offsets
+
+    # ---- faults -----------------------------------------------------------------------------------------------------
+
+    def misbehave(self) -> None:
+        """Strike, at random, until the actors are done."""
+        rng, sched, world = self.rng, self.sched, self.world
+        while not self.ready:
+            sched.sleep(0.1)
+        while self.actors_left > 0 and not world.finished:
+            sched.sleep(rng.random() * 2.5)
+            fault = rng.choices(
+                (self.kill, self.kill_at_call, self.cut, self.lose_message, self.part, self.slow_net,
+                 self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
+                 self.hold_worker, self.rot),
+                weights=(3, 5, 2, 6, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, world.rot),
+            )[0]  # fmt: skip
+            world.count(fault.__name__)
+            fault()
+        self.heal()
+
+    def _kind(self) -> str:
+        return self.rng.choices(("kill", "power", "remount"), weights=(3, 3, 2))[0]
+
+    def kill(self) -> None:
+        self.world.fail_machine(self._kind())
+
+    def kill_at_call(self) -> None:
+        """The machine fails at one of the next calls of the file system, in the middle of whatever that is."""
+        self.world.fs_failure_kind = self._kind()
+        self.world.fs.fails_at = self.world.fs.count + int(self.rng.random() ** 2 * 60) + 1
+        self.sched.sleep(self.rng.random())
+
+    def cut(self) -> None:
+        connections = list(self.world.network.connections.values())
+        if connections:
+            self.rng.choice(connections).reset()
+
+    def lose_message(self) -> None:
+        """One of the next requests or answers does not arrive: its connection breaks at that moment."""
+        self.world.network.lose_in = self.rng.randint(1, 8)
+
+    def part(self) -> None:
+        names = [p.name for p in self.processes if not p.dead]
+        for name in self.rng.sample(names, self.rng.randint(1, len(names))):
+            self.world.network.partition(name, "server")
+        self.sched.sleep(self.rng.random() * 5)
+        self.world.network.heal()
+
+    def slow_net(self) -> None:
+        self.world.network.slow = self.rng.choice((10.0, 100.0, 400.0))
+        self.sched.sleep(self.rng.random() * 3)
+        self.world.network.slow = 1.0
+
+    def disk_error(self) -> None:
+        rng = self.rng
+        operation = rng.choice(_DISK_CALLS)
+        effects = {"append": ("before", "after", "partial"), "sync": ("before", "after", "drop"),
+                   "write_atomic": ("before", "partial")}  # fmt: skip
+        where = rng.choice(("", "/log", "/kv", "metadata"))
+        self.world.fs.inject(
+            operation,
+            f"{'/data' if where != 'metadata' else ''}",
+            path_suffix={"metadata": "metadata.sqlite-wal"}.get(where, ""),
+            on_call=rng.randint(1, 6),
+            times=rng.choice((1, 1, 1, 3)),
+            error=rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)),
+            effect=rng.choice(effects.get(operation, ("before", "after"))),
+        )
+        self.sched.sleep(rng.random() * 2)
+        self.world.fs.clear_faults()
+
+    def fill_disk(self) -> None:
+        self.world.full_disk(True)
+        self.sched.sleep(self.rng.random() * 4)
+        self.world.full_disk(False)
+
+    def slow_disk(self) -> None:
+        self.world.fs.slow_syncs = 1000.0
+        self.sched.sleep(self.rng.random() * 3)
+        self.world.fs.slow_syncs = 1.0
+
+    def jump(self) -> None:
+        process = self.rng.choice([p for p in (self.world.server_process, *self.processes) if p is not None])
+        process.wall_offset_ms += self.rng.choice((-86_400_000, -5_000, -100, 100, 5_000, 86_400_000))
+        if process is self.world.server_process:
+            self.world.wall_offset_ms = process.wall_offset_ms
+
+    def stop(self) -> None:
+        self.world.stop_server()
+
+    def lose_worker(self) -> None:
+        """A tiering worker dies, and another one comes."""
+        living = [p for p in self.workers if not p.dead]
+        if not living:
+            return
+        process = self.rng.choice(living)
+        self.world.network.process_ended(process, silently=self.rng.random() < 0.3)
+        self.sched.kill(process)
+        self.begin_tiering()
+
+    def hold_worker(self) -> None:
+        """A tiering worker is suspended until it is taken for dead, and then goes on as if nothing had been."""
+        living = [p for p in self.workers if not p.dead and not p.held]
+        if not living:
+            return
+        process = self.rng.choice(living)
+        self.sched.hold(process)
+        if self.rng.random() < 0.5:
+            self.begin_tiering()
+        seconds = self.rng.choice((2.0, 30.0, 200.0))
+        self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
+
+    def rot(self) -> None:
+        """Bytes on the disk change, or land in another place, without any call having failed."""
+        rng, fs = self.rng, self.world.fs
+        # The engine's own files have no checksums while they are in use, as those of LMDB.
+        files = [(path, file) for path, file in fs.files() if len(file.disk) > 0 and "/db/" not in path]
+        if not files:
+            return
+        path, file = rng.choice(files)
+        position = rng.randrange(len(file.disk))
+        self.world.damaged = True
+        self.world.note(f"rot {path} at {position}")
+        if rng.random() < 0.5:
+            fs.flip_byte(path, position, 1 << rng.randrange(8))
+            return
+        source = rng.choice(files)[1].disk
+        start = rng.randrange(len(source))
+        piece = bytes(source[start : start + rng.choice((8, 64, 512))])
+        for content in (file.seen, file.disk):
+            end = min(position + len(piece), len(content))
+            content[position:end] = piece[: max(end - position, 0)]
+
+    def heal(self) -> None:
+        world = self.world
+        world.fs.clear_faults()
+        world.full_disk(False)
+        world.fs.fails_at = -1
+        world.fs.slow_syncs = 1.0
+        world.network.slow = 1.0
+        world.network.lose_in = 0
+        world.network.heal()
+        for process in self.processes:
+            if process.held:
+                self.sched.release(process)
+
+
+class _Reader:
+    """A reader of a log that an actor polls now and then; opened where it was when it fails."""
+
+    def __init__(self, load: Workload, connection: Connection, who: str) -> None:
+        self._load, self._connection, self._who = load, connection, who
+        self._path = load.rng.choice((KV, LOG))
+        self._reader: Any = None
+        self._positions: dict[TableBucket, int] | None = None
+
+    def poll(self) -> None:
+        load = self._load
+        try:
+            if self._reader is None:
+                table = self._connection.table(self._path)
+                self._reader = table.log(self._positions or "earliest", new_partitions=False)
+                self._positions = dict(self._reader.positions)
+            for _ in range(4):
+                batch = self._reader.poll(0.2)
+                if batch is None:
+                    break
+                self.take(batch.to_pylist())
+        except ForebayError:
+            self._reader = None
+            raise
+        finally:
+            load.world.count("poll")
+
+    def take(self, rows: list[Row]) -> None:
+        assert self._positions is not None
+        where = {bucket.bucket: bucket for bucket in self._positions}
+        for row in rows:
+            bucket, offset = row["__bucket"], row["_log_offset"]
+            expected = self._positions[where[bucket]]
+            if offset > expected and self._path == KV:
+                # A change that changes nothing is an empty batch, which takes an offset; the checks at the end know.
+                self._load.seen.skipped.update((self._path, bucket, skipped) for skipped in range(expected, offset))
+            elif offset != expected:
+                raise Damage(f"{self._who}: offset {offset} of bucket {bucket} of {self._path} after {expected - 1}")
+            self._positions[where[bucket]] = offset + 1
+            note_log_row(self._load.seen, self._path, row)
+
+
+def note_log_row(seen: Seen, path: str, row: Row) -> None:
+    """Take note of a change; one that another reader saw at the same place must be the same one."""
+    place = (path, row["__bucket"], row["_log_offset"])
+    what = (row["_change_type"], row.get("id", row.get("n")), row.get("name", row.get("who")))
+    before = seen.log_rows.setdefault(place, what)
+    if before != what:
+        raise Damage(f"{place} was {before} and is {what}")

@@ -1,0 +1,363 @@
+"""A machine with a server on a simulated disk, clients, tiering workers and a lake; what may befall them; what is true.
+
+`World(seed).run()` is one history: actors use the real client against the real server while faults strike, then
+everything heals and the checks of `tests.simulation.checks` are made. See docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import Any
+
+from forebay.base import threads
+from forebay.base.errors import CorruptData, ForebayError, InternalError, StorageFailure
+from forebay.base.ids import SeededIds
+from forebay.client import connection as connections
+from forebay.client.connection import Connection
+from forebay.client.options import make_settings
+from forebay.client.rpc import Call
+from forebay.client.writer import TableWriter
+from forebay.server.config import server_config
+from forebay.server.rpc import RpcProtocol
+from forebay.server.server import ForebayServer, Injected
+from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from forebay.tiering.round import TieringLake
+from forebay.tiering.service import TieringService
+from forebay.unionread import planning
+from tests.simulation.disk import MapEngine, SimDatabaseFile, SimFileSystem, SimVfs
+from tests.simulation.network import Network
+from tests.simulation.scheduler import Process, Scheduler, SimClock, SimEvent, SimLoop, SimTask, SimThreads, Stop
+
+DATA = "/data"
+PORTS = (9123, 9124)
+LAKE = "simulation"
+
+SERVER_SETTINGS = {
+    "log.segment.file-size": "2kb",
+    "log.index.interval-size": "200b",
+    "kv.snapshot.interval": "3 s",
+    "kv.checkpoint.records": "8",
+    "log.replica.high-watermark.checkpoint-interval": "2 s",
+    "kv.scanner.ttl": "5 s",
+    "kv.scanner.expiration-interval": "2 s",
+    "remote.log.task-interval-duration": "4 s",
+    "server.writer-id.expiration-check-interval": "10 s",
+    "auto-partition.check.interval": "20 s",
+    "server.worker-threads": "2",
+    "server.io-pool.size": "3",
+    "datalake.format": "paimon",
+    "datalake.paimon.name": LAKE,
+}
+
+CLIENT_OPTIONS = {
+    "client.connect-timeout": "2 s",
+    "client.request-timeout": "3 s",
+    "client.retry-timeout": "6 s",
+    "client.writer.delivery-timeout": "15 s",
+    "client.writer.batch-timeout": "50 ms",
+    "client.scanner.log.fetch.wait-max-time": "300 ms",
+}
+
+
+class Damage(AssertionError):
+    """A promise is broken."""
+
+
+@contextmanager
+def ordered_sets() -> Iterator[None]:
+    """Give objects of the product that stand in sets a hash that does not depend on where they lie in memory."""
+    numbers, SimTask.numbers = count(1), count(1)
+
+    def numbered(self: Any) -> int:
+        number: int | None = self.__dict__.get("_sim_number")
+        if number is None:
+            number = self.__dict__["_sim_number"] = next(numbers)
+        return number
+
+    def of_call(self: Any) -> int:
+        return int(self.request_id)
+
+    patched: list[tuple[Any, Any]] = [(cls, numbered) for cls in (RpcProtocol, TableWriter, asyncio.Event)]
+    patched.append((Call, of_call))
+    before = [(cls, cls.__hash__) for cls, _ in patched]
+    for cls, function in patched:
+        cls.__hash__ = function
+    try:
+        yield
+    finally:
+        for cls, function in before:
+            cls.__hash__ = function
+
+
+class _Complaints(logging.Handler):
+    """Takes what the product logs as an error with a traceback: a bug, unless it is an error on purpose."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        world = self._world
+        task = world.sched.current
+        if task is not None and task.process.dead:
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, InternalError) or (error is not None and not isinstance(error, ForebayError | Stop)):
+            world.complaints.append((record.getMessage(), error))
+
+
+class World:
+    """See the module. `counts` tells what happened, by name."""
+
+    def __init__(self, seed: int, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.sched = Scheduler(seed, keep_trace)
+        self.rng = random.Random(seed ^ 0x5EED)
+        self.network = Network(self.sched)
+        self.counts: Counter[str] = Counter()
+        self.complaints: list[tuple[str, BaseException | None]] = []
+        self.control = Process("control")
+        self.server_process: Process | None = None
+        self.server: ForebayServer | None = None
+        self.loop: SimLoop | None = None
+        self.is_up = False
+        self.changed = SimEvent(self.sched)
+        self.finished = False
+        self.may_restart = True
+        self.boot = 1
+        self.mount = 1
+        self.has_witnesses = self.rng.random() < 0.9
+        self.damaged = False
+        """Whether bytes were changed behind the server's back: then data may be refused, but never be wrong."""
+        self.connections: list[Connection] = []
+        self.fs = SimFileSystem(self.sched, random.Random(self.rng.random()), self._fs_failure)
+        self.fs_failure_kind = "kill"
+        self._vfs: list[SimVfs] = []
+        self.ids = SeededIds(self.rng.getrandbits(32))
+        self._stack = ExitStack()
+
+    def note(self, text: str) -> None:
+        self.sched.note(text)
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    # ---- the frame --------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> World:
+        self._stack.enter_context(threads.use(SimThreads(self.sched)))
+        handler = _Complaints(self)
+        logger = logging.getLogger("forebay")
+        before = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.propagate = False
+        self._stack.callback(lambda: setattr(logger, "propagate", before[1]))
+        self._stack.callback(logger.removeHandler, handler)
+        create = planning.create_lake_storage
+        planning.create_lake_storage = self.create_storage  # type: ignore[assignment]
+        self._stack.callback(lambda: setattr(planning, "create_lake_storage", create))
+        self._stack.enter_context(ordered_sets())
+        gc.disable()
+        self._stack.callback(gc.enable)
+        forget_lake(LAKE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [self.server_process, self.control, *self.processes]:
+            if process is not None:
+                self.sched.kill(process)
+        for connection in self.connections:
+            self._forget(connection)
+        self.connections.clear()
+        self.server = self.loop = None
+        self.sched.timers.clear()
+        self._stack.close()
+        for vfs in self._vfs:
+            vfs.unregister()
+        forget_lake(LAKE)
+
+    processes: list[Process]
+
+    def create_storage(self, _name: str, _options: Any) -> MemoryLakeStorage:
+        return MemoryLakeStorage({"name": LAKE})
+
+    # ---- the server -------------------------------------------------------------------------------------------------
+
+    def supervise(self) -> None:
+        """Start the server whenever there is none. Runs until the world ends."""
+        while not self.finished:
+            if not self.may_restart:
+                self.sched.sleep(0.1)
+                continue
+            process = self.server_process = Process("server")
+            outcome: list[BaseException | None] = []
+            self.sched.spawn(process, self._serve, process, outcome, name="start")
+            while not outcome and not process.dead:
+                self.sched.sleep(0.02)
+            error = outcome[0] if outcome else None
+            if error is not None:
+                self.note(f"start failed: {type(error).__name__}: {error}")
+                self.count("starts that failed")
+                self._judge_start(error)
+                self.sched.kill(process)
+                self.network.process_ended(process, silently=False)
+                self.fs = self.fs.kill()
+                self.sched.sleep(0.5 + self.rng.random())
+                continue
+            if not process.dead:
+                self.is_up = True
+                self.network.reset_silent()
+                self.network.down.discard("server")
+                self.note("server up")
+            while not process.dead and not self.finished:
+                self.sched.sleep(0.05)
+            self.is_up = False
+            if not self.finished:
+                self.sched.sleep(self.rng.random())
+
+    def _serve(self, process: Process, outcome: list[BaseException | None]) -> None:
+        loop = self.loop = SimLoop(self.sched, process, self.network)
+        clock = SimClock(self.sched, process)
+        process.wall_offset_ms = self.wall_offset_ms
+        config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=SERVER_SETTINGS)
+        fs = self.fs
+        vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
+        self._vfs.append(vfs)
+        injected = Injected(
+            clock=clock,
+            ids=self.ids,
+            fs=fs,
+            engine_factory=lambda directory: MapEngine(fs, directory),
+            witnesses=self.witnesses,
+            create_lake_storage=self.create_storage,
+            bind=self.network.bind,  # type: ignore[arg-type]
+            database_file=lambda path: SimDatabaseFile(path, vfs),
+        )
+        server = self.server = ForebayServer(config, injected)
+        try:
+            loop.run(server.start())
+        except Stop:
+            raise
+        except BaseException as e:  # noqa: BLE001 - judged by the supervisor
+            outcome.append(e)
+            return
+        outcome.append(None)
+
+    wall_offset_ms = 0
+    rot = 0.0
+    refused = False
+    """Whether the server has said that it does not start on these files."""
+
+    def witnesses(self, _folder: str) -> frozenset[str]:
+        return frozenset({f"mount boot-{self.boot} {self.mount}"}) if self.has_witnesses else frozenset()
+
+    def _judge_start(self, error: BaseException) -> None:
+        if self.damaged and isinstance(error, CorruptData | StorageFailure):
+            self.refused = isinstance(error, CorruptData)
+            return
+        if isinstance(error, StorageFailure) and not isinstance(error, CorruptData):
+            return
+        raise Damage(f"the server does not start: {type(error).__name__}: {error}") from error
+
+    def _fs_failure(self) -> None:
+        self.fail_machine(self.fs_failure_kind)
+
+    def fail_machine(self, kind: str) -> None:
+        """End the server: "kill" (the process), "power" (the machine), "remount" (the volume went away and came back),
+        each with what it does to the disk and to those who are connected."""
+        process = self.server_process
+        if process is None or process.dead:
+            return
+        self.note(f"fail {kind}")
+        self.count(kind)
+        self.is_up = False
+        if kind == "kill":
+            self.fs = self.fs.kill()
+        else:
+            self.fs = self.fs.crash()
+            self.mount += 1
+            if kind == "power":
+                self.boot += 1
+                self.network.down.add("server")
+        self.network.process_ended(process, silently=kind == "power")
+        self.sched.kill(process)
+
+    def stop_server(self) -> None:
+        """Stop as SIGTERM does, in order; a stop that hangs is a fault of its own."""
+        process, server, loop = self.server_process, self.server, self.loop
+        if process is None or process.dead or server is None or loop is None or not self.is_up:
+            return
+        self.note("stop")
+        self.count("stop")
+        outcome: list[BaseException | None] = []
+
+        def stop() -> None:
+            try:
+                loop.run(server.stop())
+                outcome.append(None)
+            except Stop:
+                raise
+            except BaseException as e:  # noqa: BLE001 - judged below
+                outcome.append(e)
+
+        self.sched.spawn(process, stop, name="stop")
+        deadline = self.sched.now + 60
+        while not outcome and not process.dead:
+            if self.sched.now > deadline:
+                raise Damage("the server does not stop within 60 s")
+            self.sched.sleep(0.02)
+        if outcome and outcome[0] is not None and not isinstance(outcome[0], ForebayError):
+            raise Damage(f"stopping fails: {outcome[0]!r}") from outcome[0]
+        self.is_up = False
+        self.network.process_ended(process, silently=False)
+        if not process.dead:
+            self.fs = self.fs.kill()
+            self.sched.kill(process)
+
+    # ---- clients ----------------------------------------------------------------------------------------------------
+
+    def connect(self, process: Process, **options: str) -> Connection:
+        settings = make_settings(f"127.0.0.1:{PORTS[0]}", None, None, {**CLIENT_OPTIONS, **options})
+        connection = Connection(
+            settings,
+            clock=SimClock(self.sched, process),
+            ids=self.ids,
+            dial=self.network.dialler(process),  # type: ignore[arg-type]
+        )
+        self.connections.append(connection)
+        process.on_kill.append(lambda: self._forget(connection))
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        for finalizer in (connection._finalizer, connection._sender_finalizer):
+            if finalizer is not None:
+                finalizer.detach()
+        connections._live.discard(connection)
+
+    def tiering(self, process: Process, connection: Connection) -> TieringService:
+        return TieringService(
+            connection,
+            tables_max=2,
+            poll_seconds=0.4,
+            lake=TieringLake(create_storage=self.create_storage),
+            clock=SimClock(self.sched, process),
+        )
+
+    # ---- waiting ----------------------------------------------------------------------------------------------------
+
+    def full_disk(self, full: bool) -> None:
+        self.fs.full = full
+
+    def inject(self, operation: Any, **options: Any) -> None:
+        self.fs.inject(operation, error=options.pop("error", errno.EIO), **options)
+
+
+Actor = Callable[[], None]
