@@ -438,7 +438,10 @@ class _Database:
         _translated(lambda: self._connection.cursor().execute(script))
 
     def close(self) -> None:
-        _translated(self._connection.close)
+        try:
+            self._connection.close()
+        except apsw.Error:
+            pass  # what SQLite itself passes over: a WAL that could not be put into the file is read at the next start
 
 
 class SimDatabaseFile:

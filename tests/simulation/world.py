@@ -316,6 +316,8 @@ class World:
             self.sched.sleep(0.02)
         if outcome and outcome[0] is not None and not isinstance(outcome[0], ForebayError):
             raise Damage(f"stopping fails: {outcome[0]!r}") from outcome[0]
+        if outcome and self.fs._locks:
+            raise Damage(f"a stopped server has not given back {sorted(self.fs._locks)}")
         self.is_up = False
         self.network.process_ended(process, silently=False)
         if not process.dead:

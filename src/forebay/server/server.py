@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -311,7 +312,11 @@ class ForebayServer:
     # ---- stopping ---------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop serving, finish what is under way, close everything orderly. A second call does nothing."""
+        """Stop serving, finish what is under way, close everything. A second call does nothing.
+
+        Where something cannot be closed, the rest is all the same, and the data directory is free again; raises the
+        error afterwards.
+        """
         for task in self._upkeep:
             task.cancel()
         self._upkeep.clear()
@@ -328,19 +333,20 @@ class ForebayServer:
                 connection.close()
             connections.budget.close()
         context, self._context = self._context, None
-        if context is not None:
-            context.scanners.shut_down()
-            context.table_snapshots.shut_down()
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, context.replicas.close)
-            for executor in self._executors:
-                executor.shutdown(wait=True)
-            context.lake.tables.close()
-            context.store.close()
-        self._executors.clear()
         directory, self._directory = self._directory, None
-        if directory is not None:
-            directory.close()
+        executors, self._executors = self._executors, []
+        with ExitStack() as closing:  # the last one first
+            if directory is not None:
+                closing.callback(directory.close)
+            if context is not None:
+                closing.callback(context.store.close)
+                closing.callback(context.lake.tables.close)
+            for executor in executors:
+                closing.callback(executor.shutdown, wait=True)
+            if context is not None:
+                context.scanners.shut_down()
+                context.table_snapshots.shut_down()
+                await asyncio.get_running_loop().run_in_executor(None, context.replicas.close)
 
     async def _drain(self, connections: Connections) -> None:
         """Give requests that are being answered a moment; long polls do not count on getting one."""
