@@ -16,7 +16,15 @@ import pytest
 
 import forebay
 from forebay.base.clock import SystemClock
-from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, Unavailable
+from forebay.base.errors import (
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.connection import Connection, connect
 from forebay.client.log_reader import LogReader
@@ -121,7 +129,7 @@ def test_a_write_that_failed_in_the_dark_does_not_swallow_the_next_one(make_tabl
     with Proxy(bootstrap) as proxy, connect(proxy.bootstrap_servers) as other:
         proxy.on_response = rule
         handle = other.table(table.path)
-        with pytest.raises(InternalError, match="a bug"):
+        with pytest.raises(OutcomeUnknown, match="a bug"):
             handle.append([{"a": 1}])
         handle.append([{"a": 2}])
     assert rows_of(table.connection, table.path) == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 
-from forebay.base.errors import Conflict, ForebayError, InvalidRequest, StorageFailure, Unavailable
+from forebay.base.errors import Conflict, ForebayError, InvalidRequest, OutcomeUnknown, Unavailable
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import opened
@@ -83,11 +83,8 @@ def test_a_round_that_fails_at_any_step_is_there_once_or_can_be_done_again(table
     assert len(lake_table(table.storage).metadata.snapshots) <= 6
 
 
-@pytest.mark.parametrize("done", [False, True])
-def test_a_catalog_that_does_not_answer_leaves_it_open_whether_a_round_is_there(
-    table: LakeTable, monkeypatch: pytest.MonkeyPatch, done: bool
-) -> None:
-    table.upsert(*people(1))
+def _lose_answers(patched: pytest.MonkeyPatch, *, done: bool) -> None:
+    """Let commits of a SQL catalog end without an answer, with the change made or not."""
     real = SqlCatalog.commit_table
 
     def unanswered(self: SqlCatalog, *words: Any) -> Any:
@@ -95,19 +92,29 @@ def test_a_catalog_that_does_not_answer_leaves_it_open_whether_a_round_is_there(
             real(self, *words)
         raise OSError("the connection was lost")
 
+    patched.setattr(SqlCatalog, "commit_table", unanswered)
+
+
+def test_a_round_whose_answer_was_lost_is_found_in_the_table(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.upsert(*people(1))
     result = table.write(((), 0), [("+U", r) for r in people(1, name="new")])
     with monkeypatch.context() as patched:
-        patched.setattr(SqlCatalog, "commit_table", unanswered)
-        with pytest.raises(StorageFailure, match="the connection was lost"):
+        _lose_answers(patched, done=True)
+        table.base = table.committer().commit([result], {OFFSETS_PROPERTY: "2"}).snapshot_id
+    assert table.read() == people(1, name="new")
+
+
+def test_a_round_whose_answer_was_lost_and_that_is_not_to_be_seen_has_an_unknown_outcome(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.upsert(*people(1))
+    result = table.write(((), 0), [("+U", r) for r in people(1, name="new")])
+    with monkeypatch.context() as patched:
+        _lose_answers(patched, done=False)
+        with pytest.raises(OutcomeUnknown, match="the connection was lost"):
             table.committer().commit([result], {OFFSETS_PROPERTY: "2"})
-    missing = table.committer().get_missing_lake_snapshot(table.base)
-    if done:
-        assert missing is not None
-        table.base = missing.snapshot_id
-        table.committer().abort([result])
-    else:
-        assert missing is None
-        table.base = table.committer().commit([result], {}).snapshot_id
+    assert table.committer().get_missing_lake_snapshot(table.base) is None
+    table.base = table.committer().commit([result], {}).snapshot_id
     assert table.read() == people(1, name="new")
 
 

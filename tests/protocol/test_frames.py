@@ -158,3 +158,21 @@ def test_encoded_frames_carry_the_length_of_header_and_body() -> None:
     assert encode_response(FrameType.ERROR, 7, [b""]) == [bytes.fromhex("000000050100000007")]
     large = b"x" * 100_000
     assert encode_response(FrameType.SUCCESS, 7, [large])[1] is large
+
+
+@pytest.mark.parametrize(
+    ("sent", "protocol"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", "HTTP"),
+        (b"<!DOCTYPE html>", "HTML"),
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
+    ],
+)
+def test_a_peer_that_speaks_another_protocol_is_told_by_what_it_sent(sent: bytes, protocol: str) -> None:
+    decoder = FrameDecoder(5, 5)
+    decoder.receive_data(sent)
+    assert decoder.error is not None
+    assert f"speaks {protocol}" in decoder.error.message
+    assert repr(sent)[2:12] in decoder.error.message

@@ -1,6 +1,6 @@
 """Errors, grouped by what the caller does about them.
 
-Nine kinds form the whole tree below `ForebayError`: code that handles errors catches a kind, code that reports
+The kinds form the whole tree below `ForebayError`: code that handles errors catches a kind, code that reports
 them reads the message, code that talks to a Fluss peer reads `code`. The wire table at the end of this module maps
 every Fluss error code (`Errors` in Apache Fluss: codes are stable, names may change) to its kind, and says
 whether a client may repeat the request (`retriable`) and whether its cached metadata is to blame
@@ -174,6 +174,25 @@ class Unavailable(ForebayError):
     default_code = ErrorCode.NETWORK_EXCEPTION
 
 
+class OutcomeUnknown(ForebayError):
+    """Whether the change was made is not known: the answer was lost, or the peer failed halfway.
+
+    Do not repeat it blindly, and delete nothing that it may refer to: look first whether it happened. The message says
+    how. `code` is the error code of the failure that hid the outcome. Never `retriable`, whatever that code is.
+    """
+
+    kind = "outcome_unknown"
+    default_code = ErrorCode.REQUEST_TIME_OUT
+
+    @property
+    def retriable(self) -> bool:
+        return False
+
+    @property
+    def stale_metadata(self) -> bool:
+        return False
+
+
 class Conflict(ForebayError):
     """Somebody else got there first, or this party was fenced off. Read the new state, then decide."""
 
@@ -295,8 +314,15 @@ def _without_stack_trace(text: str) -> str:
     return " ".join(line for line in lines if line and not line.startswith(("at ", "... ")))
 
 
+_DAMAGED_STORAGE = {_E.LOG_STORAGE_EXCEPTION, _E.KV_STORAGE_EXCEPTION, _E.STORAGE_EXCEPTION}
+
+
 def wire_code(error: BaseException) -> int:
     """The code under which `error` crosses the wire; anything that is not a `ForebayError` is a bug of ours."""
+    if isinstance(error, OutcomeUnknown):
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # every code for a lost answer invites clients to repeat the request
+    if isinstance(error, CorruptData) and error.code in _DAMAGED_STORAGE:
+        return ErrorCode.CORRUPT_RECORD_EXCEPTION  # the storage codes mean I/O errors, which clients wait out
     if isinstance(error, ForebayError) and error.code >= 0:
         return error.code
     if isinstance(error, InvalidRequest):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from forebay.base import threads
 from forebay.base.clock import Clock
-from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
+from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable
 from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
 from forebay.client.results import WriteResult
 from forebay.metadata.table import TableBucket, TablePath
@@ -29,7 +29,7 @@ from forebay.metadata.table import TableBucket, TablePath
 _BACK_OFF_FIRST_SECONDS = 0.02
 _BACK_OFF_MAX_SECONDS = 1.0
 
-_NOT_WRITTEN = frozenset(
+NOT_WRITTEN = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
@@ -102,7 +102,7 @@ class Batch:
         self.attempts = 0
         self.ticket = 0
         self.may_be_written = False
-        """Whether an earlier attempt ended so that nobody knows what the server did."""
+        """Whether an attempt ended without telling what the server did."""
         self.added_at = 0.0
         self.not_before = 0.0
         self.last_error: ForebayError | None = None
@@ -119,18 +119,20 @@ class WriteTracker:
         self._batches = 0
         self._end_offsets: dict[TableBucket, int] = {}
         self._rows_lost = 0
+        self._rows_unknown = 0
         self._error: ForebayError | None = None
 
     @property
     def error(self) -> ForebayError | None:
-        """The first error, saying also how many rows were not written."""
+        """The first error, or the first `OutcomeUnknown` where there is one, saying also what became of the rows."""
         with self._condition:
             error = self._error
             if error is None:
                 return None
-            return type(error)(
-                f"{error.message} ({self._rows_lost} rows were not written, {self._rows} were)", error.code
-            )
+            lost = f"{self._rows_lost} rows were not written" if self._rows_lost else ""
+            unknown = f"{self._rows_unknown} rows may or may not be written" if self._rows_unknown else ""
+            told = ", ".join(filter(None, (lost, unknown)))
+            return type(error)(f"{error.message} ({told}; {self._rows} were written)", error.code)
 
     def begun(self, batch: Batch) -> None:
         with self._condition:
@@ -147,9 +149,20 @@ class WriteTracker:
             self._end_one(batch)
 
     def lost(self, batch: Batch, error: ForebayError) -> None:
+        """Take note that a batch failed for good. An attempt that may have been written makes it `OutcomeUnknown`."""
         with self._condition:
-            self._rows_lost += batch.rows
-            self._error = self._error or error
+            if batch.may_be_written and not isinstance(error, OutcomeUnknown):
+                error = OutcomeUnknown(
+                    f"{error.message}. The server may have written the batch or not: read the table before you write "
+                    "these rows again",
+                    error.code,
+                )
+            if isinstance(error, OutcomeUnknown):
+                self._rows_unknown += batch.rows
+                self._error = self._error if isinstance(self._error, OutcomeUnknown) else error
+            else:
+                self._rows_lost += batch.rows
+                self._error = self._error or error
             self._end_one(batch)
 
     def refused(self, error: ForebayError, rows: int) -> None:
@@ -321,7 +334,6 @@ class Accumulator:
         """A batch that was sent is to be sent again, after a pause, in its place by sequence."""
         self._sent_one_less(batch)
         batch.last_error = error
-        batch.may_be_written |= error.code not in _NOT_WRITTEN
         pause = min(_BACK_OFF_FIRST_SECONDS * 2 ** min(batch.attempts - 1, 10), _BACK_OFF_MAX_SECONDS)
         batch.not_before = self._clock.monotonic() + pause
         queue = self._queues.setdefault(batch.bucket, deque())

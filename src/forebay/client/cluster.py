@@ -22,10 +22,20 @@ from typing import Any, TypeVar
 
 from forebay.base import threads
 from forebay.base.clock import Clock
-from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
+from forebay.base.errors import (
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from forebay.base.ids import IdSource
 from forebay.client.options import Address, Settings
 from forebay.client.rpc import Call, Callback, Channel, Dial
+from forebay.client.waiting import WaitNotice
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -236,7 +246,7 @@ class ClusterClient:
         except Unavailable as e:
             if repeatable or not sent or e.code not in _WITHOUT_ANSWER:
                 raise
-            raise Unavailable(
+            raise OutcomeUnknown(
                 f"{e.message}. The server may have carried out {key.name} or not: look before asking again", e.code
             ) from e
 
@@ -259,21 +269,28 @@ class ClusterClient:
         """The result of `attempt`, which is repeated after passing failures until `client.retry-timeout`.
 
         `stale` brings the view up to date after a failure that came from an old one (default: refresh the nodes).
-        `allowed` says which failures may be followed by another attempt (default: `may_repeat`).
+        `allowed` says which failures may be followed by another attempt (default: `may_read_again`).
         """
-        allowed = allowed or may_repeat
+        allowed = allowed or may_read_again
         deadline = self.clock.monotonic() + self.settings["client.retry-timeout"]
         back_off = BackOff(self.ids)
+        notice = WaitNotice(self.clock)
         while True:
             try:
-                return attempt()
+                result = attempt()
             except ForebayError as e:
                 seconds = back_off.next_seconds()
                 if not allowed(e) or self._closed or self.clock.monotonic() + seconds > deadline:
                     raise
+                notice.tell(
+                    f"{e.message}; giving up after {self.settings['client.retry-timeout']:g} s ('client.retry-timeout')"
+                )
                 self.clock.sleep(seconds)
                 if e.stale_metadata:
                     self._refresh_quietly(stale or self.refresh)
+            else:
+                notice.over()
+                return result
 
     def _refresh_quietly(self, refresh: Callable[[], Any]) -> None:
         try:
@@ -288,16 +305,21 @@ class ClusterClient:
         """Learn the nodes from the bootstrap servers. Raises `Unavailable` if none answers, after a few attempts."""
         back_off = BackOff(self.ids)
         errors: dict[Address, ForebayError] = {}
+        notice = WaitNotice(self.clock)
         for attempt in range(1 + BOOTSTRAP_RETRIES):
             if attempt:
                 self.clock.sleep(5 * back_off.next_seconds())
             for address in self.settings.bootstrap_servers:
                 try:
                     self._take(self.call(address, ApiKey.GET_METADATA, pb.MetadataRequest(), pb.MetadataResponse))
-                except Unavailable as e:
+                except (Unavailable, InvalidRequest) as e:
                     errors[address] = e
                 else:
+                    notice.over()
                     return
+            if all(isinstance(e, InvalidRequest) for e in errors.values()):
+                raise next(iter(errors.values()))
+            notice.tell("; ".join(e.message for e in errors.values()))
         reasons = "; ".join(e.message for e in errors.values())
         raise Unavailable(f"no bootstrap server answers: {reasons}. Is the server running, and is the address right?")
 
@@ -442,6 +464,11 @@ def may_repeat(error: ForebayError) -> bool:
         ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
         ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
     )
+
+
+def may_read_again(error: ForebayError) -> bool:
+    """Whether a request that only reads may succeed later. Where it met damage, it will meet that again."""
+    return may_repeat(error) and not isinstance(error, CorruptData)
 
 
 def table_info_from_pb(message: Any, path: TablePath) -> TableInfo:

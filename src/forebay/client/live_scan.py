@@ -44,11 +44,12 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
-from forebay.client.cluster import BackOff, may_repeat
+from forebay.client.cluster import BackOff, may_read_again
 from forebay.client.planning import plan_buckets
 from forebay.client.rpc import Call
 from forebay.client.sources import Scan, ScanRequest
 from forebay.client.views import RowView
+from forebay.client.waiting import WaitNotice
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -100,6 +101,7 @@ class BucketScan:
         self._process = os.getpid()
         self._back_off = BackOff(connection.ids)
         self._failing_since: float | None = None
+        self._notice = WaitNotice(connection.clock)
 
     def _begin(self) -> None:
         self._node: ServerNode | None = None
@@ -173,6 +175,7 @@ class BucketScan:
             self._failed(e)
             return None
         self._failing_since, self._back_off = None, BackOff(self._connection.ids)
+        self._notice.over()
         self.refused = self._repeated = False
         if response.HasField("log_offset"):
             self.log_offset = response.log_offset
@@ -205,8 +208,12 @@ class BucketScan:
     def check_overdue(self) -> None:
         """Give up a request that has had no answer for too long."""
         call, limit = self._call, self._connection.cluster.request_seconds
-        if call is not None and not call.done and call.sent_at + limit <= self._connection.clock.monotonic():
+        if call is None or call.done:
+            return
+        if call.sent_at + limit <= self._connection.clock.monotonic():
             call.give_up(limit)
+        else:
+            call.tell_if_late()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -229,13 +236,13 @@ class BucketScan:
         if error.stale_metadata:
             self._connection.cluster.forget_leader([self.bucket])
         if self._scanner_id is None:
-            if not may_repeat(error):
+            if not may_read_again(error):
                 raise _about(error, self._info, self.bucket)
             self._try_later(error)
         elif error.code in _LOST:
             self._repeated = True
             self._try_later(error)
-        elif self.rows_handed_out == 0 and (may_repeat(error) or error.code in _CANNOT_REPEAT):
+        elif self.rows_handed_out == 0 and (may_read_again(error) or error.code in _CANNOT_REPEAT):
             self._start_again(error)
         else:
             raise self._broken(error)
@@ -265,6 +272,7 @@ class BucketScan:
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since > self._retry_seconds:
             raise _about(error, self._info, self.bucket)
+        self._notice.tell(f"scanning bucket {self.bucket.bucket} of table {self._info.path}: {error.message}")
         self.not_before = now + self._back_off.next_seconds()
 
     def _broken(self, error: ForebayError) -> ForebayError:
@@ -285,7 +293,7 @@ class BucketScan:
                 "be, or raise that setting; then scan the bucket again",
                 error.code,
             )
-        if may_repeat(error):
+        if may_read_again(error):
             return Unavailable(
                 f"{where} cannot go on, because the bucket has moved or its server is away ({error.message}). Scan the "
                 "bucket again; its rows so far belong to another instant, so drop them",

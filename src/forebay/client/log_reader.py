@@ -11,7 +11,9 @@ that holds no row (an empty batch, a filtered one) moves them on all the same.
 
 What failures mean: leaders that have moved or are away are looked for until `client.retry-timeout` has passed without
 any success; a reader that looks for new partitions by itself lets go of those that are dropped; offsets that the server
-does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised.
+does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised. Where the server finds a log damaged,
+the reader raises that at once and goes on with the other buckets if it is asked for more; when only damaged ones are
+left it raises again, so that nobody takes the rows for all there are.
 
 Flow: plan (buckets, start and stop offsets) -> fetch -> chunks -> forebay.client.log_decode -> record batches.
 Prior art: LogFetcher of Fluss's Java client.
@@ -29,12 +31,13 @@ import pyarrow as pa
 
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
-from forebay.client.cluster import BackOff, may_repeat
+from forebay.client.cluster import BackOff, may_read_again
 from forebay.client.log_decode import ChunkDecoder
 from forebay.client.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.remote_log import RemoteLog, read_remote
 from forebay.client.rpc import Call
 from forebay.client.views import RowView
+from forebay.client.waiting import WaitNotice
 from forebay.codec.log_batch_header import iter_headers
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -61,6 +64,7 @@ class _Bucket:
         "back_off",
         "bucket",
         "bytes_max",
+        "damage",
         "failing_since",
         "fetch_offset",
         "not_before",
@@ -78,6 +82,8 @@ class _Bucket:
         self.back_off = back_off
         self.not_before = 0.0
         self.failing_since: float | None = None
+        self.damage: ForebayError | None = None
+        """Why it is not read further: the server found its log damaged, and the caller has been told."""
 
     @property
     def is_fetched(self) -> bool:
@@ -151,6 +157,7 @@ class LogReader:
         self._decoding_bucket: _Bucket | None = None
         self._waiting_bytes = 0
         self._changed = threads.event()
+        self._notice = WaitNotice(connection.clock)
         self._next_discovery = connection.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
         self._closed = False
         self.last_bucket: TableBucket | None = None
@@ -205,8 +212,15 @@ class LogReader:
             left = deadline - clock.monotonic()
             if left <= 0 or self.finished:
                 break
+            self._raise_damage_at_the_end()
             self._changed.wait(min(left, self._seconds_to_next_event()))
         return None
+
+    def _raise_damage_at_the_end(self) -> None:
+        """Raise a damaged bucket's error once more when nothing else is left to read: the rows are not complete."""
+        damage = [state.damage for state in self._buckets.values() if state.damage is not None]
+        if damage and all(state.is_fetched or state.damage is not None for state in self._buckets.values()):
+            raise damage[0]
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -283,7 +297,7 @@ class LogReader:
         by_node: dict[ServerNode, dict[TableBucket, _Bucket]] = {}
         full: set[ServerNode] = set()
         for bucket, state in list(self._buckets.items()):
-            wants = not state.is_fetched and bucket not in busy and state.not_before <= now
+            wants = not state.is_fetched and state.damage is None and bucket not in busy and state.not_before <= now
             if not wants:
                 continue
             try:
@@ -355,6 +369,7 @@ class LogReader:
             if not fetch.call.done and fetch.call.sent_at + limit <= now:
                 fetch.call.give_up(limit)
             if not fetch.call.done:
+                fetch.call.tell_if_late(self._wait_ms / 1000)
                 continue
             del self._fetches[node]
             try:
@@ -377,7 +392,9 @@ class LogReader:
                 if error is not None:
                     self._failed([state], error)
                     continue
-                state.failing_since, state.back_off = None, BackOff(self._connection.ids)
+                if state.failing_since is not None:
+                    state.failing_since, state.back_off = None, BackOff(self._connection.ids)
+                    self._notice.over()
                 self._take_bucket(fetch, state, answer, data)
 
     def _take_bucket(self, fetch: _Fetch, state: _Bucket, answer: pb.PbFetchLogRespForBucket, data: memoryview) -> None:
@@ -416,8 +433,12 @@ class LogReader:
             for state in states:
                 self._buckets.pop(state.bucket, None)
             return
-        if not may_repeat(error):
-            raise self._explained(states, error)
+        if not may_read_again(error):
+            explained = self._explained(states, error)
+            if isinstance(error, CorruptData):
+                for state in states:
+                    state.damage = explained
+            raise explained
         cluster, now = self._connection.cluster, self._connection.clock.monotonic()
         if error.stale_metadata:
             cluster.forget_leader(state.bucket for state in states)
@@ -426,6 +447,7 @@ class LogReader:
             if cluster.closed or now - state.failing_since > self._retry_seconds:
                 raise self._explained(states, error)
             state.not_before = now + state.back_off.next_seconds()
+        self._notice.tell(self._explained(states, error).message)
 
     def _explained(self, states: list[_Bucket], error: ForebayError) -> ForebayError:
         state = states[0]

@@ -22,8 +22,9 @@ from typing import TypeVar
 
 from forebay.base import threads
 from forebay.base.clock import Clock
-from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.client.options import Address
+from forebay.client.waiting import NOTICE_SECONDS, WaitNotice
 from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
 from forebay.protocol.connection import (
     ClientConnection,
@@ -53,7 +54,7 @@ Dial = Callable[[Address, float], socket.socket]
 class Call:
     """A request under way. Completed once, by whoever takes it out of its channel's table of calls."""
 
-    __slots__ = ("_callback", "_done", "_error", "_response", "api_key", "channel", "request_id", "sent_at")
+    __slots__ = ("_callback", "_done", "_error", "_notice", "_response", "api_key", "channel", "request_id", "sent_at")
 
     def __init__(self, channel: Channel, api_key: ApiKey, sent_at: float, callback: Callback | None) -> None:
         self.channel = channel
@@ -61,6 +62,7 @@ class Call:
         self.request_id = -1
         self.sent_at = sent_at
         self._callback = callback
+        self._notice: WaitNotice | None = None
         self._response: ResponseReceived | None = None
         self._error: ForebayError | None = None
         # A lock is the cheapest thing to wait for once: held until the call is done.
@@ -95,16 +97,33 @@ class Call:
 
     def wait(self, seconds: float) -> bool:
         """Wait until the call is done, at most `seconds`; whether it is."""
+        while seconds > NOTICE_SECONDS:
+            pause = min(self.tell_if_late(), seconds)
+            if self._done.acquire(timeout=pause):
+                self._done.release()
+                return True
+            seconds -= pause
         if self._done.acquire(timeout=max(seconds, 0)):
             self._done.release()
             return True
         return False
 
+    def tell_if_late(self, expected: float = 0.0) -> float:
+        """Seconds until this should be called again. Logs what is waited for if that takes long.
+
+        `expected` is how long the server may take as part of the request (a long poll).
+        """
+        if self._notice is None:
+            self._notice = WaitNotice(self.channel.clock, since=self.sent_at + expected)
+        self._notice.tell(f"{self.channel.address} has not answered {self.api_key.name}")
+        return max(self._notice.seconds_left, 0.001)
+
     def result(self, seconds: float) -> ResponseReceived:
         """The answer, waited for at most `seconds`. Raises `Unavailable` (REQUEST_TIME_OUT), or as `response` does."""
         if not self.wait(seconds):
             self.give_up(seconds)
-            self.wait(threads.FOREVER)
+            self._done.acquire()  # its outcome is on its way to us
+            self._done.release()
         return self.response()
 
     def give_up(self, seconds: float) -> None:
@@ -129,9 +148,9 @@ class Channel:
     ) -> None:
         self.address = address
         self.last_received = clock.monotonic()
+        self.clock = clock
         self._socket = sock
         self._connection = connection
-        self._clock = clock
         self._calls: dict[int, Call] = {}
         self._state_lock = threads.lock()
         self._send_lock = threads.lock()
@@ -155,9 +174,10 @@ class Channel:
         """Connect, negotiate, authenticate.
 
         `dial` makes the connection (default: TCP). Raises `Unavailable` for a server that cannot be reached or has
-        another role than expected, `AccessDenied` for wrong credentials.
+        another role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` for an address where
+        something else listens.
         """
-        sock = _connect(address, connect_seconds, dial or dial_tcp)
+        sock = _connect(address, connect_seconds, clock, dial or dial_tcp)
         try:
             connection = ClientConnection()
             plain = PlainClient(*credentials) if credentials is not None else None
@@ -199,7 +219,7 @@ class Channel:
         Raises `UnsupportedOperation` where the server does not offer the API, and `Unavailable` on a broken channel;
         `callback` is then not called.
         """
-        call = Call(self, api_key, self._clock.monotonic(), callback)
+        call = Call(self, api_key, self.clock.monotonic(), callback)
         with self._send_lock:
             with self._state_lock:
                 if self._closed is not None:
@@ -271,7 +291,7 @@ class Channel:
         while True:
             with connection.get_buffer() as room:
                 received = sock.recv_into(room)
-            self.last_received = self._clock.monotonic()
+            self.last_received = self.clock.monotonic()
             if received:
                 connection.buffer_updated(received)
             else:
@@ -300,11 +320,19 @@ def dial_tcp(address: Address, seconds: float) -> socket.socket:
     return socket.create_connection((address.host, address.port), timeout=seconds)
 
 
-def _connect(address: Address, seconds: float, dial: Dial) -> socket.socket:
-    try:
-        sock = dial(address, seconds)
-    except OSError as e:
-        raise Unavailable(f"cannot connect to {address}: {_reason(e)}") from e
+def _connect(address: Address, seconds: float, clock: Clock, dial: Dial) -> socket.socket:
+    notice = WaitNotice(clock, since=clock.monotonic())
+    deadline = clock.monotonic() + seconds
+    while True:
+        left = deadline - clock.monotonic()
+        pause = min(max(notice.seconds_left, NOTICE_SECONDS), left)
+        try:
+            sock = dial(address, max(pause, 0.001))
+            break
+        except OSError as e:
+            if not isinstance(e, TimeoutError) or pause >= left:
+                raise Unavailable(f"cannot connect to {address}: {_reason(e)}") from e
+            notice.tell(f"connecting to {address}; giving up after {seconds:g} s ('client.connect-timeout')")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return sock
@@ -324,7 +352,7 @@ def _shake_hands(
         _send_all(sock, handshake.start())
         while not handshake.done:
             try:
-                buffers = handshake.receive(_next_response(sock, connection, deadline - clock.monotonic()))
+                buffers = handshake.receive(_next_response(sock, address, connection, clock, deadline))
             except AccessDenied as e:
                 if e.code != ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION or retries >= _AUTHENTICATE_RETRIES:
                     raise
@@ -338,16 +366,31 @@ def _shake_hands(
         raise Unavailable(f"the handshake with {address} failed: {e.message}", e.code) from e
 
 
-def _next_response(sock: socket.socket, connection: ClientConnection, seconds: float) -> ResponseReceived:
-    sock.settimeout(max(seconds, 0.001))
+def _next_response(
+    sock: socket.socket, address: Address, connection: ClientConnection, clock: Clock, deadline: float
+) -> ResponseReceived:
+    notice = WaitNotice(clock, since=clock.monotonic())
     while True:
         event = connection.next_event()
         if isinstance(event, ResponseReceived):
             return event
-        if isinstance(event, ConnectionClosed | ProtocolViolation | ServerFailed):
+        if isinstance(event, ProtocolViolation):
+            raise InvalidRequest(
+                f"what listens at {address} is no Fluss server: {event.error.message}. Give the address of a Fluss "
+                "coordinator or tablet server (forebay prints its own when it starts)"
+            )
+        if isinstance(event, ConnectionClosed | ServerFailed):
             raise Unavailable(event.error.message)
-        with connection.get_buffer() as room:
-            received = sock.recv_into(room)
+        left = deadline - clock.monotonic()
+        sock.settimeout(max(min(left, NOTICE_SECONDS), 0.001))
+        try:
+            with connection.get_buffer() as room:
+                received = sock.recv_into(room)
+        except TimeoutError:
+            if left <= NOTICE_SECONDS:
+                raise
+            notice.tell(f"{address} accepted the connection and has not answered; is it a Fluss server?")
+            continue
         if received:
             connection.buffer_updated(received)
         else:

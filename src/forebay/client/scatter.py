@@ -14,8 +14,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from forebay.base.errors import CorruptData, ForebayError
-from forebay.client.cluster import BackOff, ClusterClient, may_repeat
+from forebay.client.cluster import BackOff, ClusterClient, may_read_again
 from forebay.client.rpc import Call
+from forebay.client.waiting import WaitNotice
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.protocol.convert import ServerNode, error_of, partition_id_of
 
@@ -67,6 +68,7 @@ class Scatter(Generic[I, A]):
         done: list[tuple[I, A]] = []
         pending: Sequence[I] = items
         retries = 0
+        notice = WaitNotice(cluster.clock)
         while pending:
             failed, error = self._round(cluster, path, pending, done)
             if error is None:
@@ -75,10 +77,12 @@ class Scatter(Generic[I, A]):
             retries += 1
             if retries > self.retries_max or cluster.closed or cluster.clock.monotonic() + seconds > deadline:
                 raise error
+            notice.tell(error.message)
             cluster.clock.sleep(seconds)
             if error.stale_metadata:
                 cluster.forget_leader(item.bucket for item in failed)
             pending = failed
+        notice.over()
         return done
 
     def _round(
@@ -119,7 +123,7 @@ class Scatter(Generic[I, A]):
 
 def _passing(error: ForebayError) -> ForebayError:
     """`error`, if it may pass; otherwise it is raised."""
-    if not may_repeat(error):
+    if not may_read_again(error):
         raise error
     return error
 

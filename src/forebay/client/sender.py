@@ -18,6 +18,7 @@ The sender never gives up a batch silently, and a batch never waits for ever: se
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,29 +27,36 @@ from typing import Any, Protocol
 from forebay.base import threads
 from forebay.base.errors import (
     Conflict,
+    CorruptData,
     ErrorCode,
     ForebayError,
     InternalError,
     NotFound,
     Unavailable,
 )
-from forebay.client.accumulator import Accumulator, Batch, WriteTarget
+from forebay.client.accumulator import NOT_WRITTEN, Accumulator, Batch, WriteTarget
 from forebay.client.cluster import BackOff, ClusterClient, may_repeat
 from forebay.client.encode import seal
 from forebay.client.idempotence import NO_WRITER_ID, Idempotence
 from forebay.client.planning import list_partitions
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
+from forebay.client.waiting import NOTICE_SECONDS
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import error_of, partition_id_of, table_path_to_pb
+
+_LOGGER = logging.getLogger("forebay")
 
 _OVERDUE_CHECK_SECONDS = 1.0
 _ANSWER_SLACK_SECONDS = 1.0
 """The server is given the request time-out as its own limit; we wait this much longer for it to say so."""
 
 _STOP_SECONDS = 5.0
+
+_CORRUPT_ATTEMPTS_MAX = 3
+"""How often a batch is sent to a server that calls it, or its own storage, corrupt."""
 
 
 class Lingering(Protocol):
@@ -97,6 +105,7 @@ class Sender:
         self._thread: threads.Thread | None = None
         self._stopping = False
         self._leader_pause = BackOff(cluster.ids)
+        self._next_notice_at = 0.0
         self._refresh_at = 0.0
 
     @property
@@ -222,9 +231,12 @@ class Sender:
     def _give_up_overdue(self) -> None:
         now = self.cluster.clock.monotonic()
         with self.accumulator.lock:
-            overdue = [call for call in self._calls if call.sent_at + self._answer_seconds <= now]
-        for call in overdue:
-            call.give_up(self._answer_seconds)
+            calls = list(self._calls)
+        for call in calls:
+            if call.sent_at + self._answer_seconds <= now:
+                call.give_up(self._answer_seconds)
+            else:
+                call.tell_if_late()
 
     def _get_writer_id(self) -> None:
         with self.accumulator.lock:
@@ -269,6 +281,7 @@ class Sender:
             view = self.cluster.refresh([path], partition_ids={path: partition_ids} if partition_ids else None)
         except ForebayError as e:
             if may_repeat(e):
+                self._tell_waiting(batches[0], e)
                 return False
             self.cluster.forget_table(path)
             if e.code == ErrorCode.PARTITION_NOT_EXISTS:
@@ -344,7 +357,7 @@ class Sender:
         except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
             error = e if isinstance(e, ForebayError) else InternalError(f"the sender failed: {type(e).__name__}: {e}")
             with self.accumulator.lock:
-                self._fail_or_retry(batches, error)
+                self._fail_or_retry(batches, error, was_sent=False)
             return
         with self.accumulator.lock:
             if not call.done:
@@ -409,9 +422,11 @@ class Sender:
             known = message.HasField("log_end_offset") and message.log_end_offset >= 0
             self.accumulator.complete(batch, message.log_end_offset if known else None)
 
-    def _fail_or_retry(self, batches: Iterable[Batch], error: ForebayError) -> None:
+    def _fail_or_retry(self, batches: Iterable[Batch], error: ForebayError, *, was_sent: bool = True) -> None:
         stale = []
+        hides_outcome = was_sent and _hides_outcome(error)
         for batch in batches:
+            batch.may_be_written |= hides_outcome
             if error.stale_metadata or error.code == ErrorCode.PARTITION_NOT_EXISTS:
                 stale.append(batch.bucket)
             self._judge(batch, error)
@@ -430,6 +445,8 @@ class Sender:
             return
         passing = may_repeat(error) or (state is not None and state.may_retry(batch, code))
         passing |= code == ErrorCode.PARTITION_NOT_EXISTS and batch.partition is not None
+        if isinstance(error, CorruptData) and batch.attempts >= _CORRUPT_ATTEMPTS_MAX:
+            passing = False  # not damaged on its way: the bucket itself is
         if not passing or batch.attempts > self._retries or self._stopping:
             # A sequence that is given back in error would make the next batch look like a repeated one, and be lost.
             certain = not (may_repeat(error) or isinstance(error, InternalError) or batch.may_be_written)
@@ -438,6 +455,20 @@ class Sender:
             self.accumulator.fail(batch, _writer_id_changed(batch, state, error), certain=False)
         else:
             self.accumulator.retry_later(batch, error)
+            self._tell_waiting(batch, error)
+
+    def _tell_waiting(self, batch: Batch, error: ForebayError) -> None:
+        """Log why a batch has not been written yet, if it has waited long; one line for all that wait."""
+        now = self.cluster.clock.monotonic()
+        waited = now - batch.added_at
+        if waited >= NOTICE_SECONDS and now >= self._next_notice_at:
+            self._next_notice_at = now + 3 * waited
+            _LOGGER.warning(
+                "forebay: rows for table %s have waited for %.0f s to be written, and are sent again: %s",
+                batch.target.path,
+                waited,
+                error.message,
+            )
 
 
 def _is_for(bucket: TableBucket, batch: Batch) -> bool:
@@ -452,11 +483,17 @@ def _explained(batch: Batch, error: ForebayError) -> ForebayError:
     )
 
 
+def _hides_outcome(error: ForebayError) -> bool:
+    """Whether a server that ends a request with `error` may have written its batches all the same."""
+    passing = may_repeat(error) and not isinstance(error, CorruptData)
+    return isinstance(error, InternalError) or (passing and error.code not in NOT_WRITTEN)
+
+
 def _writer_id_changed(batch: Batch, state: Idempotence, error: ForebayError) -> ForebayError:
     now = "none" if state.writer_id == NO_WRITER_ID else str(state.writer_id)
     return Conflict(
         f"a batch for bucket {batch.bucket.bucket} of table {batch.target.path} cannot be sent again: the writer id "
-        f"changed from {batch.writer_id} to {now} because another batch failed, so it might be written twice. It may "
-        f"or may not have been written; the last error was: {error.message}",
+        f"changed from {batch.writer_id} to {now} because another batch failed, so it might be written twice. "
+        f"The last error was: {error.message}",
         ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,
     )

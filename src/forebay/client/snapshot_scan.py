@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
-from forebay.client.cluster import BackOff, may_repeat
+from forebay.client.cluster import BackOff, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.sources import Scan
 from forebay.client.views import RowView
+from forebay.client.waiting import WaitNotice
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -65,6 +66,7 @@ class SnapshotBucketScan:
         self._asked: Call | None = None
         self._back_off = BackOff(self._connection.ids)
         self._failing_since: float | None = None
+        self._notice = WaitNotice(snapshot.connection.clock)
 
     @property
     def schema(self) -> pa.Schema:
@@ -118,6 +120,7 @@ class SnapshotBucketScan:
             return None
         if self._failing_since is not None:
             self._failing_since, self._back_off = None, BackOff(self._connection.ids)
+            self._notice.over()
         return self._page(response, payloads)
 
     def _page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> pa.RecordBatch | None:
@@ -155,8 +158,9 @@ class SnapshotBucketScan:
         clock = self._connection.clock
         now = clock.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
-        if not may_repeat(error) or now - self._failing_since > self._connection.settings["client.retry-timeout"]:
+        if not may_read_again(error) or now - self._failing_since > self._connection.settings["client.retry-timeout"]:
             raise type(error)(f"reading {where} failed: {error.message}", error.code)
+        self._notice.tell(f"reading {where}: {error.message}")
         clock.sleep(self._back_off.next_seconds())
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

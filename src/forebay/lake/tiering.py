@@ -146,8 +146,8 @@ class LakeCommitter(ABC):
 
         Raises `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) where the newest tiering snapshot is not the base of this
         committer, or is of a newer epoch: nothing is visible then, and the files are still there for `abort`. After
-        any other error the snapshot may or may not be there: ask `get_missing_lake_snapshot`. A second commit of one
-        committer has the first one's snapshot as its base.
+        any other error, `OutcomeUnknown` above all, ask `get_missing_lake_snapshot` whether it is there. A second
+        commit of one committer has the first one's snapshot as its base.
         """
 
     @abstractmethod

@@ -37,8 +37,9 @@ from pyiceberg.table.update import (
 )
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import Conflict
+from forebay.base.errors import Conflict, OutcomeUnknown
 from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.lakes.iceberg_errors import NO_ANSWER
 from forebay.lakes.iceberg_files import remove_files
 
 ATTEMPTS_MAX = 20
@@ -68,7 +69,8 @@ def commit(
     """Make a snapshot of `prepare(table)` on the table's head; again, if somebody else was faster.
 
     `prepare` may raise to give up: nobody has committed between what it saw and the snapshot. Raises `Conflict`
-    after many attempts. Any other error leaves open whether the snapshot is there.
+    after many attempts, and `OutcomeUnknown` where the catalog's answer was lost and the table does not show the
+    snapshot: its files stay then, because the request may still arrive.
     """
     for attempt in range(ATTEMPTS_MAX):
         table = load()
@@ -84,8 +86,23 @@ def commit(
             producer.clean_up()
             clock.sleep(ids.uniform(0, min(_WAIT_MAX_SECONDS, 0.01 * (1 << min(attempt, 10)))))
             continue
+        except NO_ANSWER as e:
+            if not _is_visible(load, producer.snapshot):
+                raise OutcomeUnknown(
+                    f"the outcome of committing snapshot {producer.snapshot.snapshot_id} to {'.'.join(table.name())} "
+                    f"is unknown: {type(e).__name__}: {e}; look at the table's snapshots before you delete or repeat "
+                    "anything"
+                ) from e
         return table, producer.snapshot
     raise Conflict(f"table {'.'.join(table.name())} could not be committed to in {ATTEMPTS_MAX} attempts: others did")
+
+
+def _is_visible(load: Callable[[], Table], snapshot: Snapshot) -> bool:
+    """Whether the table has `snapshot`; False where the catalog does not answer that either."""
+    try:
+        return load().snapshot_by_id(snapshot.snapshot_id) is not None
+    except NO_ANSWER:
+        return False
 
 
 class _Producer:

@@ -9,9 +9,12 @@ import pyarrow as pa
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
+    CommitStateUnknownException,
     ForbiddenError,
     OAuthError,
     RESTError,
+    ServerError,
+    ServiceUnavailableError,
     UnauthorizedError,
     WaitingForLockException,
 )
@@ -25,6 +28,17 @@ except ModuleNotFoundError:  # only SQL catalogs need it
 
     class SQLAlchemyError(Exception):  # type: ignore[no-redef]
         """Stands for what nobody raises."""
+
+
+NO_ANSWER = (
+    CommitStateUnknownException,
+    ServerError,
+    ServiceUnavailableError,
+    RequestException,
+    SQLAlchemyError,
+    OSError,
+)
+"""What a catalog's commit raises where the change may have been made all the same."""
 
 
 @contextmanager

@@ -216,8 +216,9 @@ class FrameDecoder:
         shared, header_bytes = self._shared, self._header_bytes
         (length,) = _LENGTH.unpack_from(shared, start)
         if not self._frame_bytes_min <= length <= self.frame_bytes_max:
+            seen = bytes(shared[start : min(end, start + 40)])
+            self.error = _wrong_length(length, self.frame_bytes_max, self.frame_bytes_max_reason, seen)
             self._start = self._end = 0
-            self.error = _wrong_length(length, self.frame_bytes_max, self.frame_bytes_max_reason)
             return None
         header_start = start + LENGTH_BYTES
         body_start = header_start + min(header_bytes, length)
@@ -308,11 +309,33 @@ def _with_header(header: bytes, body: Sequence[Buffer]) -> list[Buffer]:
     return [header + bytes(first), *rest]
 
 
-def _wrong_length(length: int, frame_bytes_max: int, reason: str) -> CorruptData:
+_OTHER_PROTOCOLS = {
+    b"HTTP": "HTTP",
+    b"GET ": "HTTP",
+    b"POST": "HTTP",
+    b"PUT ": "HTTP",
+    b"HEAD": "HTTP",
+    b"PRI ": "HTTP/2",
+    b"<": "HTML or XML",
+    b"{": "JSON",
+    b"SSH-": "SSH",
+    b"\x16\x03": "TLS",
+    b"\x15\x03": "TLS",
+    b"-ERR": "the Redis protocol",
+    b"E\x00": "the PostgreSQL protocol",
+}
+"""What strangers send first. As a frame's length each of these is far above any limit."""
+
+
+def _wrong_length(length: int, frame_bytes_max: int, reason: str, seen: bytes) -> CorruptData:
+    for beginning, protocol in _OTHER_PROTOCOLS.items():
+        if seen.startswith(beginning):
+            text = f"the peer speaks {protocol}, not the Fluss protocol; it sent {seen!r}"
+            return CorruptData(text, ErrorCode.CORRUPT_MESSAGE)
     if length > frame_bytes_max:
         text = f"the peer announced a frame of {length} bytes; the limit is {frame_bytes_max} bytes{reason}"
         return CorruptData(f"{text}. Send less at once, or raise the limit", ErrorCode.CORRUPT_MESSAGE)
     return CorruptData(
-        f"the peer announced a frame of {length} bytes, which cannot be: it does not speak the Fluss protocol",
+        f"the peer announced a frame of {length} bytes, which is impossible: it does not speak the Fluss protocol",
         ErrorCode.CORRUPT_MESSAGE,
     )

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
@@ -400,13 +400,17 @@ def _check_still_ours(
 def _commit_to_lake(
     committer: LakeCommitter, planned: TieringRound, done: Sequence[SplitResult], path: str
 ) -> LakeCommitResult:
-    """The lake commit. Where it is not sure whether there was one, the lake is asked."""
+    """The lake commit. After an error the lake is asked whether there was one all the same.
+
+    Where even the lake's own commit could not tell, the files stay: its request may still arrive.
+    """
     try:
         return committer.commit([r.written for r in done if r.written is not None], {OFFSETS_PROPERTY: path})
     except Exception as e:
         newest = None if _is_fenced(e) else committer.get_missing_lake_snapshot(planned.base)
         if newest is None or newest.properties.get(OFFSETS_PROPERTY) != path:
-            _abort(planned, done)
+            if not isinstance(e, OutcomeUnknown):
+                _abort(planned, done)
             raise
         _LOGGER.warning("table %s: the lake commit failed (%s) after it had become visible", planned.info.path, e)
         return LakeCommitResult(newest.snapshot_id, None, KEEP_ALL_PREVIOUS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from forebay.base.errors import (
     CorruptData,
     InvalidRequest,
     NotFound,
+    OutcomeUnknown,
     StorageFailure,
     Unavailable,
     UnsupportedOperation,
@@ -211,8 +213,22 @@ def test_a_busy_server_is_asked_again_and_a_lost_post_is_not_repeated(server: Re
     server.close()
     with pytest.raises(Unavailable):
         api.get("databases")
-    with pytest.raises(StorageFailure, match="the connection failed"):
+    with pytest.raises(Unavailable):  # it was refused, so the server knows nothing of it
         api.post("databases", body={})
+
+
+def test_a_change_whose_answer_is_lost_has_an_unknown_outcome_and_so_has_an_internal_error(server: RestServer) -> None:
+    api = RestApi(server.options, _Impatient())
+    server.fail = lambda method, path: 500
+    with pytest.raises(OutcomeUnknown, match=r"says 500.*may have done it or not"):
+        api.post("databases", body={})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        api._uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        peer = threading.Thread(target=lambda: listener.accept()[0].close())
+        peer.start()
+        with pytest.raises(OutcomeUnknown, match=r"the connection failed.*may have done it or not"):
+            api.post("databases", body={})
+        peer.join(10)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, StorageFailure
+from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.io.failing import FailingFileIO
@@ -267,7 +267,7 @@ def test_a_commit_of_unknown_outcome_is_repeated_before_any_other(tmp_path: Path
         writer.write(batch(0))
         io.fail_at("create", "snapshot-1", after=landed)
         io.fail_at("create", "snapshot-1", times=9)
-        with pytest.raises(StorageFailure, match="unknown"):
+        with pytest.raises(OutcomeUnknown, match="unknown"):
             writer.commit(0)
         io.points.clear()
         writer.write(batch(1))
@@ -285,7 +285,7 @@ def test_files_of_an_unknown_outcome_are_never_deleted(tmp_path: Path) -> None:
     writer.write(batch(0))
     io.fail_at("create", "snapshot-1", after=True)
     io.fail_at("create", "snapshot-1", times=9)
-    with pytest.raises(StorageFailure, match="unknown"):
+    with pytest.raises(OutcomeUnknown, match="unknown"):
         writer.commit(0)
     writer.abort()
     assert rows(open_table(tmp_path / "t")) == expected(range(1))

@@ -21,6 +21,7 @@ from forebay.base.errors import (
     AlreadyExists,
     ForebayError,
     InvalidRequest,
+    OutcomeUnknown,
     StorageFailure,
     Unavailable,
     UnsupportedOperation,
@@ -139,7 +140,9 @@ class PostgreSQL(Database):
                 user=self._user, password=self._password, database=self._database, timeout=_POSTGRESQL_WAIT_SECONDS,
                 ssl_context=self._ssl_context(), **self._where,
             )  # fmt: skip
-        with contextlib.closing(connection), self._errors(pg8000, StorageFailure):
+        # Each statement commits on its own: one that changes something may be done when its answer is lost.
+        is_query = statement.lstrip().upper().startswith("SELECT")
+        with contextlib.closing(connection), self._errors(pg8000, Unavailable if is_query else OutcomeUnknown):
             connection.autocommit = True
             cursor = connection.cursor()
             cursor.execute(statement.replace("?", "%s"), tuple(values))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import ForebayError, NotFound, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.errors import ForebayError, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
 from forebay.base.quantity import parse_bool
 from forebay.paimon.catalog.hive_metastore import Metastore, current_user
 from forebay.paimon.catalog.hive_tables import TableDescriber
@@ -70,6 +70,8 @@ class HiveCommits:
         if made is not None:
             try:
                 self._describe(schemas, made)
+            except OutcomeUnknown:
+                raise  # The metastore may have the new schema: its file stays. The next change brings both in step.
             except BaseException:
                 # Not if somebody has built on it by now: their change brings the metastore up to date, or takes both.
                 if schemas.ids()[-1] == made:
@@ -121,7 +123,7 @@ class HiveLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """As `CommitLock.hold`. Raises `StorageFailure` at the end if the metastore dropped the lock meanwhile."""
+        """As `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped the lock meanwhile."""
         lock_id = self._acquire()
         done = threading.Event()
         heart = threading.Thread(target=self._beat, args=(lock_id, done), name="hive-lock-heartbeat", daemon=True)
@@ -139,7 +141,7 @@ class HiveLock:
             self._metastore.call("heartbeat", self._metastore.new("HeartbeatRequest", lockid=lock_id))
             self._unlock(lock_id)
         except NotFound as e:
-            raise StorageFailure(
+            raise OutcomeUnknown(
                 f"the metastore dropped the lock on '{self._database}.{self._table}' while it was held: there was no "
                 "sign of life for hive.txn.timeout, and others may have done the same meanwhile"
             ) from e

@@ -27,6 +27,7 @@ from forebay.base.errors import (
     ForebayError,
     InvalidRequest,
     NotFound,
+    OutcomeUnknown,
     StorageFailure,
     Unavailable,
     UnsupportedOperation,
@@ -145,7 +146,7 @@ class Metastore:
         """What the server answers.
 
         Raises `NotFound`, `AlreadyExists`, `InvalidRequest` and `StorageFailure` with what it says if it refuses,
-        `Unavailable` if no server can be reached, `StorageFailure` if the connection broke while it may have worked.
+        `Unavailable` if no server can be reached, `OutcomeUnknown` if the connection broke while it may have worked.
         """
         if self._process != os.getpid():
             self._begin()
@@ -158,7 +159,9 @@ class Metastore:
                     _close(client)
                     failure = f"{self}: the connection broke during {method}: {e}"
                     if method not in _READS:
-                        raise StorageFailure(f"{failure}; it is not known whether it was done") from e
+                        raise OutcomeUnknown(
+                            f"{failure}. The metastore may have done it or not: look before you repeat it"
+                        ) from e
                     continue
                 except Exception as e:
                     self._give_back(client)

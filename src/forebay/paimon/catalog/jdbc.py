@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, StorageFailure, Unavailable
+from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure, Unavailable
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.quantity import parse_bool, parse_duration_ms
 from forebay.paimon.catalog.database import Database
@@ -69,7 +69,7 @@ class JdbcCatalog(FileSystemCatalog):
 
     def _create_if_missing(self, statement: str) -> None:
         # PostgreSQL lets one of two creators fail although both say "if not exists"; the second try finds the table.
-        with contextlib.suppress(AlreadyExists, StorageFailure):
+        with contextlib.suppress(AlreadyExists, StorageFailure, OutcomeUnknown):
             self._database.run(statement)
             return
         self._database.run(statement)
@@ -201,7 +201,7 @@ class JdbcLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """As `CommitLock.hold`. Raises `StorageFailure` at the end if the lock was taken over meanwhile."""
+        """As `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the lock was taken over meanwhile."""
         acquired_at = self._acquire()
         try:
             yield
@@ -209,7 +209,7 @@ class JdbcLock:
             self._release(acquired_at)
             raise
         if not self._release(acquired_at):
-            raise StorageFailure(
+            raise OutcomeUnknown(
                 f"lock '{self._id}' expired while it was held: the work took longer than lock-acquire-timeout, "
                 f"{self._wait_ms} ms, and others may have done the same meanwhile"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from forebay.base.errors import (
     ForebayError,
     InvalidRequest,
     NotFound,
+    OutcomeUnknown,
     StorageFailure,
     Unavailable,
     UnsupportedOperation,
@@ -38,7 +40,8 @@ _KINDS: dict[int, type[ForebayError]] = {
     501: UnsupportedOperation,
     503: Unavailable,
 }
-"""All other codes are a `StorageFailure`: it is not known what the server has done."""
+"""Other codes are a `StorageFailure`. From 500 on they do not say what the server has done, so for requests that change
+something they are `OutcomeUnknown`."""
 
 
 class RestApi:
@@ -97,8 +100,11 @@ class RestApi:
             except urllib.error.HTTPError as e:
                 error = _error(method, url, e)
             except (OSError, http.client.HTTPException) as e:
-                if method != "GET":  # the request may have been carried out
-                    raise StorageFailure(f"{method} {url}: the connection failed: {e}") from e
+                if method != "GET" and not _was_refused(e):  # the request may have been carried out
+                    raise OutcomeUnknown(
+                        f"{method} {url}: the connection failed: {e}. The server may have done it or not: look before "
+                        "you repeat it"
+                    ) from e
                 error = Unavailable(f"{method} {url}: {e}")
             # A server that says "unavailable" has done nothing, so that any request may be repeated.
             if not isinstance(error, Unavailable) or left == 0:
@@ -106,6 +112,11 @@ class RestApi:
             self._clock.sleep(wait)
             wait *= 2
         raise AssertionError("unreachable")
+
+
+def _was_refused(failure: Exception) -> bool:
+    """Whether no connection was made, so that the server has seen nothing of the request."""
+    return isinstance(getattr(failure, "reason", None), ConnectionRefusedError | socket.gaierror)
 
 
 def _parsed(url: str, data: bytes) -> dict[str, Any]:
@@ -123,8 +134,12 @@ def _error(method: str, url: str, failure: urllib.error.HTTPError) -> ForebayErr
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
         message = text[:200] or failure.reason
-    kind = _KINDS.get(failure.code, StorageFailure)
-    return kind(f"{method} {url}: the server says {failure.code}: {message}")
+    text = f"{method} {url}: the server says {failure.code}: {message}"
+    if failure.code in _KINDS:
+        return _KINDS[failure.code](text)
+    if method == "GET" or failure.code < 500:
+        return StorageFailure(text)
+    return OutcomeUnknown(f"{text}. It may have done it or not: look before you repeat it")
 
 
 def _headers_in(options: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from forebay.base.clock import Clock
-from forebay.base.errors import Conflict, ForebayError, NotFound, StorageFailure, Unavailable, UnsupportedOperation
+from forebay.base.errors import (
+    Conflict,
+    ForebayError,
+    NotFound,
+    OutcomeUnknown,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
 from forebay.base.ids import IdSource
 from forebay.paimon.commit.changes import Changes, record_count
 from forebay.paimon.commit.conflicts import ConflictChecker
@@ -96,8 +104,8 @@ class CommitLoop:
     def run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
         """The snapshot that `request` became. `provider` gives the changes that follow on the latest snapshot.
 
-        Raises `Conflict` (nothing committed, manifests deleted again) or `StorageFailure` (if its message says that
-        the outcome is unknown, nothing is deleted).
+        Raises `Conflict` (nothing committed, manifests deleted again), `OutcomeUnknown` (nothing deleted) or
+        `StorageFailure` (nothing committed).
         """
         return _Attempts(self, request, provider).run()
 
@@ -336,11 +344,11 @@ class _Attempts:
                     break
                 if is_first:
                     return False  # it was there, and is gone since: not ours, for we had just begun
-            except (StorageFailure, Unavailable, NotFound) as e:
+            except (StorageFailure, Unavailable, OutcomeUnknown, NotFound) as e:
                 failure = e
             if retry + 1 < tries:
                 self._wait(retry)
-        raise StorageFailure(
+        raise OutcomeUnknown(
             f"the outcome of committing snapshot {snapshot.id} to {self._manifests.paths.root} is unknown: {failure}; "
             "read the table, or repeat the commit by filter_and_commit, before you delete or repeat anything"
         ) from failure

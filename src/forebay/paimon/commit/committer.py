@@ -98,7 +98,7 @@ class FileStoreCommit:
         `check_conflicts` checks appended files too, against everything in their partitions; without it they are only
         checked for their bucket count. Raises `Conflict` if the work cannot follow on what others committed: nothing
         was committed then (or only the new rows, if compaction failed), and the caller may `abort`. Raises
-        `StorageFailure` if the outcome stays unknown.
+        `OutcomeUnknown` if it cannot be told whether the snapshot is there: the files must stay then.
         """
         work = Committable(identifier, tuple(messages), watermark, properties)
         return self._commit(work, check_conflicts, _fixed)

@@ -1,0 +1,53 @@
+"""Telling users what a call waits for when it takes long."""
+
+from __future__ import annotations
+
+import logging
+
+from forebay.base.clock import Clock
+
+_LOGGER = logging.getLogger("forebay")
+
+NOTICE_SECONDS = 2.0
+"""How long a call waits in silence."""
+
+_NOTICE_FACTOR = 4.0
+"""Notices of one wait come after 2, 8, 32 ... seconds."""
+
+
+class WaitNotice:
+    """Logs a warning when something has been waited for too long, and again at growing intervals.
+
+    Python prints warnings of programs that set up no logging to the standard error, so users of notebooks and scripts
+    see them. One object serves one wait at a time; `over` ends it.
+    """
+
+    def __init__(self, clock: Clock, since: float | None = None) -> None:
+        """The wait began at `since`, a time of the monotonic clock; None: it begins when it is first spoken of."""
+        self._clock = clock
+        self._since = since
+        self._next_seconds = NOTICE_SECONDS
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next notice is due; 0 if it is now. A wait that has not begun begins."""
+        return max(self._next_seconds - self._waited(), 0.0)
+
+    def tell(self, what: str) -> None:
+        """Say `what` is waited for, if that is due. The first call begins the wait."""
+        waited = self._waited()
+        if waited >= self._next_seconds:
+            self._next_seconds = _NOTICE_FACTOR * waited
+            _LOGGER.warning("forebay: waiting for %.0f s: %s", waited, what)
+
+    def over(self) -> None:
+        """The wait has ended, one way or the other."""
+        if self._since is not None and self._next_seconds > NOTICE_SECONDS:
+            _LOGGER.warning("forebay: no longer waiting, after %.0f s", self._waited())
+        self._since, self._next_seconds = None, NOTICE_SECONDS
+
+    def _waited(self) -> float:
+        now = self._clock.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since
