@@ -97,16 +97,14 @@ class Call:
 
     def wait(self, seconds: float) -> bool:
         """Wait until the call is done, at most `seconds`; whether it is."""
-        while seconds > NOTICE_SECONDS:
-            pause = min(self.tell_if_late(), seconds)
-            if self._done.acquire(timeout=pause):
-                self._done.release()
-                return True
+        pause = min(max(seconds, 0), NOTICE_SECONDS)
+        while not self._done.acquire(timeout=pause):
             seconds -= pause
-        if self._done.acquire(timeout=max(seconds, 0)):
-            self._done.release()
-            return True
-        return False
+            if seconds <= 0:
+                return False
+            pause = min(self.tell_if_late(), seconds)
+        self._done.release()
+        return True
 
     def tell_if_late(self, expected: float = 0.0) -> float:
         """Seconds until this should be called again. Logs what is waited for if that takes long.
