@@ -13,7 +13,7 @@ import forebay
 from forebay.base.clock import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, OutcomeUnknown, Unavailable, error_from_wire, wire_code
 from forebay.client.connection import connect
-from forebay.client.waiting import WaitNotice
+from forebay.client.retrying import WaitNotice
 from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer
 from tests.client.conftest import MakeTable

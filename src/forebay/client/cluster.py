@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import (
-    CorruptData,
     ErrorCode,
     ForebayError,
     InternalError,
@@ -34,8 +33,8 @@ from forebay.base.errors import (
 )
 from forebay.base.ids import IdSource
 from forebay.client.options import Address, Settings
+from forebay.client.retrying import BackOff, WaitNotice, may_read_again, may_repeat
 from forebay.client.rpc import Call, Callback, Channel, Dial
-from forebay.client.waiting import WaitNotice
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -53,8 +52,6 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 BOOTSTRAP_RETRIES = 3
-_BACK_OFF_FIRST_SECONDS = 0.02
-_BACK_OFF_MAX_SECONDS = 1.0
 _WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
@@ -86,19 +83,6 @@ class ClusterView:
     def leader(self, bucket: TableBucket) -> ServerNode | None:
         server_id = self.leaders.get(bucket)
         return None if server_id is None else self.tablet_servers.get(server_id)
-
-
-class BackOff:
-    """Growing pauses between attempts: 20 ms, 40 ms, ... 1 s, each a little random."""
-
-    def __init__(self, ids: IdSource) -> None:
-        self._ids = ids
-        self._seconds = _BACK_OFF_FIRST_SECONDS
-
-    def next_seconds(self) -> float:
-        seconds = self._seconds
-        self._seconds = min(2 * seconds, _BACK_OFF_MAX_SECONDS)
-        return self._ids.uniform(0.8 * seconds, 1.2 * seconds)
 
 
 class ClusterClient:
@@ -456,19 +440,6 @@ class ClusterClient:
             schema = json_serde.schema_from_json(json_serde.loads(response.schema_json, "table schema"))
             self._schemas[info.table_id, schema_id] = schema
         return schema
-
-
-def may_repeat(error: ForebayError) -> bool:
-    """Whether the same request may succeed later, perhaps at another server."""
-    return error.retriable or error.code in (
-        ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
-        ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
-    )
-
-
-def may_read_again(error: ForebayError) -> bool:
-    """Whether a request that only reads may succeed later. Where it met damage, it will meet that again."""
-    return may_repeat(error) and not isinstance(error, CorruptData)
 
 
 def table_info_from_pb(message: Any, path: TablePath) -> TableInfo:

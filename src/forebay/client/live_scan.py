@@ -44,12 +44,11 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
-from forebay.client.cluster import BackOff, may_read_again
 from forebay.client.planning import plan_buckets
+from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.sources import Scan, ScanRequest
 from forebay.client.views import RowView
-from forebay.client.waiting import WaitNotice
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb

@@ -31,23 +31,20 @@ import pyarrow as pa
 
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
-from forebay.client.cluster import BackOff, may_read_again
 from forebay.client.log_decode import ChunkDecoder
 from forebay.client.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.remote_log import RemoteLog, read_remote
+from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.views import RowView
-from forebay.client.waiting import WaitNotice
 from forebay.codec.log_batch_header import iter_headers
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode, error_of, partition_id_of
-from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.connection import Connection
-    from forebay.metadata.predicate import Predicate
 
 _CLIENT = -1
 _BATCH_BYTES_MAX = 1 << 29
@@ -148,9 +145,7 @@ class LogReader:
         self._retry_seconds: float = settings["client.retry-timeout"]
         is_arrow = info.descriptor.log_format is LogFormat.ARROW
         self._projecting = view.is_projected and is_arrow
-        self._filter = None
-        if view.predicate is not None and is_arrow:
-            self._filter = predicate_to_pb_or_none(view.predicate, info)
+        self._filter = view.wire_filter() if is_arrow else None
         self._fetches: dict[ServerNode, _Fetch] = {}
         self._chunks: deque[_Chunk] = deque()
         self._decoding: Iterator[tuple[pa.RecordBatch | None, int]] | None = None
@@ -497,13 +492,3 @@ class LogReader:
         chunk.bucket.waiting -= len(chunk.data)
         self._waiting_bytes -= len(chunk.data)
         self._decoding = self._decoding_bucket = None
-
-
-def predicate_to_pb_or_none(predicate: Predicate, info: TableInfo) -> pb.PbPredicate | None:
-    """The filter for the server; None for one that does not travel (it is applied here anyway)."""
-    from forebay.codec.filters import normalize
-
-    try:
-        return predicate_to_pb(normalize(predicate, info.schema), info.schema)
-    except InvalidRequest:
-        return None

@@ -24,7 +24,7 @@ from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.client.options import Address
-from forebay.client.waiting import NOTICE_SECONDS, WaitNotice
+from forebay.client.retrying import NOTICE_SECONDS, WaitNotice
 from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
 from forebay.protocol.connection import (
     ClientConnection,

@@ -35,13 +35,13 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.client.accumulator import NOT_WRITTEN, Accumulator, Batch, WriteTarget
-from forebay.client.cluster import BackOff, ClusterClient, may_repeat
+from forebay.client.cluster import ClusterClient
 from forebay.client.encode import seal
 from forebay.client.idempotence import NO_WRITER_ID, Idempotence
 from forebay.client.planning import list_partitions
+from forebay.client.retrying import NOTICE_SECONDS, BackOff, may_repeat
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
-from forebay.client.waiting import NOTICE_SECONDS
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
-from forebay.client.cluster import BackOff, may_read_again
+from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.sources import Scan
 from forebay.client.views import RowView
-from forebay.client.waiting import WaitNotice
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb

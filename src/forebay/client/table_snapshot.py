@@ -33,8 +33,9 @@ from typing import TYPE_CHECKING, Any
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_duration_ms
-from forebay.client.cluster import BackOff, ClusterClient
+from forebay.client.cluster import ClusterClient
 from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
+from forebay.client.retrying import BackOff
 from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
 from forebay.client.sources import Scan, ScanRequest
 from forebay.client.views import RowView

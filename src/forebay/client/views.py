@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow_types import storage_schema, user_schema
-from forebay.codec.filters import BoundPredicate, bind, filter_rows
+from forebay.codec.filters import BoundPredicate, bind, filter_rows, normalize
 from forebay.codec.layout import RowFormat
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.connection import Connection
@@ -55,6 +57,15 @@ class RowView:
         read_names = [column.name for column in self.read]
         self._places = [read_names.index(name) for name in names]
         self._is_whole = self._places == list(range(len(read_names)))
+
+    def wire_filter(self) -> pb.PbPredicate | None:
+        """The filter for the server; None for one that does not travel. Rows are filtered here in any case."""
+        if self.predicate is None:
+            return None
+        try:
+            return predicate_to_pb(normalize(self.predicate, self.info.schema), self.info.schema)
+        except InvalidRequest:
+            return None
 
     @property
     def is_projected(self) -> bool:

@@ -1,18 +1,49 @@
-"""Telling users what a call waits for when it takes long."""
+"""Trying again: which errors pass, how long to wait between attempts, and what users are told meanwhile."""
 
 from __future__ import annotations
 
 import logging
 
 from forebay.base.clock import Clock
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError
+from forebay.base.ids import IdSource
 
 _LOGGER = logging.getLogger("forebay")
+
+_BACK_OFF_FIRST_SECONDS = 0.02
+_BACK_OFF_MAX_SECONDS = 1.0
 
 NOTICE_SECONDS = 2.0
 """How long a call waits in silence."""
 
 _NOTICE_FACTOR = 4.0
 """Notices of one wait come after 2, 8, 32 ... seconds."""
+
+
+def may_repeat(error: ForebayError) -> bool:
+    """Whether the same request may succeed later, perhaps at another server."""
+    return error.retriable or error.code in (
+        ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
+        ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
+    )
+
+
+def may_read_again(error: ForebayError) -> bool:
+    """Whether a request that only reads may succeed later. Where it met damage, it will meet that again."""
+    return may_repeat(error) and not isinstance(error, CorruptData)
+
+
+class BackOff:
+    """Growing pauses between attempts: 20 ms, 40 ms, ... 1 s, each a little random."""
+
+    def __init__(self, ids: IdSource) -> None:
+        self._ids = ids
+        self._seconds = _BACK_OFF_FIRST_SECONDS
+
+    def next_seconds(self) -> float:
+        seconds = self._seconds
+        self._seconds = min(2 * seconds, _BACK_OFF_MAX_SECONDS)
+        return self._ids.uniform(0.8 * seconds, 1.2 * seconds)
 
 
 class WaitNotice:
