@@ -112,6 +112,9 @@ def test_a_table_is_handed_out_when_its_freshness_has_passed_and_again_after_the
     assert lake.worker.heartbeat([table], request=True) == Heartbeat(table.coordinator_epoch)
     assert not lake.worker.heartbeat(finished=[TieringDone(table, file_bytes=5, rows=1)]).errors
     lake.clock.advance(FRESHNESS)
+    assert lake.worker.heartbeat(request=True).table is None  # nothing was written to it
+    lake.connection.table("fluss.t").append([{"a": 1}])
+    lake.clock.advance(FRESHNESS)
     assert lake.assigned().tiering_epoch == 2
 
 

@@ -53,17 +53,21 @@ def test_a_missing_key_of_a_file_is_told_without_the_file_s_secrets(tmp_path):
     assert "sesame" not in refused.value.message + unread.value.message
 
 
-def test_secrets_on_the_command_line_are_found():
+def test_secrets_on_the_command_line_are_found(tmp_path, monkeypatch):
     given = [
         "kv.scanner.ttl=5 min",
         "datalake.format=paimon",
+        "datalake.enabled=${env:FOREBAY_TEST_ENABLED}",
         "datalake.paimon.warehouse=/lake",
         "datalake.paimon.uri=jdbc:mysql://me:pw@db/x",
         "datalake.paimon.token=t",
         "datalake.paimon.s3.secret-key=${env:KEY}",
         "security.sasl.plain.credentials=me:pw",
     ]
-    assert exposed_settings(given) == [
+    monkeypatch.setenv("KEY", "from environment")
+    monkeypatch.setenv("FOREBAY_TEST_ENABLED", "true")
+    config = server_config(tmp_path, settings=dict(parse_definition(text) for text in given))
+    assert exposed_settings(config, given) == [
         "datalake.paimon.token",
         "datalake.paimon.uri",
         "security.sasl.plain.credentials",

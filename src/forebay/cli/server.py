@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         sasl=options.sasl,
         settings=settings,
     )
-    for key in exposed_settings(options.definitions):
+    for key in exposed_settings(config, options.definitions):
         _LOGGER.warning(
             "the value of '%s' stands on the command line, where every user of this machine sees it: give it by "
             "--config, or as -D '%s=${env:NAME}' (docs/server.md)",

@@ -373,12 +373,12 @@ def _split_definition(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def exposed_settings(definitions: Sequence[str]) -> list[str]:
+def exposed_settings(config: ServerConfig, definitions: Sequence[str]) -> list[str]:
     """The keys of command-line definitions whose values are secrets, and stand there for everyone to see."""
-    pairs = dict(_split_definition(text) for text in definitions)
-    shown = ServerConfig(Path(), settings=pairs).shown()
+    shown = config.shown()
+    given = dict(_split_definition(text) for text in definitions)
     return sorted(
         key
-        for key, text in pairs.items()
-        if shown[key] != text and not is_marker(text) and key.startswith(("datalake.", "security."))
+        for key, text in given.items()
+        if key.startswith(("datalake.", "security.")) and not is_marker(text) and shown[key] != config.settings[key]
     )
