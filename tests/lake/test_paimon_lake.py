@@ -1,4 +1,4 @@
-"""Paimon passes the lake contract."""
+"""Paimon passes the lake contract, with system columns (the default) and without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeStorage
 from forebay.lakes.paimon import PaimonLakeStorage
-from forebay.lakes.paimon_tables import open_catalog
+from forebay.lakes.paimon_tables import LAYOUT_OPTION, open_catalog
 from forebay.paimon.table import Table
 from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_rounds import PATH
@@ -24,6 +24,7 @@ def lake_table(storage: LakeStorage) -> Table:
 class TestPaimonLake(LakeContract):
     """The contract, on a warehouse on the local disk."""
 
+    lake_options: Mapping[str, str] = MappingProxyType({})
     bucket_format = "paimon"
     option_prefix = "paimon."
     reserved_options = ("paimon.bucket", "bucket", "paimon.bucket-key", "paimon.partition.legacy-name")
@@ -33,7 +34,7 @@ class TestPaimonLake(LakeContract):
     )
 
     def open_storage(self, directory: Path) -> LakeStorage:
-        return create_lake_storage("paimon", {"warehouse": str(directory / "lake")})
+        return create_lake_storage("paimon", {"warehouse": str(directory / "lake"), **self.lake_options})
 
     def stored_options(self, storage: LakeStorage) -> Mapping[str, str]:
         return lake_table(storage).schema.options
@@ -48,3 +49,9 @@ class TestPaimonLake(LakeContract):
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:
         lake_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
         return True
+
+
+class TestPaimonLakeWithoutSystemColumns(TestPaimonLake):
+    """The same tables in the layout of Fluss's main branch."""
+
+    lake_options = MappingProxyType({LAYOUT_OPTION: "false"})

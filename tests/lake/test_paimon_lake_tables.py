@@ -11,7 +11,7 @@ import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.lakes.paimon import PaimonLakeStorage
-from forebay.lakes.paimon_tables import LEGACY_COLUMNS, open_catalog
+from forebay.lakes.paimon_tables import LAYOUT_OPTION, SYSTEM_COLUMNS, open_catalog
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
 from forebay.metadata.types import DataType
@@ -20,7 +20,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened, with_options
-from forebay.testing.lake_rounds import PATH, LakeTable, Row
+from forebay.testing.lake_rounds import PATH, LakeTable, Row, in_order
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 
@@ -66,6 +66,9 @@ def test_a_table_with_a_key_takes_its_changelog_from_the_stream(storage: PaimonL
         ("day", "DATE NOT NULL", "about day"),
         ("at", str(types.time(0)), "about at"),
         ("text", "STRING", "about text"),
+        ("__bucket", "INT", None),
+        ("__offset", "BIGINT", None),
+        ("__timestamp", str(types.timestamp_ltz(3)), None),
     ]
     assert (schema.primary_keys, schema.partition_keys, schema.comment) == (("id", "day"), ("day",), "all of it")
     assert schema.options == {
@@ -144,7 +147,7 @@ def test_a_lake_table_whose_files_others_write_in_orc_is_not_taken(storage: Paim
         storage.create_tiering_factory().validate(table.info)
 
 
-@pytest.mark.parametrize("name", list(LEGACY_COLUMNS))
+@pytest.mark.parametrize("name", list(SYSTEM_COLUMNS))
 def test_names_of_system_columns_are_refused(storage: PaimonLakeStorage, name: str) -> None:
     with pytest.raises(InvalidRequest, match=name):
         create(storage, describe({**ID_NAME, name: types.int_()}))
@@ -197,25 +200,25 @@ def test_a_row_of_another_partition_is_refused(storage: PaimonLakeStorage) -> No
         table.write((("2024-02-28",), 0), [("+A", {"id": 1, "day": dt.date(2024, 2, 29)})])
 
 
-# ---- legacy tables --------------------------------------------------------------------------------------------------
+# ---- layouts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[3, 6])
-def legacy(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> LakeTable:
-    """A table as clusters made it before, with timestamps of three or six digits."""
+def released(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> LakeTable:
+    """A table as released clusters made it: with system columns, whose timestamps have three or six digits."""
     catalog = open_catalog(storage.options)
     catalog.create_database(PATH.database)
-    system = {**LEGACY_COLUMNS, "__timestamp": types.timestamp_ltz(request.param)}
+    system = {**SYSTEM_COLUMNS, "__timestamp": types.timestamp_ltz(request.param)}
     fields = [DataField(-1, n, t) for n, t in {**ID_NAME, **system}.items()]
     options = {"bucket": "-1", "partition.legacy-name": "false"}
     catalog.create_table(str(PATH), fields, options=options)
     return create(storage, describe(ID_NAME))
 
 
-def test_a_legacy_table_is_taken_and_its_system_columns_are_filled(legacy: LakeTable) -> None:
-    legacy.round({((), 1): [("+A", r) for r in people(1, 2)]})
-    assert legacy.read() == people(1, 2)
-    rows = engine_table(legacy.storage).read(columns=list(LEGACY_COLUMNS)).read_all().to_pylist()
+def test_a_table_of_a_released_cluster_is_taken_and_its_system_columns_are_filled(released: LakeTable) -> None:
+    released.round({((), 1): [("+A", r) for r in people(1, 2)]})
+    assert released.read() == people(1, 2)
+    rows = engine_table(released.storage).read(columns=list(SYSTEM_COLUMNS)).read_all().to_pylist()
     when = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
     assert [(r["__bucket"], r["__offset"], r["__timestamp"].astimezone(dt.UTC)) for r in rows] == [
         (1, 0, when),
@@ -223,12 +226,69 @@ def test_a_legacy_table_is_taken_and_its_system_columns_are_filled(legacy: LakeT
     ]
 
 
-def test_new_columns_of_a_legacy_table_go_before_its_system_columns(legacy: LakeTable) -> None:
-    legacy.append(*people(1))
-    table = legacy.altered(widened(legacy.info.descriptor, Column("extra", types.int_())))
-    assert engine_table(legacy.storage).schema.names == ("id", "name", "extra", *LEGACY_COLUMNS)
+def test_new_columns_go_before_system_columns(released: LakeTable) -> None:
+    released.append(*people(1))
+    table = released.altered(widened(released.info.descriptor, Column("extra", types.int_())))
+    assert engine_table(released.storage).schema.names == ("id", "name", "extra", *SYSTEM_COLUMNS)
     table.append({"id": 2, "name": "v2", "extra": 20})
     assert table.read() == [{"id": 1, "name": "v1", "extra": None}, {"id": 2, "name": "v2", "extra": 20}]
+
+
+@pytest.mark.parametrize("keys", [(), ("id",)])
+@pytest.mark.parametrize(
+    ("lake", "table", "there"),
+    [(None, None, True), ("false", None, False), ("false", "true", True), (None, "False", False)],
+)
+def test_the_layout_is_chosen_by_the_table_or_else_by_the_lake(
+    tmp_path: Path, keys: tuple[str, ...], lake: str | None, table: str | None, there: bool
+) -> None:
+    storage = PaimonLakeStorage({"warehouse": str(tmp_path), **({} if lake is None else {LAYOUT_OPTION: lake})})
+    custom = {} if table is None else {f"paimon.{LAYOUT_OPTION}": table}
+    made = create(storage, describe(ID_NAME, primary_key=keys, custom_properties=custom))
+    stored = engine_table(storage).schema
+    assert stored.names == ("id", "name", *(SYSTEM_COLUMNS if there else ()))
+    assert not [key for key in stored.options if "system-columns" in key]
+    made.upsert(*people(1)) if keys else made.append(*people(1))
+    wider = made.altered(widened(made.info.descriptor, Column("extra", types.int_())))
+    assert engine_table(storage).schema.names == ("id", "name", "extra", *(SYSTEM_COLUMNS if there else ()))
+    assert wider.read() == [{"id": 1, "name": "v1", "extra": None}]
+
+
+def test_rows_of_a_table_with_a_key_say_which_change_they_come_from(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    old, new = people(1, name="old")[0], people(1, name="new")[0]
+    table.round({((), 0): [("+I", old), ("+I", people(2)[0]), ("-U", old), ("+U", new)]})
+    found = engine_table(storage).read(columns=["id", "__bucket", "__offset"]).read_all().to_pylist()
+    assert in_order(found) == [
+        {"id": 1, "__bucket": 0, "__offset": 3},
+        {"id": 2, "__bucket": 0, "__offset": 1},
+    ]
+
+
+@pytest.mark.parametrize("existing", ["true", "false"])
+def test_an_existing_table_keeps_its_layout_whatever_the_setting_says_now(tmp_path: Path, existing: str) -> None:
+    made = create(PaimonLakeStorage({"warehouse": str(tmp_path), LAYOUT_OPTION: existing}), describe(ID_NAME))
+    made.append(*people(1))
+    other = "false" if existing == "true" else "true"
+    storage = PaimonLakeStorage({"warehouse": str(tmp_path), LAYOUT_OPTION: other})
+    taken = replace(create(storage, made.info.descriptor, creating=False), base=made.base)
+    storage.create_tiering_factory().validate(taken.info)
+    taken.append(*people(2))
+    assert taken.read() == people(1, 2)
+
+
+def test_the_layout_of_a_table_cannot_be_changed(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME))
+    with pytest.raises(InvalidRequest, match="system-columns"):
+        table.altered(with_options(table.info.descriptor, **{f"paimon.{LAYOUT_OPTION}": "false"}))
+
+
+def test_a_layout_that_is_neither_true_nor_false_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"forebay\.system-columns.*'some'"):
+        PaimonLakeStorage({"warehouse": str(tmp_path), LAYOUT_OPTION: "some"})
+    storage = PaimonLakeStorage({"warehouse": str(tmp_path)})
+    with pytest.raises(InvalidRequest, match=r"paimon\.forebay\.system-columns.*'some'"):
+        create(storage, describe(ID_NAME, custom_properties={f"paimon.{LAYOUT_OPTION}": "some"}))
 
 
 # ---- compaction -----------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
     [pa.field("p", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False), ("v", pa.string())]
 )
 WRITE_ONLY = {"write-only": "true"}
+PLAIN = {"paimon.forebay.system-columns": "false"}
 Offsets = Mapping[TableBucket, int]
 
 
@@ -39,7 +40,8 @@ class VectorsWorld:
 
     def __init__(self, running: World) -> None:
         self.running = running
-        self.table = running.create(SCHEMA, primary_key=["p", "id"], partition_keys=["p"], buckets=2)
+        keys = {"primary_key": ["p", "id"], "partition_keys": ["p"]}
+        self.table = running.create(SCHEMA, **keys, buckets=2, custom_properties=PLAIN)
         assert isinstance(running.storage, PaimonLakeStorage)
         self.catalog = Catalog.open(running.storage.options)
         self.name = str(self.table.path)

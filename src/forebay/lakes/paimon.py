@@ -2,7 +2,7 @@
 
 Tables are those that a Fluss cluster makes for `table.datalake.format=paimon`, so Flink and Fluss's own tiering can go
 on with them. Options are Paimon's catalog options: `warehouse`, `metastore`, and those of the catalog and file system
-(`datalake.paimon.*` of a cluster, without the prefix).
+(`datalake.paimon.*` of a cluster, without the prefix); `forebay.system-columns` chooses the layout of new tables.
 
     paimon.py           PaimonLakeStorage, the door
     paimon_tables.py    what a stream table looks like in Paimon; the catalog
@@ -18,7 +18,7 @@ from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
 from forebay.lakes.paimon_source import PaimonLakeSource
-from forebay.lakes.paimon_tables import PaimonLakeCatalog, open_catalog
+from forebay.lakes.paimon_tables import PaimonLakeCatalog, layout_default, open_catalog
 from forebay.lakes.paimon_tiering import PaimonTieringFactory
 from forebay.metadata.table import TablePath
 
@@ -29,6 +29,7 @@ class PaimonLakeStorage(LakeStorage):
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` or `UnsupportedOperation` where no catalog can be opened with `options`."""
         self.options = dict(options)
+        layout_default(self.options)
         open_catalog(self.options)
 
     def __repr__(self) -> str:
@@ -39,7 +40,7 @@ class PaimonLakeStorage(LakeStorage):
         return "paimon"
 
     def create_catalog(self) -> LakeCatalog:
-        return PaimonLakeCatalog(open_catalog(self.options))
+        return PaimonLakeCatalog(open_catalog(self.options), system_columns=layout_default(self.options))
 
     def create_tiering_factory(self) -> LakeTieringFactory:
         return PaimonTieringFactory(self.options)

@@ -1,7 +1,9 @@
 """What a stream table looks like in Paimon: columns, keys, buckets and options, and whether an existing table fits.
 
-A table that Fluss made before its improvement proposal 27 has three more columns at the end (`__bucket`, `__offset`,
-`__timestamp`); such *legacy* tables are read, written and altered, but no longer made.
+There are two *layouts*. Released Fluss (up to 0.9.1, the newest) makes tables with three *system columns* at the end
+(`__bucket`, `__offset`, `__timestamp`) and reads and tiers no others; Fluss's main branch (improvement proposal 27)
+makes tables without them, and reads, tiers and alters both. So new tables have them, unless `LAYOUT_OPTION` says
+otherwise. An existing table has the layout that its columns show, whatever the option says.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ from forebay.paimon.store.schema_changes import (
 )
 from forebay.paimon.table import Table
 
-LEGACY_COLUMNS: dict[str, DataType] = {
+SYSTEM_COLUMNS: dict[str, DataType] = {
     "__bucket": int_(),
     "__offset": bigint(),
     "__timestamp": timestamp_ltz(3),
 }
-"""The columns at the end of legacy tables. Their timestamps have 3 or 6 digits."""
+"""The columns at the end of tables with system columns, as Fluss 0.9 makes them; up to 0.8 the time has 6 digits."""
+
+LAYOUT_OPTION = "forebay.system-columns"
+"""Whether new tables have system columns: an option of the lake, and with the prefix `paimon.` of a table."""
 
 RESERVED_OPTIONS = ("bucket", "bucket-key", "partition.legacy-name")
 """Options of the Paimon table that follow from the stream table, so nobody sets them."""
@@ -48,14 +53,14 @@ def open_catalog(options: Mapping[str, str]) -> Catalog:
     return Catalog.open(options)
 
 
-def is_legacy(schema: TableSchema) -> bool:
-    """Whether the table has Fluss's system columns."""
+def has_system_columns(schema: TableSchema) -> bool:
+    """Whether the table has Fluss's system columns (Fluss looks for this one, too)."""
     return "__timestamp" in schema.names
 
 
 def business_fields(schema: TableSchema) -> tuple[DataField, ...]:
     """The columns that are the stream table's."""
-    return schema.fields[: -len(LEGACY_COLUMNS)] if is_legacy(schema) else schema.fields
+    return schema.fields[: -len(SYSTEM_COLUMNS)] if has_system_columns(schema) else schema.fields
 
 
 # ---- the definition -------------------------------------------------------------------------------------------------
@@ -63,7 +68,7 @@ def business_fields(schema: TableSchema) -> tuple[DataField, ...]:
 
 @dataclass(frozen=True)
 class LakeDefinition:
-    """A Paimon table as a stream table asks for it."""
+    """A Paimon table as a stream table asks for it. `fields` are the stream's columns, without system columns."""
 
     fields: tuple[DataField, ...]
     primary_keys: tuple[str, ...]
@@ -75,7 +80,7 @@ class LakeDefinition:
 def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
     """The Paimon table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` for one that has none."""
     for column in descriptor.schema.columns:
-        if column.name in LEGACY_COLUMNS:
+        if column.name in SYSTEM_COLUMNS:
             raise InvalidRequest(
                 f"column name '{column.name}' is one of the lake's system columns; choose another",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
@@ -89,11 +94,32 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
     if descriptor.has_primary_key:
         options["changelog-producer"] = "input"
     options |= {
-        key: value for name, value in _all_options(descriptor).items() if (key := _option_key(name)) is not None
+        key: value
+        for name, value in _all_options(descriptor).items()
+        if (key := _option_key(name)) is not None and key != LAYOUT_OPTION
     }
     _check_options(options)
     fields = tuple(DataField(-1, c.name, _lake_type(c.data_type), c.comment) for c in descriptor.schema.columns)
     return LakeDefinition(fields, descriptor.schema.primary_key, descriptor.partition_keys, options, descriptor.comment)
+
+
+def asks_for_system_columns(descriptor: TableDescriptor, default: bool = True) -> bool:
+    """Whether the lake table of a new stream table is to have system columns. Raises `InvalidRequest`."""
+    name = _PAIMON_PREFIX + LAYOUT_OPTION
+    given = {**descriptor.properties, **descriptor.custom_properties}.get(name)
+    return default if given is None else _layout(name, given)
+
+
+def _layout(name: str, text: str) -> bool:
+    try:
+        return parse_bool(text)
+    except InvalidRequest as e:
+        raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.INVALID_CONFIG_EXCEPTION) from e
+
+
+def layout_default(options: Mapping[str, str]) -> bool:
+    """Whether new tables of the lake with these options have system columns. Raises `InvalidRequest`."""
+    return _layout(LAYOUT_OPTION, options.get(LAYOUT_OPTION, "true"))
 
 
 def _check_options(options: Mapping[str, str]) -> None:
@@ -204,16 +230,21 @@ def _bare(t: DataType) -> DataType:
 class PaimonLakeCatalog(LakeCatalog):
     """Creates and alters tables of a Paimon catalog."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, *, system_columns: bool = True) -> None:
+        """`system_columns`: whether new tables have them where their own option does not say."""
         self._catalog = catalog
+        self._system_columns = system_columns
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
         wanted = definition_of(descriptor)
+        fields = wanted.fields
+        if asks_for_system_columns(descriptor, self._system_columns):
+            fields += tuple(DataField(-1, name, t) for name, t in SYSTEM_COLUMNS.items())
         self._catalog.create_database(path.database, ignore_if_exists=True)
         try:
             self._catalog.create_table(
                 str(path),
-                wanted.fields,
+                fields,
                 primary_keys=wanted.primary_keys,
                 partition_keys=wanted.partition_keys,
                 options=wanted.options,
@@ -267,7 +298,7 @@ def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple
 
 
 def _add_columns(table: Table, columns: Sequence[Column]) -> list[SchemaChange]:
-    position = Position("before", "__bucket") if is_legacy(table.schema) else Position("last")
+    position = Position("before", "__bucket") if has_system_columns(table.schema) else Position("last")
     return [AddColumn((c.name,), _lake_type(c.data_type), c.comment, position) for c in columns]
 
 
@@ -278,7 +309,7 @@ def _option_changes(current: TableDescriptor, expected: TableDescriptor) -> list
         key = _option_key(name)
         if key is None or old.get(name) == new.get(name):
             continue
-        if key in IMMUTABLE_OPTIONS:
+        if key in IMMUTABLE_OPTIONS or key == LAYOUT_OPTION:
             raise InvalidRequest(f"option '{name}' cannot be changed", ErrorCode.INVALID_CONFIG_EXCEPTION)
         changes.append(SetOption(key, new[name]) if name in new else RemoveOption(key))
     return changes

@@ -12,8 +12,6 @@ from forebay.base.errors import Conflict, InvalidRequest
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import (
-    EPOCH_PROPERTY,
-    TABLE_PROPERTY,
     TIERING_USER,
     CommittedLakeSnapshot,
     CommitterContext,
@@ -26,7 +24,7 @@ from forebay.lake.tiering import (
     check_base,
 )
 from forebay.lake.writing import LakeRows, check_appended, check_partition
-from forebay.lakes.paimon_tables import check_fits, is_legacy, lake_table
+from forebay.lakes.paimon_tables import check_fits, has_system_columns, lake_table
 from forebay.metadata.table import TableInfo
 from forebay.metadata.table_options import option_value
 from forebay.paimon.commit.committer import Committable
@@ -79,7 +77,7 @@ class PaimonLakeWriter(LakeWriter):
         self._context = context
         self._keyed = table.schema.has_primary_key
         schema = arrow_schema(table.schema.fields)
-        self._rows = LakeRows(context, schema, has_system_columns=is_legacy(table.schema))
+        self._rows = LakeRows(context, schema, has_system_columns=has_system_columns(table.schema))
         self._partitions = PartitionSplitter(table.schema)
         self._bucket = 0 if table.options.bucket == UNAWARE else context.bucket
         self._write = table.new_write()
@@ -157,11 +155,7 @@ class PaimonLakeCommitter(LakeCommitter):
         self._base = context.base
 
     def commit(self, results: Sequence[PaimonWriteResult], properties: Mapping[str, str]) -> LakeCommitResult:
-        held = {
-            **properties,
-            EPOCH_PROPERTY: str(self._context.epoch),
-            TABLE_PROPERTY: str(self._context.info.table_id),
-        }
+        held = {**properties, **self._context.properties}
         messages = [m for r in results for m in r.messages]
         rows = tuple(replace(m, compact=CompactIncrement()) for m in messages)
         made = self._table.new_commit(TIERING_USER, ignore_empty=False).commit_if(
