@@ -144,25 +144,55 @@ def jar_path(*prefixes: str) -> str:
     return os.pathsep.join(map(str, jars))
 
 
+PAIMON_VERSION = "1.3.1"
+"""The Paimon that the pom of Fluss 0.9.1 names."""
+
+
 def fluss_lake_class_path() -> str:
     """A Java class path with what a Fluss cluster needs for a lake of Paimon; Hadoop's client is that of PySpark."""
-    artifacts = ("org.apache.fluss:fluss-lake-paimon:0.9.1-incubating:jar", "org.apache.paimon:paimon-bundle:1.4.2:jar")
+    lake = "org.apache.fluss:fluss-lake-paimon:0.9.1-incubating:jar"
+    paimon = f"org.apache.paimon:paimon-bundle:{PAIMON_VERSION}:jar"
+    return os.pathsep.join(map(str, [*_artifacts("fluss-lake-jars", lake, paimon), *_hadoop_client()]))
+
+
+def fluss_flink_class_path() -> str:
+    """A Java class path with Fluss's connector for Flink (union reads, the tiering service), Flink, and the lake."""
+    pom = HERE / "java" / "flink" / "pom.xml"
 
     def resolve(scratch: Path) -> None:
-        maven = tool("mvn", "download Apache Fluss's lake from Maven Central")
-        for artifact in artifacts:  # one by one: the lake's parent is not published, so nothing may ask for it
+        maven = tool("mvn", "download Apache Flink from Maven Central")
+        run(
+            [maven, "--batch-mode", "--quiet", "--file", pom, f"-Dmaven.repo.local={cache_root() / 'maven'}",
+             "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"],
+            "download Apache Flink from Maven Central",
+        )  # fmt: skip
+
+    connector = "org.apache.fluss:fluss-flink-1.20:0.9.1-incubating:jar"
+    jars = sorted(entry("flink-jars", digest_of(pom), resolve).glob("*.jar"))
+    jars += _artifacts("fluss-flink-jars", connector)
+    return os.pathsep.join([*map(str, jars), fluss_lake_class_path()])
+
+
+def _artifacts(kind: str, *artifacts: str) -> list[Path]:
+    """The jars of `artifacts` alone: the parents of some of Fluss's are not published, so nothing may ask for them."""
+
+    def resolve(scratch: Path) -> None:
+        maven = tool("mvn", "download Apache Fluss from Maven Central")
+        for artifact in artifacts:
             run(
                 [maven, "--batch-mode", "--quiet", f"-Dmaven.repo.local={cache_root() / 'maven'}",
                  "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"],
-                "download Apache Fluss's lake from Maven Central",
+                "download Apache Fluss from Maven Central",
             )  # fmt: skip
 
+    return sorted(entry(kind, digest_of(*artifacts), resolve).glob("*.jar"))
+
+
+def _hadoop_client() -> list[Path]:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ExamUnavailable("PySpark, whose Hadoop client Java Paimon needs, is not installed")
-    jars = list(entry("fluss-lake-jars", digest_of(*artifacts), resolve).glob("*.jar"))
-    jars += sorted((Path(spec.origin).parent / "jars").glob("hadoop-client-*.jar"))
-    return os.pathsep.join(map(str, jars))
+    return sorted((Path(spec.origin).parent / "jars").glob("hadoop-client-*.jar"))
 
 
 def java_classes(folder: str, class_path: str) -> Path:

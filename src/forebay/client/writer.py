@@ -145,9 +145,17 @@ def submit(
 
 
 def write_at_once(
-    sender: Sender, encoder: WriteEncoder, operation: str, data: Any, columns: Sequence[str] | None = None
+    sender: Sender,
+    encoder: WriteEncoder,
+    operation: str,
+    data: Any,
+    columns: Sequence[str] | None = None,
+    bucket: int | None = None,
 ) -> WriteResult:
-    """Write all of `data` and wait until it is acknowledged. Raises the first error."""
+    """Write all of `data` and wait until it is acknowledged. Raises the first error.
+
+    `bucket`: where rows of a log table without a bucket key go.
+    """
     names, target = encoder.columns_of(operation, columns)
     info, tracker = encoder.info, WriteTracker()
     try:
@@ -156,6 +164,8 @@ def write_at_once(
                 continue
             if operation == APPEND:
                 pieces = encoder.log_pieces(batch)
+                if bucket is not None:
+                    pieces = (p if p.bucket is not None else p._replace(bucket=bucket) for p in pieces)
             else:
                 pieces = encoder.kv_pieces([encoder.keyed(operation, batch)])
             submit(sender, info, target, pieces, tracker)

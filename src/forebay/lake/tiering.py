@@ -33,6 +33,9 @@ EPOCH_PROPERTY = "forebay.tiering-epoch"
 TABLE_PROPERTY = "forebay.table-id"
 """The snapshot property with the id of the stream table: another one has the name, if the table was made anew."""
 
+CREATED_PROPERTY = "forebay.table-created-ms"
+"""The snapshot property that says when that table was created: tables of two clusters may have the same id."""
+
 KEEP_ALL_PREVIOUS = -1
 """`LakeCommitResult.earliest_snapshot_to_keep`: the cluster forgets no earlier lake snapshot."""
 
@@ -53,11 +56,21 @@ class WriterContext:
 
 @dataclass(frozen=True, slots=True)
 class CommitterContext:
-    """What a committer is for. `base` is the newest tiering snapshot that the round started from; None without one."""
+    """What a committer is for. `base` is the newest tiering snapshot that the round started from; None without one.
+
+    `takes_over`: the base is of another stream table, of another cluster, whose lake table this was until now.
+    """
 
     info: TableInfo
     epoch: int
     base: int | None
+    takes_over: bool = False
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What each snapshot of the round says of its table and epoch."""
+        own = {EPOCH_PROPERTY: str(self.epoch), TABLE_PROPERTY: str(self.info.table_id)}
+        return own if self.info.created_ms < 0 else {**own, CREATED_PROPERTY: str(self.info.created_ms)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,19 @@ class CommittedLakeSnapshot:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+def belongs_to(properties: Mapping[str, str], info: TableInfo) -> bool:
+    """Whether a snapshot with these properties may be one of this table: nothing in them says otherwise."""
+    table = properties.get(TABLE_PROPERTY, str(info.table_id))
+    created = properties.get(CREATED_PROPERTY, str(info.created_ms))
+    return table == str(info.table_id) and (info.created_ms < 0 or created == str(info.created_ms))
+
+
+def whose_snapshot(properties: Mapping[str, str]) -> str:
+    """The table that a snapshot's properties name, in words."""
+    created = properties.get(CREATED_PROPERTY)
+    return f"table {properties.get(TABLE_PROPERTY)}" + ("" if created is None else f" (created {created})")
+
+
 def check_base(context: CommitterContext, base: int | None, newest: CommittedLakeSnapshot | None) -> None:
     """Raise `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) unless a round on `base` may follow on `newest`.
 
@@ -103,13 +129,13 @@ def check_base(context: CommitterContext, base: int | None, newest: CommittedLak
     problem = None
     if (newest and newest.snapshot_id) != base:
         problem = f"it started from lake snapshot {base}, and the newest one is {newest and newest.snapshot_id}"
-    elif newest is not None:
+    elif newest is not None and not context.takes_over:
         epoch = int(newest.properties.get(EPOCH_PROPERTY, context.epoch))
-        table = int(newest.properties.get(TABLE_PROPERTY, context.info.table_id))
         if epoch > context.epoch:
             problem = f"its epoch is {context.epoch}, and lake snapshot {base} is of epoch {epoch}"
-        elif table != context.info.table_id:
-            problem = f"it is for table {context.info.table_id}, and lake snapshot {base} is of table {table}"
+        elif not belongs_to(newest.properties, context.info):
+            whose = whose_snapshot(newest.properties)
+            problem = f"it is for table {context.info.table_id}, and lake snapshot {base} is of {whose}"
     if problem is not None:
         raise Conflict(
             f"the tiering round of {context.info.path} is fenced off: {problem}; nothing was committed",

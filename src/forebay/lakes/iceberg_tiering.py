@@ -19,8 +19,6 @@ from pyiceberg.typedef import Record
 from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.codec.key_index import KeyIndex
 from forebay.lake.tiering import (
-    EPOCH_PROPERTY,
-    TABLE_PROPERTY,
     TIERING_USER,
     CommittedLakeSnapshot,
     CommitterContext,
@@ -110,8 +108,7 @@ class IcebergLakeCommitter(LakeCommitter):
         held = {
             **properties,
             USER_PROPERTY: TIERING_USER,
-            EPOCH_PROPERTY: str(self._context.epoch),
-            TABLE_PROPERTY: str(self._context.info.table_id),
+            **self._context.properties,
         }
         moves = _Moves(results)
 

@@ -24,8 +24,6 @@ from forebay.lake.records import ChangeRows
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import (
-    EPOCH_PROPERTY,
-    TABLE_PROPERTY,
     CommittedLakeSnapshot,
     CommitterContext,
     LakeCommitResult,
@@ -270,7 +268,7 @@ class _Committer(LakeCommitter):
         self._table = storage.table(context.info.path)
 
     def commit(self, results: Sequence[_Written], properties: Mapping[str, str]) -> LakeCommitResult:
-        mine = {EPOCH_PROPERTY: str(self._context.epoch), TABLE_PROPERTY: str(self._context.info.table_id)}
+        mine = self._context.properties
         with self._lock:
             newest = self._table.newest_tiered()
             expired = self._base is not None and bool(self._table.snapshots) and not self.has_snapshot(self._base)

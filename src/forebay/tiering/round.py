@@ -39,12 +39,13 @@ from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
     OFFSETS_PROPERTY,
-    TABLE_PROPERTY,
     CommittedLakeSnapshot,
     CommitterContext,
     LakeCommitResult,
     LakeCommitter,
     LakeTieringFactory,
+    belongs_to,
+    whose_snapshot,
 )
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import lake_options, option_value
@@ -200,10 +201,9 @@ def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFacto
 
 def _offsets_path(tiering: LakeTieringClient, info: TableInfo, missing: CommittedLakeSnapshot) -> str:
     """The path of the offsets of a snapshot. Raises `Conflict` where the snapshot is not one of this table."""
-    owner = missing.properties.get(TABLE_PROPERTY, str(info.table_id))
     held = missing.properties.get(OFFSETS_PROPERTY)
-    if owner != str(info.table_id) or held is None:
-        whose = f"table id {owner}" if held is not None else "somebody who noted no log offsets"
+    if not belongs_to(missing.properties, info) or held is None:
+        whose = whose_snapshot(missing.properties) if held is not None else "somebody who noted no log offsets"
         raise Conflict(
             f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {missing.snapshot_id} of "
             f"{whose}; drop the lake table, or create the stream table under another name",

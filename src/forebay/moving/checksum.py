@@ -1,0 +1,72 @@
+"""Counts and checksums of the rows of a table: equal rows give equal ones, whoever has them.
+
+Rows are hashed as Fluss encodes them in its compacted format, 64 bits each, and summed up. A log is summed with the
+place of each row in its bucket, so that another order is another sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.client.table import Table
+from forebay.codec._hash import checksums
+from forebay.codec.cast import iter_record_batches
+from forebay.codec.layout import RowFormat
+from forebay.codec.rows import row_codec
+from forebay.metadata.table import Schema, TableBucket
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """How many rows there are, and the sum of their hashes."""
+
+    rows: int = 0
+    total: int = 0
+
+    def __add__(self, other: Checksum) -> Checksum:
+        return Checksum(self.rows + other.rows, (self.total + other.total) & _MASK)
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows, checksum {self.total:016x}"
+
+
+def _of(schema: Schema, batches: Iterable[Any], *, in_order: bool) -> Checksum:
+    codec = row_codec(schema.columns, RowFormat.COMPACTED)
+    rows = total = 0
+    for given in batches:
+        for batch in iter_record_batches(given, schema):
+            plain, ordered = checksums(codec.encode(batch).__arrow_c_array__()[1], rows)
+            total = (total + (ordered if in_order else plain)) & _MASK
+            rows += batch.num_rows
+    return Checksum(rows, total)
+
+
+def union_checksum(table: Table) -> Checksum:
+    """The rows of lake and stream as one table, in any order."""
+    with table.union_scan() as scan:
+        return _of(table.schema, scan, in_order=False)
+
+
+def live_checksum(table: Table) -> Checksum:
+    """The rows that the servers have of a table with a primary key, in any order."""
+    with table.scan() as scan:
+        return _of(table.schema, scan, in_order=False)
+
+
+def log_checksum(table: Table, bucket: TableBucket, start: int, end: int) -> Checksum:
+    """The records of a part of a bucket's log, in their order."""
+    if start >= end:
+        return Checksum()
+    with table.log({bucket: start}, {bucket: end}, include=()) as log:
+        return _of(table.schema, log, in_order=True)
+
+
+def checksum_of(schema: Schema, rows: pa.Table) -> Checksum:
+    """Rows in any order."""
+    return _of(schema, [rows], in_order=False)

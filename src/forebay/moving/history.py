@@ -1,0 +1,94 @@
+"""Handing a lake table over from one cluster to another.
+
+A lake snapshot belongs to a stream table: it names the log offsets that it holds, and these are offsets of one cluster.
+So the lake table goes over with one more snapshot, without rows, that names the offsets of the new cluster. It is made
+as rounds of tiering are (`forebay.tiering.round`): the new cluster saves the offsets, the lake commits a snapshot that
+has their path, the new cluster is told. From that commit on, rounds of the old cluster are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forebay.base.errors import Conflict, ErrorCode, NotFound, UnsupportedOperation
+from forebay.client.lake import LakeTieringClient
+from forebay.lake.storage import LakeStorage
+from forebay.lake.tiering import OFFSETS_PROPERTY, TABLE_PROPERTY, CommittedLakeSnapshot, CommitterContext, belongs_to
+from forebay.metadata.table import TableBucket
+from forebay.moving.plan import Place, Side
+from forebay.protocol.api import ApiKey
+
+
+def check_readable(storage: LakeStorage, source: Side, target: Side) -> None:
+    """Raise `UnsupportedOperation` where the target's release cannot read the lake table."""
+    columns = storage.create_source(source.info.path).schema.names
+    if "__timestamp" in columns or _is_newer_than_0_9(target):
+        return
+    raise UnsupportedOperation(
+        f"the lake table of {source.info.path} has no system columns (__bucket, __offset, __timestamp), which the "
+        "target's release of Fluss needs to read and tier it; new lake tables have them unless "
+        "'paimon.forebay.system-columns' is false (docs/lake.md): copy the rows into a new table"
+    )
+
+
+def _is_newer_than_0_9(target: Side) -> bool:
+    """Whether a cluster offers what came after 0.9.1, as Forebay's servers do: FIP-17's scans."""
+    cluster = target.connection.cluster
+    return any(cluster.channel(n).versions.offers(ApiKey.SCAN_KV) for n in cluster.view.tablet_servers.values())
+
+
+def newest_snapshot(storage: LakeStorage, side: Side) -> CommittedLakeSnapshot | None:
+    """The newest snapshot of tiering, whoever made it."""
+    committer = storage.create_tiering_factory().create_committer(CommitterContext(side.info, 0, None))
+    try:
+        return committer.get_missing_lake_snapshot(None)
+    finally:
+        committer.close()
+
+
+def was_made_for(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
+    """Whether the snapshot was made for this side's table, by Forebay."""
+    return snapshot is not None and TABLE_PROPERTY in snapshot.properties and belongs_to(snapshot.properties, side.info)
+
+
+def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping[Place, int]) -> int:
+    """The id of the lake snapshot with which the target has the lake table.
+
+    `offsets`: what of the target's logs is in it.
+    Raises `Conflict` where somebody else committed a round meanwhile; nothing has changed then.
+    """
+    known, newest = source.known, newest_snapshot(storage, source)
+    if (known is None) != (newest is None) or (known and newest and known.snapshot_id != newest.snapshot_id):
+        raise Conflict(
+            f"the newest snapshot of the lake table of {source.info.path} is {newest and newest.snapshot_id}, and its "
+            f"cluster knows {known and known.snapshot_id}: bring it up to date first (forebay tiering --once)",
+            ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
+        )
+    held: dict[TableBucket, int] = {target.buckets[place]: offset for place, offset in offsets.items()}
+    tiering = LakeTieringClient(target.connection)
+    path = tiering.prepare(target.info, held, merge=False)
+    base = None if newest is None else newest.snapshot_id
+    context = CommitterContext(target.info, 0, base, takes_over=True)
+    committer = storage.create_tiering_factory().create_committer(context)
+    try:
+        made = committer.commit([], {OFFSETS_PROPERTY: path})
+    finally:
+        committer.close()
+    _tell(tiering, target, made.snapshot_id, path, held)
+    return made.snapshot_id
+
+
+def tell_again(snapshot: CommittedLakeSnapshot, target: Side, offsets: Mapping[Place, int]) -> int:
+    """The id of a lake snapshot of the target that it was not told of, because the move died in between."""
+    path = snapshot.properties.get(OFFSETS_PROPERTY)
+    if path is None:
+        raise NotFound(f"lake snapshot {snapshot.snapshot_id} of {target.info.path} names no offsets")
+    held = {target.buckets[place]: offset for place, offset in offsets.items()}
+    _tell(LakeTieringClient(target.connection), target, snapshot.snapshot_id, path, held)
+    return snapshot.snapshot_id
+
+
+def _tell(
+    tiering: LakeTieringClient, target: Side, snapshot_id: int, path: str, held: Mapping[TableBucket, int]
+) -> None:
+    tiering.commit(target.info, snapshot_id, path, readable_path=path, log_end_offsets=held)

@@ -1,0 +1,255 @@
+"""The steps of a move, in an order in which every one may fail, or be repeated.
+
+    tier      the source's lake gets all that its logs have (tables with a lake)
+    create    the table on the target, without a lake, marked as a copy; its partitions
+    copy      logs in their order, or rows by upserts
+    compare   the source's logs have not grown meanwhile; both sides' records are equal
+    hand over the lake table gets a snapshot with the target's offsets: from here on it is the target's
+    switch on the target's table gets the lake. Where the target refuses that, the lake table goes back to the source
+    compare   both sides' rows of lake and stream are equal
+
+Nothing is written down but what the steps leave: the marked table and its logs' ends, the lake's snapshots, what the
+target knows of them. A move that is run again looks at these and goes on. The source is only read, but for its lake's
+rounds, until it is dropped, last of all and only if asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError
+from forebay.client.connection import Connection
+from forebay.lake.registry import create_lake_storage
+from forebay.lake.storage import LakeStorage
+from forebay.metadata.table import TableDescriptor, TablePath
+from forebay.metadata.table_options import lake_options
+from forebay.moving.checksum import Checksum, live_checksum, union_checksum
+from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for
+from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move
+from forebay.moving.rows import check_logs, copy_logs, copy_rows
+from forebay.tiering.now import tier_table
+from forebay.tiering.round import TieringLake
+
+ROUNDS_MAX = 20
+"""How many rounds of tiering a move waits for, where each ends when the table's freshness is over."""
+
+OnProgress = Callable[[TablePath, str, int], None]
+"""Told of the table, the step and the rows that it has copied so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReport:
+    """What a move did: equal counts and checksums of both sides. `lake_snapshot` is the one that was handed over."""
+
+    path: TablePath
+    rows: Checksum
+    log_records: int
+    lake_snapshot: int | None = None
+
+    def __str__(self) -> str:
+        lake = "" if self.lake_snapshot is None else f", lake snapshot {self.lake_snapshot}"
+        return f"{self.path}: {self.rows}, {self.log_records:,} log records{lake}; equal on both sides"
+
+
+def move_table(
+    source: Connection,
+    target: Connection,
+    path: str | TablePath,
+    *,
+    with_log: bool = True,
+    leave_out: Sequence[str] = (),
+    drop_source: bool = False,
+    lake: TieringLake | None = None,
+    on_progress: OnProgress | None = None,
+) -> MoveReport:
+    """Move one table, or go on with a move that was interrupted; parameters are those of `plan_move`.
+
+    `lake` has options of the lake that servers do not tell. Writers must have been stopped: raises `Conflict` where
+    the source's logs grow meanwhile, and then the lake still is the source's. Raises `CorruptData` where the rows of
+    both sides differ in the end.
+    """
+    plan = plan_move(source, target, path, with_log=with_log, leave_out=leave_out)
+    return _Move(plan, target, lake, on_progress).run(drop_source)
+
+
+def move_database(
+    source: Connection,
+    target: Connection,
+    database: str,
+    *,
+    with_log: bool = True,
+    drop_source: bool = False,
+    lake: TieringLake | None = None,
+    on_progress: OnProgress | None = None,
+) -> list[MoveReport]:
+    """Move all tables of a database, one after the other. Stops at the first that cannot be; run again, it goes on."""
+    return [
+        move_table(
+            source, target, TablePath(database, table),
+            with_log=with_log, drop_source=drop_source, lake=lake, on_progress=on_progress,
+        )
+        for table in source.admin.list_tables(database)
+    ]  # fmt: skip
+
+
+class _Move:
+    def __init__(
+        self, plan: MovePlan, target: Connection, lake: TieringLake | None, on_progress: OnProgress | None
+    ) -> None:
+        self._plan, self._to = plan, target
+        self._lake = lake or TieringLake()
+        self._on_progress = on_progress or (lambda path, step, rows: None)
+        self._source = plan.source
+
+    def run(self, drop_source: bool) -> MoveReport:
+        plan = self._plan
+        handed_over = plan.target is not None and self._is_handed_over(plan.target)
+        if plan.with_lake and not handed_over:
+            self._tier()
+        target = plan.target if handed_over and plan.target is not None else self._created()
+        if plan.with_lake and not handed_over:
+            check_readable(self._storage(), self._source, target)
+        records = 0 if handed_over else self._copied(target)
+        target = target.again()
+        snapshot = self._with_lake(target) if plan.with_lake else None
+        report = self._compared(target.again(), records, snapshot)
+        if drop_source:
+            self._step("dropping the source's table")
+            self._source.connection.admin.drop_table(plan.path)
+        return report
+
+    def _step(self, name: str, rows: int = 0) -> None:
+        self._on_progress(self._plan.path, name, rows)
+
+    def _storage(self) -> LakeStorage:
+        options = {**lake_options(self._source.info), **self._lake.options}
+        return create_lake_storage(LAKE_FORMAT, options)
+
+    def _is_handed_over(self, target: Side) -> bool:
+        """Whether the lake table is the target's already: it knows a snapshot of it, or was about to be told of one."""
+        if not self._plan.with_lake:
+            return False
+        if target.known is not None:
+            return True
+        newest = newest_snapshot(self._storage(), self._source)
+        if newest is None or not was_made_for(newest, target):
+            return False
+        self._step("telling the target of its lake snapshot")
+        tell_again(newest, target, target.ends)
+        return True
+
+    def _tier(self) -> None:
+        """Rounds of the source until its lake has all that its logs had when the move began."""
+        for _ in range(ROUNDS_MAX):
+            known = self._source.known
+            tiered = {} if known is None else known.log_offsets
+            if all(tiered.get(self._source.buckets[p], 0) >= end for p, end in self._source.ends.items()):
+                return
+            self._step("tiering")
+            tier_table(self._source.connection, self._plan.path, lake=self._lake)
+        raise Conflict(
+            f"the lake of table {self._plan.path} is not up to date after {ROUNDS_MAX} rounds: stop its writers, tier "
+            "it (forebay tiering --once), and run the move again"
+        )
+
+    def _created(self) -> Side:
+        plan = self._plan
+        if plan.target is None:
+            self._step("creating the table")
+            self._to.admin.create_database(plan.path.database, ignore_if_exists=True)
+            self._to.admin.create_table_as(plan.path, plan.descriptor)
+        for name in sorted({place[0] for place in self._source.buckets if place[0] is not None}):
+            spec = dict(zip(plan.descriptor.partition_keys, name.split("$"), strict=True))
+            self._to.admin.create_partition(plan.path, spec, ignore_if_exists=True)
+        return Side.of(self._to, plan.path)
+
+    def _copied(self, target: Side) -> int:
+        """How many records of the logs both sides have."""
+        copied = 0
+
+        def on_rows(rows: int) -> None:
+            nonlocal copied
+            copied += rows
+            self._step("copying", copied)
+
+        keyed = self._source.info.has_primary_key
+        if keyed:
+            copy_rows(self._source, target, on_rows)
+        elif self._plan.with_log:
+            copy_logs(self._source, target, on_rows)
+        self._check_unmoved()
+        if keyed or not self._plan.with_log:
+            return 0
+        self._step("comparing logs")
+        return check_logs(self._source, target.again())
+
+    def _check_unmoved(self) -> None:
+        now = self._source.again()
+        if now.ends != self._source.ends:
+            raise Conflict(
+                f"table {self._plan.path} was written to while it was being moved: stop its writers, and run the move "
+                "again; what was copied counts, and the source has not changed"
+            )
+
+    # ---- the lake ---------------------------------------------------------------------------------------------------
+
+    def _with_lake(self, target: Side) -> int:
+        """The lake snapshot with which the target has the lake table, switched on."""
+        known = target.known
+        if known is None:
+            self._step("handing the lake table over")
+            self._align(target)
+            snapshot = hand_over(self._storage(), self._source, target, target.ends)
+        else:
+            snapshot = known.snapshot_id
+        if not target.info.lake_enabled:
+            self._step("switching the lake on")
+            try:
+                self._to.admin.alter_table(self._plan.path, set={ENABLED: "true"})
+            except ForebayError as e:
+                if known is None and e.code is not None:
+                    self._give_back(target, e)
+                raise
+        return snapshot
+
+    def _align(self, target: Side) -> None:
+        """Give the lake table the options that the target's table has: released Fluss wants them equal."""
+        here, there = self._source.info.descriptor, target.info.descriptor
+        expected = TableDescriptor(
+            here.schema,
+            here.partition_keys,
+            here.bucket_keys,
+            here.bucket_count,
+            here.comment,
+            {**there.properties, ENABLED: "true"},
+            there.custom_properties,
+        )
+        with self._storage().create_catalog() as catalog:
+            catalog.alter_table(self._plan.path, here, expected)
+
+    def _give_back(self, target: Side, refusal: ForebayError) -> None:
+        """The target does not take the lake table: it is the source's again."""
+        offsets = {place: end for place, end in self._source.ends.items() if self._source.known is not None}
+        storage = self._storage()
+        hand_over(storage, target.again(), self._source, offsets)
+        refusal.add_note("the lake table was given back to the source, which has not changed")
+
+    # ---- the proof --------------------------------------------------------------------------------------------------
+
+    def _compared(self, target: Side, records: int, snapshot: int | None) -> MoveReport:
+        self._step("comparing rows")
+        path = self._plan.path
+        here = self._source.connection.table(self._source.info)
+        there = target.connection.table(target.info)
+        pairs = [(union_checksum(here), union_checksum(there))]
+        if target.info.has_primary_key:
+            pairs.append((pairs[0][0] if self._plan.with_lake else live_checksum(here), live_checksum(there)))
+        for wanted, found in pairs:
+            if wanted != found:
+                raise CorruptData(
+                    f"table {path} has {wanted} on the source, and {found} on the target: it is no copy. Nothing was "
+                    "dropped; drop the table on the target and begin again, with the writers of both sides stopped",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
+        return MoveReport(path, pairs[0][0], records, snapshot)

@@ -1,0 +1,85 @@
+"""Copying rows: logs bucket by bucket in their order, tables with a primary key by upserts.
+
+A log of a new table begins at offset 0, and takes one offset for each record. So the end of a bucket on the target says
+how many records of the source it has, and an interrupted copy goes on there: nothing is appended twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
+from forebay.client.table import Table
+from forebay.client.writer import APPEND, UPSERT, write_at_once
+from forebay.moving.checksum import log_checksum
+from forebay.moving.plan import Place, Side
+
+OnRows = Callable[[int], None]
+"""Told how many more rows were copied."""
+
+
+def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
+    """Append what each bucket of the target lacks. Raises `InvalidRequest` where its log is not the source's."""
+    read, write = _table(source), _table(target)
+    for place, end in source.ends.items():
+        first = source.starts[place] + target.ends[place] - target.starts[place]
+        if target.starts[place] != 0 or first > end:
+            raise InvalidRequest(
+                f"bucket {_shown(place)} of table {target.info.path} has offsets {target.starts[place]} to "
+                f"{target.ends[place]} on the target, and {source.starts[place]} to {end} on the source: it is no "
+                "copy; drop the table on the target, and begin again",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
+        if first == end:
+            continue
+        bucket = source.buckets[place]
+        with read.log({bucket: first}, {bucket: end}, include=()) as log:
+            rows = pa.RecordBatchReader.from_batches(log.schema, _told(log, on_rows))
+            write_at_once(target.connection.sender, write.write_encoder, APPEND, rows, bucket=place[1])
+
+
+def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
+    """Upsert all rows of a table with a primary key: those of its lake, and of the stream behind it.
+
+    Partitions that only the lake has stay there: the stream dropped them.
+    """
+    read, write = _table(source), _table(target)
+    partitions = sorted({place[0] for place in source.buckets if place[0] is not None}) or None
+    if source.info.is_partitioned and partitions is None:
+        return
+    kind = "union" if source.info.lake_enabled else "live"
+    with read.scan(source=kind, partitions=partitions) as scan:
+        rows = pa.RecordBatchReader.from_batches(scan.schema, _told(scan, on_rows))
+        write_at_once(target.connection.sender, write.write_encoder, UPSERT, rows)
+
+
+def check_logs(source: Side, target: Side) -> int:
+    """How many records both sides have, bucket by bucket in the same order. Raises `CorruptData` where they differ."""
+    records = 0
+    for place, end in source.ends.items():
+        here = log_checksum(_table(source), source.buckets[place], source.starts[place], end)
+        there = log_checksum(_table(target), target.buckets[place], target.starts[place], target.ends[place])
+        if here != there:
+            raise CorruptData(
+                f"the log of bucket {_shown(place)} of table {source.info.path} has {here} on the source, and {there} "
+                "on the target; drop the table on the target, and begin again"
+            )
+        records += here.rows
+    return records
+
+
+def _told(batches: Iterable[pa.RecordBatch], on_rows: OnRows) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        on_rows(batch.num_rows)
+
+
+def _table(side: Side) -> Table:
+    return side.connection.table(side.info)
+
+
+def _shown(place: Place) -> str:
+    partition, bucket = place
+    return str(bucket) if partition is None else f"{bucket} of partition '{partition}'"

@@ -1,0 +1,288 @@
+"""Moving tables from one server to another: rows, order, lake history; interrupted anywhere, and refused in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest, UnsupportedOperation
+from forebay.cli.main import main
+from forebay.client.connection import Connection
+from forebay.client.table import Table
+from forebay.codec._hash import checksums
+from forebay.metadata.table import TablePath
+from forebay.moving import move_database, move_table, plan_move
+from forebay.moving.plan import MARK
+from forebay.server.embedded import EmbeddedServer
+from forebay.tiering.now import tier_table
+
+SCHEMA = {"k": pa.int32(), "p": pa.string(), "v": pa.string()}
+LAKE = {"table.datalake.enabled": "true"}
+PATH = TablePath("fluss", "t")
+
+
+class Servers:
+    """Two servers with one lake."""
+
+    def __init__(self, here: Connection, there: Connection) -> None:
+        self.here, self.there = here, there
+
+    def make(self, *, keyed: bool = False, partitioned: bool = False, lake: bool = True, **options: Any) -> Table:
+        """A table with 100 rows, of which half are in the lake."""
+        key = ["k", "p"] if partitioned else ["k"]
+        self.here.admin.create_table(
+            PATH,
+            SCHEMA,
+            primary_key=key if keyed else [],
+            partition_keys=["p"] if partitioned else [],
+            buckets=3,
+            **{"properties": LAKE if lake else {}, **options},
+        )
+        for partition in ("x", "y") if partitioned else ():
+            self.here.admin.create_partition(PATH, {"p": partition})
+        table = self.here.table(PATH)
+        for first in range(0, 100, 10):
+            write(table, *range(first, first + 10))
+            if lake and first == 50:
+                tier_table(self.here, PATH)
+        return table
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(tmp_path / "lake")}
+    with ExitStack() as stack:
+        running = [stack.enter_context(EmbeddedServer(tmp_path / name, settings=settings)) for name in ("a", "b")]
+        here, there = (stack.enter_context(forebay.connect(server.bootstrap_servers)) for server in running)
+        yield Servers(here, there)
+
+
+def write(table: Table, *keys: int, said: str = "v") -> None:
+    rows = [{"k": k, "p": "xy"[k % 2], "v": f"{said}{k}"} for k in keys]
+    (table.upsert if table.has_primary_key else table.append)(rows)
+
+
+def bag(table: Table, source: str = "union") -> list[str]:
+    return sorted(map(repr, table.refresh().scan(source=source).to_arrow().to_pylist()))
+
+
+def log_of(table: Table) -> dict[tuple[Any, int], list[int]]:
+    """The keys in each bucket's log, in order, by partition value and bucket."""
+    found: dict[tuple[Any, int], list[int]] = {}
+    for row in table.log("earliest", "latest").to_arrow().to_pylist():
+        partition = row["p"] if table.info.is_partitioned else None
+        found.setdefault((partition, row["__bucket"]), []).append(row["k"])
+    return found
+
+
+@pytest.mark.parametrize("lake", [True, False])
+@pytest.mark.parametrize(("keyed", "partitioned"), [(False, False), (False, True), (True, False), (True, True)])
+def test_rows_order_and_definition_arrive(servers: Servers, keyed: bool, partitioned: bool, lake: bool) -> None:
+    options = {"comment": "kept", "custom_properties": {"owner": "me"}}
+    table = servers.make(keyed=keyed, partitioned=partitioned, lake=lake, **options)
+    report = move_table(servers.here, servers.there, PATH)
+    moved = servers.there.table(PATH)
+    assert report.rows.rows == 100
+    assert bag(moved) == bag(table)
+    assert bag(moved, "live") == bag(table, "live")
+    assert (moved.info.descriptor.comment, moved.info.bucket_count) == ("kept", 3)
+    assert moved.info.descriptor.custom_properties.keys() == {"owner", MARK}
+    assert moved.info.lake_enabled == lake
+    if not keyed:
+        assert log_of(moved) == log_of(table)
+        assert report.log_records == 100
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_the_target_goes_on_tiering_where_the_source_stopped_and_the_source_is_fenced_off(
+    servers: Servers, keyed: bool
+) -> None:
+    table = servers.make(keyed=keyed)
+    report = move_table(servers.here, servers.there, PATH)
+    moved = servers.there.table(PATH)
+    write(moved, *range(90, 120), said="new")
+    expected = bag(moved)
+    assert tier_table(servers.there, PATH).snapshot_id > (report.lake_snapshot or 0)
+    assert bag(moved) == expected
+    write(table, 200)
+    with pytest.raises(Conflict):
+        tier_table(servers.here, PATH)
+    assert bag(moved) == expected
+
+
+def test_a_table_moves_back_and_its_history_with_it(servers: Servers) -> None:
+    table = servers.make()
+    move_table(servers.here, servers.there, PATH, drop_source=True)
+    write(servers.there.table(PATH), 100)
+    move_table(servers.there, servers.here, PATH, drop_source=True)
+    back = servers.here.table(PATH)
+    assert len(bag(back)) == 101
+    assert not servers.there.admin.table_exists(PATH)
+    write(back, 101)
+    tier_table(servers.here, PATH)
+    assert len(bag(back)) == 102
+    assert back.info.table_id != table.info.table_id
+
+
+class Killed(BaseException):
+    """The end of a process, as far as the servers see it."""
+
+
+STEPS = (
+    "tiering", "creating the table", "copying", "comparing logs", "handing the lake table over",
+    "switching the lake on", "comparing rows", "dropping the source's table",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_move_that_is_killed_goes_on_and_doubles_nothing(servers: Servers, step: str, keyed: bool) -> None:
+    expected = bag(servers.make(keyed=keyed, partitioned=True))
+    seen = []
+
+    def kill(_path: TablePath, at: str, _rows: int) -> None:
+        seen.append(at)
+        if at == step:
+            raise Killed
+
+    try:
+        move_table(servers.here, servers.there, PATH, drop_source=True, on_progress=kill)
+    except Killed:
+        report = move_table(servers.here, servers.there, PATH, drop_source=True)
+        assert report.rows.rows == 100
+    else:
+        assert keyed
+        assert step not in seen
+    moved = servers.there.table(PATH)
+    assert bag(moved) == expected == bag(moved, "live")
+    assert not servers.here.admin.table_exists(PATH)
+
+
+def test_a_target_that_was_not_told_of_its_lake_snapshot_is_told_by_the_next_run(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = bag(servers.make())
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.moving.history._tell", killed)
+        with pytest.raises(Killed):
+            move_table(servers.here, servers.there, PATH)
+    move_table(servers.here, servers.there, PATH)
+    assert bag(servers.there.table(PATH)) == expected
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_writer_that_was_not_stopped_fails_the_move_and_the_next_one_has_its_rows(
+    servers: Servers, keyed: bool
+) -> None:
+    table = servers.make(keyed=keyed)
+
+    def write_more(_path: TablePath, step: str, rows: int) -> None:
+        if step == "copying" and rows == 100:
+            write(table, 500)
+
+    with pytest.raises(Conflict, match="written to while"):
+        move_table(servers.here, servers.there, PATH, on_progress=write_more)
+    assert not servers.there.table(PATH).info.lake_enabled
+    tier_table(servers.here, PATH)  # the lake is still the source's
+    report = move_table(servers.here, servers.there, PATH)
+    assert report.rows.rows == 101
+    assert bag(servers.there.table(PATH)) == bag(table)
+
+
+def test_rows_that_were_written_to_the_target_are_found(servers: Servers) -> None:
+    servers.make(keyed=True, lake=False)
+    move_table(servers.here, servers.there, PATH)
+    write(servers.there.table(PATH), 1000)
+    with pytest.raises(CorruptData, match="101 rows"):
+        move_table(servers.here, servers.there, PATH, drop_source=True)
+    assert servers.here.admin.table_exists(PATH)
+
+
+def test_a_log_of_the_target_in_another_order_is_found(servers: Servers) -> None:
+    servers.make(lake=False)
+    plan = plan_move(servers.here, servers.there, PATH)
+    servers.there.admin.create_table_as(PATH, plan.descriptor)
+    write(servers.there.table(PATH), *range(5, 0, -1))
+    with pytest.raises(CorruptData, match="the log of bucket"):
+        move_table(servers.here, servers.there, PATH)
+
+
+def test_a_table_of_the_target_that_is_something_else_is_left_alone(servers: Servers) -> None:
+    servers.make(lake=False)
+    servers.there.admin.create_table(PATH, SCHEMA)
+    with pytest.raises(AlreadyExists, match="something else"):
+        move_table(servers.here, servers.there, PATH)
+
+
+def test_a_lake_snapshot_without_the_log_is_enough_where_it_is_asked_for(servers: Servers) -> None:
+    expected = bag(servers.make())
+    report = move_table(servers.here, servers.there, PATH, with_log=False)
+    moved = servers.there.table(PATH)
+    assert (report.log_records, bag(moved), bag(moved, "live")) == (0, expected, [])
+    write(moved, 100)
+    tier_table(servers.there, PATH)
+    assert len(bag(moved)) == 101
+
+
+def test_a_plan_says_what_is_to_be_done_and_does_nothing(servers: Servers) -> None:
+    servers.make(keyed=True, partitioned=True)
+    said = str(plan_move(servers.here, servers.there, PATH))
+    assert "6 buckets, 100 records" in said
+    assert "tier what the lake lacks on the source (40 log offsets)" in said
+    assert "hand the lake table over" in said
+    assert not servers.there.admin.table_exists(PATH)
+
+
+def test_columns_that_the_server_numbers_are_refused(servers: Servers) -> None:
+    servers.here.admin.create_table(PATH, {"k": pa.int32(), "n": pa.int64()}, primary_key=["k"], auto_increment="n")
+    with pytest.raises(UnsupportedOperation, match="'n' is numbered"):
+        plan_move(servers.here, servers.there, PATH)
+
+
+def test_lakes_in_two_places_are_refused_before_anything_is_done(servers: Servers, tmp_path: Path) -> None:
+    servers.make()
+    settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(tmp_path / "elsewhere")}
+    with (
+        EmbeddedServer(tmp_path / "c", settings=settings) as other,
+        forebay.connect(other.bootstrap_servers) as there,
+    ):
+        with pytest.raises(InvalidRequest, match="elsewhere"):
+            move_table(servers.here, there, PATH)
+        assert not there.admin.table_exists(PATH)
+
+
+def test_a_database_moves_from_the_terminal(servers: Servers, capsys: pytest.CaptureFixture[str]) -> None:
+    table = servers.make(lake=False)
+    addresses = [c.cluster.view.coordinator for c in (servers.here, servers.there)]
+    here, there = (f"{node.host}:{node.port}" for node in addresses if node is not None)
+    assert main(["move", "--from", here, "--to", there, "--database", "fluss", "--dry-run"]) == 0
+    assert "append the logs" in capsys.readouterr().out
+    assert main(["move", "--from", here, "--to", there, "--database", "fluss"]) == 0
+    assert "fluss.t: 100 rows, checksum" in capsys.readouterr().out
+    assert bag(servers.there.table(PATH)) == bag(table)
+    assert main(["move", "--from", here, "--to", there]) == 1
+    assert "--table" in capsys.readouterr().err
+    assert [report.rows.rows for report in move_database(servers.here, servers.there, "fluss")] == [100]
+
+
+def test_checksums_see_every_change_and_the_ordered_one_sees_the_order() -> None:
+    def of(*values: bytes, first: int = 0) -> tuple[int, int]:
+        return checksums(pa.array(values, pa.binary()).__arrow_c_array__()[1], first)
+
+    assert of(b"a", b"b")[0] == of(b"b", b"a")[0]
+    assert of(b"a", b"b")[1] != of(b"b", b"a")[1]
+    assert of(b"a", b"b")[1] == (of(b"a")[1] + of(b"b", first=1)[1]) % (1 << 64)
+    singles = [b"", b"\0", b"\0\0", b"a", b"a\0", bytes(8), bytes(9), b"12345678", b"123456789"]
+    assert len({of(value)[0] for value in singles}) == len(singles)
+    whole = pa.array([b"x", b"a", b"b", b"y"], pa.binary())
+    assert checksums(whole.slice(1, 2).__arrow_c_array__()[1], 0) == of(b"a", b"b")
