@@ -180,6 +180,27 @@ def test_a_target_that_was_not_told_of_its_lake_snapshot_is_told_by_the_next_run
     assert bag(servers.there.table(PATH)) == expected
 
 
+def test_a_target_that_refuses_the_lake_table_gives_it_back_and_may_be_tried_again(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = servers.make()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InvalidRequest("no lake today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("forebay.client.admin.Admin.alter_table", refuse)
+        with pytest.raises(InvalidRequest, match="no lake today") as refused:
+            move_table(servers.here, servers.there, PATH)
+    assert any("given back" in note for note in refused.value.__notes__)
+    write(table, *range(100, 110))
+    tier_table(servers.here, PATH)
+    expected = bag(table)
+    assert len(expected) == 110
+    move_table(servers.here, servers.there, PATH)
+    assert bag(servers.there.table(PATH)) == expected
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_writer_that_was_not_stopped_fails_the_move_and_the_next_one_has_its_rows(
     servers: Servers, keyed: bool

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeStorage
@@ -112,7 +112,7 @@ class _Move:
             check_readable(self._storage(), self._source, target)
         records = 0 if handed_over else self._copied(target)
         target = target.again()
-        snapshot = self._with_lake(target) if plan.with_lake else None
+        snapshot = self._with_lake(target, handed_over) if plan.with_lake else None
         report = self._compared(target.again(), records, snapshot)
         if drop_source:
             self._step("dropping the source's table")
@@ -130,10 +130,12 @@ class _Move:
         """Whether the lake table is the target's already: it knows a snapshot of it, or was about to be told of one."""
         if not self._plan.with_lake:
             return False
+        newest = newest_snapshot(self._storage(), self._source)
+        if newest is None or was_made_for(newest, self._source):
+            return False
         if target.known is not None:
             return True
-        newest = newest_snapshot(self._storage(), self._source)
-        if newest is None or not was_made_for(newest, target):
+        if not was_made_for(newest, target):
             return False
         self._step("telling the target of its lake snapshot")
         tell_again(newest, target, target.ends)
@@ -162,7 +164,14 @@ class _Move:
         for name in sorted({place[0] for place in self._source.buckets if place[0] is not None}):
             spec = dict(zip(plan.descriptor.partition_keys, name.split("$"), strict=True))
             self._to.admin.create_partition(plan.path, spec, ignore_if_exists=True)
-        return Side.of(self._to, plan.path)
+        target = Side.of(self._to, plan.path)
+        gone = {place[0] for place in self._source.buckets if place not in target.buckets}
+        if gone:
+            raise Conflict(
+                f"table {plan.path} has no partition {', '.join(sorted(map(repr, gone)))} on the target: it was dropped "
+                "there while the table was being moved; run the move again"
+            )
+        return target
 
     def _copied(self, target: Side) -> int:
         """How many records of the logs both sides have."""
@@ -194,9 +203,9 @@ class _Move:
 
     # ---- the lake ---------------------------------------------------------------------------------------------------
 
-    def _with_lake(self, target: Side) -> int:
+    def _with_lake(self, target: Side, handed_over: bool) -> int:
         """The lake snapshot with which the target has the lake table, switched on."""
-        known = target.known
+        known = target.known if handed_over else None
         if known is None:
             self._step("handing the lake table over")
             self._align(target)
@@ -208,7 +217,7 @@ class _Move:
             try:
                 self._to.admin.alter_table(self._plan.path, set={ENABLED: "true"})
             except ForebayError as e:
-                if known is None and e.code is not None:
+                if not isinstance(e, Unavailable):  # else it may be on: the next run finds out
                     self._give_back(target, e)
                 raise
         return snapshot
@@ -230,9 +239,7 @@ class _Move:
 
     def _give_back(self, target: Side, refusal: ForebayError) -> None:
         """The target does not take the lake table: it is the source's again."""
-        offsets = {place: end for place, end in self._source.ends.items() if self._source.known is not None}
-        storage = self._storage()
-        hand_over(storage, target.again(), self._source, offsets)
+        hand_over(self._storage(), target.again(), self._source, self._source.ends)
         refusal.add_note("the lake table was given back to the source, which has not changed")
 
     # ---- the proof --------------------------------------------------------------------------------------------------
