@@ -168,8 +168,8 @@ class _Move:
         gone = {place[0] for place in self._source.buckets if place not in target.buckets}
         if gone:
             raise Conflict(
-                f"table {plan.path} has no partition {', '.join(sorted(map(repr, gone)))} on the target: it was dropped "
-                "there while the table was being moved; run the move again"
+                f"table {plan.path} has no partition {', '.join(sorted(map(repr, gone)))} on the target: it was "
+                "dropped there while the table was being moved; run the move again"
             )
         return target
 
