@@ -216,7 +216,7 @@ class FrameDecoder:
         shared, header_bytes = self._shared, self._header_bytes
         (length,) = _LENGTH.unpack_from(shared, start)
         if not self._frame_bytes_min <= length <= self.frame_bytes_max:
-            seen = bytes(shared[start : min(end, start + 40)])
+            seen = bytes(shared[start : start + LENGTH_BYTES])
             self.error = _wrong_length(length, self.frame_bytes_max, self.frame_bytes_max_reason, seen)
             self._start = self._end = 0
             return None
@@ -330,7 +330,7 @@ _OTHER_PROTOCOLS = {
 def _wrong_length(length: int, frame_bytes_max: int, reason: str, seen: bytes) -> CorruptData:
     for beginning, protocol in _OTHER_PROTOCOLS.items():
         if seen.startswith(beginning):
-            text = f"the peer speaks {protocol}, not the Fluss protocol; it sent {seen!r}"
+            text = f"the peer speaks {protocol}, not the Fluss protocol; its first bytes are {seen!r}"
             return CorruptData(text, ErrorCode.CORRUPT_MESSAGE)
     if length > frame_bytes_max:
         text = f"the peer announced a frame of {length} bytes; the limit is {frame_bytes_max} bytes{reason}"
