@@ -59,8 +59,8 @@ def test_nothing_unfinished_is_left_in_the_sources() -> None:
 
 
 def _names_in(document: Path) -> list[str]:
-    """`forebay.module.name` in backticks."""
-    return sorted(set(re.findall(r"`(forebay\.[A-Za-z_][A-Za-z0-9_.]*)", document.read_text())))
+    """`forebay.module.name` in backticks; with a hyphen it is a property of a table."""
+    return sorted(set(re.findall(r"`(forebay\.[A-Za-z_][A-Za-z0-9_.]*+)(?!-)", document.read_text())))
 
 
 def _exists(dotted: str) -> bool:
