@@ -15,10 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from forebay.protocol.api import BULK_REQUESTS
 from tests.simulation.scheduler import Process, Scheduler, SimEvent, SimLoop, Stop
 
 HIGH_WATER = 64 << 10
 SEND_BUFFER = 256 << 10
+_WRITES = tuple(int(key).to_bytes(2, "big") for key in BULK_REQUESTS)
+"""How the frames of writes begin, behind their length."""
 
 
 class _Pipe:
@@ -39,6 +42,8 @@ class Connection:
         self.to_server, self.to_client = _Pipe(), _Pipe()
         self.is_reset = False
         self.silent = False
+        self.loses_answer = False
+        """Whether what the server says next on this connection is lost."""
         self.socket = ClientSocket(self)
         self.transport: SimTransport | None = None
         network.numbers += 1
@@ -50,11 +55,9 @@ class Connection:
 
     def send(self, pipe: _Pipe, data: bytes | None) -> None:
         network = self.network
-        if network.lose_in > 0:
-            network.lose_in -= 1
-            if not network.lose_in:
-                network.sched.at(network.sched.now, self.reset)
-                return
+        if network.loses(self, pipe, data):
+            network.sched.at(network.sched.now, self.reset)
+            return
         if data is not None:
             pipe.held += len(data)
         latency = network.latency()
@@ -326,6 +329,8 @@ class Network:
         self.slow = 1.0
         self.lose_in = 0
         """How many messages from now one is lost, and its connection with it."""
+        self.loses_answer_of_write = False
+        """Whether the answer to the next write is lost: the server has done what the client does not know of."""
         self.down: set[str] = set()
         """Machines that are switched off: who connects to them hears nothing."""
 
@@ -333,6 +338,18 @@ class Network:
         rng = self.rng
         seconds = rng.random() * 0.002 * self.slow
         return seconds + (rng.random() * 0.2 if rng.random() < 0.02 else 0.0)
+
+    def loses(self, connection: Connection, pipe: _Pipe, data: bytes | None) -> bool:
+        """Whether this message is one of those that are to be lost."""
+        if pipe is connection.to_client and connection.loses_answer:
+            return True
+        if self.loses_answer_of_write and pipe is connection.to_server and data and data[4:6] in _WRITES:
+            self.loses_answer_of_write = False
+            connection.loses_answer = True
+        if self.lose_in > 0:
+            self.lose_in -= 1
+            return not self.lose_in
+        return False
 
     def bind(self, listener: Any) -> SimSocket:
         return SimSocket(self, listener.host, listener.port)

@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", help="these seeds, with commas between them, instead of a range")
     parser.add_argument("--trace", type=int, help="replay this seed and print what happened")
+    parser.add_argument("--until-failure", action="store_true", help="end with the first seed that finds a fault")
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
     parser.add_argument("--write", action="store_true", help=f"write the figures to {RESULTS.name}")
     options = parser.parse_args()
@@ -68,7 +69,8 @@ def trace(seed: int) -> int:
 
 
 def run_all(seeds: list[int], options: Any) -> int:
-    blocks = [seeds[i : i + BLOCK] for i in range(0, len(seeds), BLOCK)]
+    step = 1 if options.until_failure else BLOCK
+    blocks = [seeds[i : i + step] for i in range(0, len(seeds), step)]
     began = told = time.monotonic()
     counts: Counter[str] = Counter()
     failures: dict[int, str] = {}
@@ -93,12 +95,14 @@ def run_all(seeds: list[int], options: Any) -> int:
             if now - told > 10 and not options.json:
                 told = now
                 print(f"{done} of {len(seeds)} seeds, {done / (now - began) * 60:.0f} a minute", flush=True)
+            if failures and options.until_failure:
+                break
     elapsed = time.monotonic() - began
     result = {
-        "seeds": len(seeds),
+        "seeds": done,
         "first_seed": seeds[0],
         "failures": {str(seed): error[:300] for seed, error in sorted(failures.items())},
-        "seeds_per_minute": round(len(seeds) / elapsed * 60, 1),
+        "seeds_per_minute": round(done / elapsed * 60, 1),
         "workers": workers,
         "virtual_hours": round(virtual / 3600, 2),
         "counts": dict(sorted(counts.items())),
@@ -107,7 +111,7 @@ def run_all(seeds: list[int], options: Any) -> int:
     if options.json:
         print(json.dumps({**result, "outcomes": sorted(outcomes, key=lambda o: o["seed"])}))
     else:
-        print(f"{len(seeds)} seeds from {seeds[0]}, {result['seeds_per_minute']} a minute, {len(failures)} failures")
+        print(f"{done} seeds from {seeds[0]}, {result['seeds_per_minute']} a minute, {len(failures)} failures")
     if options.write:
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")

@@ -331,10 +331,10 @@ class Workload:
         while self.actors_left > 0 and not world.finished:
             sched.sleep(rng.random() * 2.5)
             fault = rng.choices(
-                (self.kill, self.kill_at_call, self.cut, self.lose_message, self.part, self.slow_net,
+                (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
                  self.hold_worker, self.rot),
-                weights=(3, 5, 2, 6, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, world.rot),
+                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, world.rot),
             )[0]  # fmt: skip
             world.count(fault.__name__)
             fault()
@@ -360,6 +360,10 @@ class Workload:
     def lose_message(self) -> None:
         """One of the next requests or answers does not arrive: its connection breaks at that moment."""
         self.world.network.lose_in = self.rng.randint(1, 8)
+
+    def lose_answer(self) -> None:
+        """The next write is made, and its answer does not arrive: the client asks for it again."""
+        self.world.network.loses_answer_of_write = True
 
     def part(self) -> None:
         names = [p.name for p in self.processes if not p.dead]
@@ -461,6 +465,7 @@ class Workload:
         world.fs.slow_syncs = 1.0
         world.network.slow = 1.0
         world.network.lose_in = 0
+        world.network.loses_answer_of_write = False
         world.network.heal()
         for process in self.processes:
             if process.held:
