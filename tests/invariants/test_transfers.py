@@ -131,7 +131,8 @@ class Run:
         assert reading.in_lake == {ACCOUNTS: reading.acknowledged(), JOURNAL: reading.journaled()}
         assert any(self.connection.admin.list_offsets(ACCOUNTS, "earliest").values()), "no log has expired"
         first = reading.lake_snapshots[ACCOUNTS][0]
-        source = lake_of(self.connection.table(ACCOUNTS).info).create_source(TablePath.parse(ACCOUNTS))
+        storage = lake_of(self.connection.table(ACCOUNTS).info, self.connection.settings)
+        source = storage.create_source(TablePath.parse(ACCOUNTS))
         with pytest.raises(NotFound) as gone:
             source.create_planner(first).plan()
         assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, "no lake snapshot has expired"
