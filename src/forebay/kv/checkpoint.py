@@ -15,6 +15,7 @@ name and renamed when it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -155,11 +156,17 @@ class KvFolder:
         if self._fs.exists(final):
             return offset
         temporary = final + names.TEMPORARY_SUFFIX
-        engine.checkpoint(Path(temporary))
-        sync_files(self._fs, temporary)
-        self._fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), list_files(self._fs, temporary).encode())
-        sync_log()
-        self._fs.rename(temporary, final)
+        try:
+            engine.checkpoint(Path(temporary))
+            sync_files(self._fs, temporary)
+            self._fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), list_files(self._fs, temporary).encode())
+            sync_log()
+            self._fs.rename(temporary, final)
+        except StorageFailure:
+            # Half a copy would keep space from a full disk, and be in the way of the next one.
+            with contextlib.suppress(StorageFailure):
+                self._fs.remove_tree(temporary)
+            raise
         self._fs.sync_directory(self._path)
         for old in self._checkpoints()[:-1]:
             self._fs.remove_tree(names.join(self._path, old))

@@ -370,9 +370,10 @@ class LmdbEngine:
             raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
     def checkpoint(self, directory: Path) -> None:
-        directory.mkdir(names.FOLDER_MODE, parents=True)
         try:
+            directory.mkdir(names.FOLDER_MODE, parents=True)
             with self._reading():  # keeps the environment open; the copy has a transaction of its own
+                self._space.require_free(self._used_bytes(), may_use_reserve=True)
                 self._environment.copy(str(directory), compact=True)
             for target in (directory / _DATA_FILE, directory):
                 descriptor = os.open(target, os.O_RDONLY)

@@ -134,10 +134,13 @@ class MapSpace:
             raise storage_failure("cut", str(self._path), e) from e
         self._end = keep
 
-    def require_free(self, size: int) -> None:
-        """Raise `DiskFull` (DISK_WRITE_LOCKED) unless `size` bytes can be written and the reserve stays free."""
+    def require_free(self, size: int, *, may_use_reserve: bool = False) -> None:
+        """Raise `DiskFull` (DISK_WRITE_LOCKED) unless `size` bytes can be written and the reserve stays free.
+
+        What lets the log be cut (a checkpoint) may use the reserve.
+        """
         free = self._free_bytes()
-        if free - size < self._reserve_bytes():
+        if free - size < (0 if may_use_reserve else self._reserve_bytes()):
             raise self._full(size, free)
 
     def _free_bytes(self) -> int:

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING
 from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import ErrorCode, StorageFailure
 from forebay.codec.log_batch_header import NO_LEADER_EPOCH, LogBatchHeader
 from forebay.fs import names
-from forebay.fs.interface import FileMissing, FileSystem
+from forebay.fs.interface import DiskFull, FileMissing, FileSystem
 from forebay.log.appending import AppendInfo, parse_request, stamped
 from forebay.log.config import LogConfig
 from forebay.log.reading import EARLIEST_OFFSET, LogReads, SegmentInfo
@@ -184,13 +184,19 @@ class LogTablet(LogReads):
         base_offset = self._log_end_offset
         buffers, batches, next_offset = stamped(records, headers, base_offset, timestamp_ms, leader_epoch)
         segment = self._segments[-1]
-        if not segment.has_room(records.nbytes, next_offset - 1):
-            segment = self._roll()
         try:
-            segment.append(buffers, records.nbytes, batches, next_offset, timestamp_ms)
-        except BaseException:
-            self._undo_append(segment)
-            raise
+            if not segment.has_room(records.nbytes, next_offset - 1):
+                segment = self._roll()
+            try:
+                segment.append(buffers, records.nbytes, batches, next_offset, timestamp_ms)
+            except BaseException:
+                self._undo_append(segment)
+                raise
+        except DiskFull as e:
+            self._require_usable()
+            raise DiskFull(
+                f"{e.message}. {records.nbytes} bytes were not written", ErrorCode.DISK_WRITE_LOCKED
+            ) from e
         for header, batch in zip(headers, batches, strict=True):
             self._writers.record(header, batch.base_offset, timestamp_ms)
         self._last_timestamp_ms = timestamp_ms

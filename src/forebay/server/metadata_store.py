@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from forebay.base import threads
-from forebay.base.errors import CorruptData, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.codec.crc import crc32c
 from forebay.fs import names
+from forebay.fs.interface import DiskFull
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInfo, TablePath
 
@@ -185,11 +186,18 @@ class MetadataStore:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._connection
+                    self._connection.execute("COMMIT")
                 except BaseException:
-                    self._connection.execute("ROLLBACK")
+                    if self._connection.in_transaction:  # on a full disk SQLite has rolled back already, or not
+                        self._connection.execute("ROLLBACK")
                     raise
-                self._connection.execute("COMMIT")
             except sqlite3.Error as e:
+                if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    raise DiskFull(
+                        f"cannot write the metadata file {self._path}: no space is left on its disk, and nothing was "
+                        "changed; free some space, then try again",
+                        ErrorCode.DISK_WRITE_LOCKED,
+                    ) from e
                 raise StorageFailure(f"cannot write the metadata file {self._path}: {e}") from e
 
     # ---- counters ---------------------------------------------------------------------------------------------------

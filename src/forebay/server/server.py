@@ -18,7 +18,7 @@ from pathlib import Path
 
 from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.base.host import page_cache_witnesses
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.threads import Executor
@@ -297,6 +297,8 @@ class ForebayServer:
                 await asyncio.sleep(seconds)
                 try:
                     await self.context.in_io(work)
+                except ForebayError as e:
+                    _LOGGER.error("upkeep failed and will be tried again: %s", e)
                 except Exception:
                     _LOGGER.exception("upkeep failed and will be tried again")
 
