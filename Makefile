@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -45,6 +45,9 @@ invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minu
 
 pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fails, 10 minutes: PIPELINE_SECONDS=60 make pipeline-invariants
 	PIPELINE_SECONDS=$${PIPELINE_SECONDS:-600} $(BIN)/python -m pytest tests/pipelines -m slow -s
+
+mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our modules: MUTANTS=60 MUTANTS_SEED=1 make mutants
+	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
 
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh

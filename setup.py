@@ -23,4 +23,7 @@ def extensions() -> list[Extension]:
     return found
 
 
-setup(ext_modules=cythonize(extensions(), compiler_directives=DIRECTIVES, include_path=["src"]))
+setup(
+    ext_modules=cythonize(extensions(), compiler_directives=DIRECTIVES, include_path=["src"]),
+    options={"build_ext": {"parallel": True}},  # on all cores
+)
