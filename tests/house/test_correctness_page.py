@@ -1,0 +1,31 @@
+"""docs/correctness.md says what the trials wrote, and names tests and commands that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests import results
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "correctness.md").read_text()
+TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_figures_are_those_that_the_trials_wrote() -> None:
+    assert results.with_table(PAGE) == PAGE, "run `python -m tests.results`"
+
+
+def test_every_command_exists() -> None:
+    commands = re.findall(r"`(?:[A-Z_]+=\S+ )*make ([a-z-]+)", PAGE)
+    assert len(commands) > 5
+    assert set(commands) <= TARGETS
+
+
+def test_every_test_and_file_exists() -> None:
+    names = re.findall(r"`(tests/[\w/.]+?)(?:::(\w+))?(?:\[.*?\])?`", PAGE)
+    assert len(names) > 10
+    for file, function in names:
+        assert (ROOT / file).exists(), file
+        if function:
+            assert f"def {function}(" in (ROOT / file).read_text(), f"{file}::{function}"
