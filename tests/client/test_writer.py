@@ -127,7 +127,7 @@ def test_a_batch_that_the_server_refuses_fails_flush_and_everything_after(
     writer.flush()
     writer.delete({"id": 1})
     for call in (writer.flush, lambda: writer.upsert({"id": 2}), writer.close, writer.close):
-        with pytest.raises(ForebayError, match="1 rows were not written, 1 were") as e:
+        with pytest.raises(ForebayError, match=r"delete\.behavior.*1 rows were not written; 1 were written") as e:
             call()
         assert e.value.code == ErrorCode.DELETION_DISABLED_EXCEPTION
     with pytest.raises(ForebayError) as at_once:

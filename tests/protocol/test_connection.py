@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.base.errors import (
@@ -357,6 +357,7 @@ def exhaust(connection: Connection, stream: bytes, cuts: list[int]) -> list[Any]
 CUTS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
 
 
+@example([b"HTTP/1.1 400 Bad Request"], [6])
 @given(st.lists(frames_of_requests | st.binary(max_size=20), max_size=8), CUTS)
 def test_whatever_a_client_sends_the_server_has_events_and_no_exceptions(parts: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(parts)
@@ -367,6 +368,7 @@ def test_whatever_a_client_sends_the_server_has_events_and_no_exceptions(parts: 
     assert whole.state is State.CLOSED
 
 
+@example([b"HTTP/1.1 400 Bad Request"], [6])
 @given(st.lists(frames_of_answers | st.binary(max_size=20), max_size=8), CUTS)
 def test_whatever_a_server_sends_the_client_has_events_and_no_exceptions(parts: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(parts)
