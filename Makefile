@@ -47,7 +47,7 @@ pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fa
 	PIPELINE_SECONDS=$${PIPELINE_SECONDS:-600} $(BIN)/python -m pytest tests/pipelines -m slow -s
 
 mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our modules: MUTANTS=60 MUTANTS_SEED=1 make mutants
-	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
+	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh

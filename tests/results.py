@@ -1,6 +1,7 @@
 """Figures of long trials: one JSON file each in docs/results/, and the table of them in docs/correctness.md.
 
-Trials call `write` when they are told to (`--write`). `python -m tests.results` writes the table again;
+Trials call `write` when they are told to: `--write`, or WRITE_RESULTS=1 where pytest runs them (`write_if_wanted`).
+`python -m tests.results` writes the table again;
 `tests/house/test_correctness_page.py` checks that it says what the files say.
 """
 
@@ -25,7 +26,8 @@ _TABLE = re.compile(r"(<!-- results: python -m tests\.results -->\n).*?(<!-- end
 def write(trial: str, figures: Mapping[str, Any]) -> Path:
     """Keep the figures of a trial, in the order in which they are to be shown. Returns the file.
 
-    Date, commit and number of cores are added. What nests is kept in the file and not shown in the table.
+    `trial`: the target of make; parts of a trial that run one after the other follow a dot ("kill-trials.lmdb"). Date
+    and commit are added. What nests is kept in the file and not shown in the table, unless it is empty.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -42,6 +44,12 @@ def write(trial: str, figures: Mapping[str, Any]) -> Path:
     return path
 
 
+def write_if_wanted(trial: str, figures: Mapping[str, Any]) -> None:
+    """`write` if the environment says WRITE_RESULTS=1: for trials that are tests, too."""
+    if os.environ.get("WRITE_RESULTS") == "1":
+        write(trial, figures)
+
+
 def table() -> str:
     """All figures as a table in Markdown, a line for each trial."""
     lines = ["| trial | figures | run |", "|---|---|---|"]
@@ -49,7 +57,8 @@ def table() -> str:
         figures = json.loads(path.read_text())
         run = ", ".join(f"{figures.pop(name, '?')}" for name in ("date", "commit"))
         shown = "; ".join(f"{_words(name)}: {_shown(value)}" for name, value in figures.items() if _is_shown(value))
-        lines.append(f"| `make {path.stem}` | {shown} | {run} |")
+        target, _, part = path.stem.partition(".")
+        lines.append(f"| `make {target}`{part and f', {part}'} | {shown} | {run} |")
     return "\n".join(lines)
 
 
@@ -64,7 +73,7 @@ def _words(name: str) -> str:
 def _shown(value: Any) -> str:
     if not value and isinstance(value, dict | list):
         return "none"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) and value < 1e9 else str(value)
 
 
 def with_table(page: str) -> str:

@@ -3,7 +3,7 @@
 set -eu
 bin=.venv/bin
 step() { printf '\n== %s\n' "$*"; }
-step "style"; "$bin/ruff" check . && "$bin/ruff" format --check .
+step "style"; "$bin/ruff" check .; "$bin/ruff" format --check .
 step "types"; "$bin/mypy"
 step "imports"; "$bin/lint-imports"
 [ "${1:-}" = lint ] && exit 0

@@ -1,8 +1,8 @@
 """`make mutants`: a trial of the tests. Random small faults in our modules, each judged by the tests of its package.
 
-    python tools/mutants.py --count 60 --seed 1
-    python tools/mutants.py --package client --count 20
-    python tools/mutants.py --list                         # shows the mutants and runs nothing
+    python -m tools.mutants --count 60 --seed 1
+    python -m tools.mutants --package client --count 20
+    python -m tools.mutants --list                         # shows the mutants and runs nothing
 
 A mutant turns one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges one
 `and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs. The tests of a package
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import os
 import queue
 import random
@@ -32,14 +31,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from tests import results
 
 ROOT = Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
-RESULTS = ROOT / "docs" / "results" / "mutants.json"
 TARGET = 0.95
 
 WITHOUT_A_FOLDER = {
@@ -322,7 +322,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=900.0, help="after which the tests of a mutant count as hung")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
-    parser.add_argument("--write", action="store_true", help=f"write the figures to {RESULTS.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="write the figures to docs/results")
     options = parser.parse_args()
     mutants = choose(options.count, options.seed, options.package)
     if options.list:
@@ -338,15 +338,15 @@ def main() -> int:
     for mutant in survivors:
         print(f"survived: {mutant}")
     if options.write:
-        result = {
+        figures = {
             "mutants": len(mutants),
             "caught": caught,
+            "caught_percent": round(100 * share, 1),
             "seed": options.seed,
-            "seconds": round(time.monotonic() - began),
-            "survivors": [asdict(mutant) | {"name": mutant.name} for mutant in survivors],
+            "minutes": round((time.monotonic() - began) / 60),
+            "survivors": [str(mutant) for mutant in survivors],
         }
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+        results.write("mutants", figures)
     return 0 if share >= TARGET else 1
 
 

@@ -28,6 +28,7 @@ from forebay.paimon.format.snapshot import CommitKind
 from forebay.testing.server import ServerProcess
 from forebay.tiering.now import tier_table
 from forebay.unionread.planning import lake_of
+from tests import results
 from tests.invariants.bank import ACCOUNT_SCHEMA, JOURNAL_SCHEMA, Writer
 from tests.invariants.faults import Faults, happening
 from tests.invariants.readers import ACCOUNTS, JOURNAL, Reader, Reading, readers_of
@@ -165,4 +166,14 @@ def test_no_read_ever_sees_half_a_transfer_whatever_happens_meanwhile(tmp_path: 
     for reader in run.readers:
         print(f"{reader.name}: {reader.reads:,} reads; ended early: {dict(reader.interrupted)}")
     stream = run.reading.stream
+    results.write_if_wanted(
+        f"invariants.{lake}",
+        {
+            "seconds": SECONDS,
+            "seed": SEED,
+            "operations": transfers,
+            "reads": sum(reader.reads for reader in run.readers),
+            "faults": faults.counts.total(),
+        },
+    )
     print(f"the stream: {stream.batches:,} batches, {stream.restarts:,} restarts, begun anew {stream.begun - 1} times")

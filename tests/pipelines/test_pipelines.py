@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.paimon.format.snapshot import CommitKind
+from tests import results
 from tests.paimon.foreign.java_paimon import ExamUnavailable, JavaPaimon, JavaTable
 from tests.paimon.oracle import find_python
 from tests.paimon.test_foreign_pypaimon import read_by_pypaimon
@@ -186,6 +187,9 @@ def run(folder: Path, *, spark: bool, seconds: float, pauses: tuple[float, float
         made.faults.end()
     made.report(written)
     made.check_readers(written)
+    figures = {"seconds": seconds, "seed": SEED, "micro_batches": sum(written.values())}
+    part = "spark" if spark else "python"
+    results.write_if_wanted(f"pipeline-invariants.{part}", {**figures, "faults": made.faults.counts.total()})
     return made
 
 

@@ -105,11 +105,7 @@ def write_while_full(disk: SmallDisk, bench: Bench, writers: Writers, left: int)
     """How writes on a disk with `left` bytes end. Reads go on; there is room again then."""
     disk.fill(leave_bytes=left)
     try:
-        codes = {
-            writers.write(bench, table)
-            for _ in range(8 + left // 2000)
-            for table in (writers.log, writers.keyed)
-        }
+        codes = {writers.write(bench, table) for _ in range(8 + left // 2000) for table in (writers.log, writers.keyed)}
         assert bench.lookup(writers.keyed, [kv_key(n) for n in writers.acknowledged[writers.keyed][:50]]).values
         assert bench.fetch(writers.log, 0).records
     finally:
@@ -121,16 +117,22 @@ def test_metadata_on_a_full_disk_stays_as_it_is_and_can_be_changed_with_room(tmp
     columns = {"a": types.int_()}
     with mounted_tmpfs(tmp_path / "disk", 32) as disk, running(disk.path / "data") as bench:
         bench.create("first", columns)
+        tried: list[str] = []
+
+        def create_all(number: int) -> None:
+            for i in range(100):
+                tried.append(f"t{number}_{i}")
+                bench.create(tried[-1], columns)
+
         for number, left in enumerate((0, 4096, 8192, 16384)):
             disk.fill(leave_bytes=left)
             with pytest.raises(ForebayError) as caught:
-                for i in range(100):
-                    bench.create(f"t{number}_{i}", columns)
+                create_all(number)
             assert caught.value.code == ErrorCode.DISK_WRITE_LOCKED
             assert "metadata.sqlite: no space is left on its disk, and nothing was changed" in caught.value.message
             assert bench.info("first").table_id == 1
             disk.make_room()
-            bench.create(f"t{number}_{i}", columns)  # the name is not taken
+            bench.create(tried[-1], columns)  # the name is not taken
 
 
 def test_upkeep_on_a_full_disk_is_a_line_in_the_log_and_goes_on_with_room(

@@ -3,13 +3,12 @@
     python -m tests.simulation.run --first 0 --seeds 1000
     python -m tests.simulation.run --trace 13
 
-Prints how many seeds a minute it runs. With `--write` the figures go to docs/results/simulation.json.
+Prints how many seeds a minute it runs. With `--write` the figures go to docs/results/simulate.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import multiprocessing
 import os
@@ -17,10 +16,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "simulation.json"
+from tests import results
+
 BLOCK = 10
 
 
@@ -46,7 +45,7 @@ def main() -> int:
     parser.add_argument("--trace", type=int, help="replay this seed and print what happened")
     parser.add_argument("--until-failure", action="store_true", help="end with the first seed that finds a fault")
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
-    parser.add_argument("--write", action="store_true", help=f"write the figures to {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help="write the figures to docs/results")
     options = parser.parse_args()
     if not fixed_hashes():
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -106,15 +105,13 @@ def run_all(seeds: list[int], options: Any) -> int:
         "workers": workers,
         "virtual_hours": round(virtual / 3600, 2),
         "counts": dict(sorted(counts.items())),
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
     }
     if options.json:
         print(json.dumps({**result, "outcomes": sorted(outcomes, key=lambda o: o["seed"])}))
     else:
         print(f"{done} seeds from {seeds[0]}, {result['seeds_per_minute']} a minute, {len(failures)} failures")
     if options.write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(result, indent=2) + "\n")
+        results.write("simulate", result)
     return 1 if failures else 0
 
 

@@ -194,9 +194,7 @@ class LogTablet(LogReads):
                 raise
         except DiskFull as e:
             self._require_usable()
-            raise DiskFull(
-                f"{e.message}. {records.nbytes} bytes were not written", ErrorCode.DISK_WRITE_LOCKED
-            ) from e
+            raise DiskFull(f"{e.message}. {records.nbytes} bytes were not written", ErrorCode.DISK_WRITE_LOCKED) from e
         for header, batch in zip(headers, batches, strict=True):
             self._writers.record(header, batch.base_offset, timestamp_ms)
         self._last_timestamp_ms = timestamp_ms
