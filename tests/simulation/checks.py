@@ -137,14 +137,15 @@ class Checks:
 
     def check_lake(self, changes: Log, log: Log) -> None:
         for path, listed in ((KV, changes), (LOG, log)):
+            before = self.seen.lake_offsets.get(path, {})
             try:
                 known = self.connection.admin.lake_snapshot(path)
             except ForebayError:
-                if self.seen.lake_offsets.get(path):
+                if before:
                     raise
                 continue
             offsets = {bucket.bucket: offset for bucket, offset in known.log_offsets.items()}
-            self.load.check_lake_offsets(path, offsets)
+            self.load.check_lake_offsets(path, offsets, before)
             storage = self.world.create_storage("", {})
             table = storage.table(self.connection.table(path).path)
             parts = table.snapshot(known.snapshot_id).parts

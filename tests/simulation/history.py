@@ -12,6 +12,7 @@ from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
 from tests.simulation.checks import Checks
+from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Process
 from tests.simulation.workload import Workload
 from tests.simulation.world import Damage, World
@@ -85,13 +86,14 @@ def _run(world: World) -> None:
     if load.lake:
         load.begin_tiering()
         load.watch_lake()
-    sched.spawn(world.control, load.misbehave, name="faults")
+    faults = Faults(world, load)
+    sched.spawn(world.control, faults.misbehave, name="faults")
     done = []
 
     def finish(process: Process) -> None:
         while load.actors_left > 0 and not world.refused:
             sched.sleep(0.2)
-        load.heal()
+        faults.heal()
         for _ in range(2):
             world.fail_machine(rng.choice(("kill", "power", "remount"))) if rng.random() < 0.6 else world.stop_server()
             _wait_until_up(world)

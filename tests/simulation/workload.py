@@ -1,8 +1,7 @@
-"""Who does what in a history: writers and readers of two tables, tiering workers, and the faults between them."""
+"""Who does what in a history: writers and readers of two tables, and tiering workers."""
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +16,6 @@ from tests.simulation.world import Damage, World
 
 KV, LOG = "sim.kv", "sim.log"
 KEYS = 8
-_DISK_CALLS = (
-    "append", "append", "sync", "sync", "truncate", "open", "write_atomic", "rename", "read", "sync_directory",
-    "make_directories", "remove",
-)  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -303,173 +298,25 @@ class Workload:
         while not self.world.finished:
             self.sched.sleep(0.7)
             for path in (KV, LOG):
+                before = self.seen.lake_offsets.get(path, {})
                 try:
                     known = connection.admin.lake_snapshot(path).log_offsets
                 except NotFound:
-                    if self.seen.lake_offsets.get(path):
+                    if before:
                         raise Damage(f"the lake snapshot of {path} that was told of is gone") from None
                     continue
                 except ForebayError as e:
                     self.judge(e, "watcher")
                     continue
-                self.check_lake_offsets(path, {b.bucket: offset for b, offset in known.items()})
+                self.check_lake_offsets(path, {b.bucket: offset for b, offset in known.items()}, before)
 
-    def check_lake_offsets(self, path: str, offsets: dict[int, int]) -> None:
-        before = self.seen.lake_offsets.get(path, {})
+    def check_lake_offsets(self, path: str, offsets: dict[int, int], before: dict[int, int]) -> None:
+        """An answer is not behind what had been told to anyone when it was asked for (`before`)."""
         for bucket, offset in before.items():
             if offsets.get(bucket, -1) < offset:
                 raise Damage(f"lake snapshot of {path} goes back: {before} -> {offsets}")
-        self.seen.lake_offsets[path] = offsets
-
-    # ---- faults -----------------------------------------------------------------------------------------------------
-
-    def misbehave(self) -> None:
-        """Strike, at random, until the actors are done."""
-        rng, sched, world = self.rng, self.sched, self.world
-        while not self.ready:
-            sched.sleep(0.1)
-        while self.actors_left > 0 and not world.finished:
-            sched.sleep(rng.random() * 2.5)
-            fault = rng.choices(
-                (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
-                 self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
-                 self.hold_worker, self.rot),
-                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, world.rot),
-            )[0]  # fmt: skip
-            world.count(fault.__name__)
-            fault()
-        self.heal()
-
-    def _kind(self) -> str:
-        return self.rng.choices(("kill", "power", "remount"), weights=(3, 3, 2))[0]
-
-    def kill(self) -> None:
-        self.world.fail_machine(self._kind())
-
-    def kill_at_call(self) -> None:
-        """The machine fails at one of the next calls of the file system, in the middle of whatever that is."""
-        self.world.fs_failure_kind = self._kind()
-        self.world.fs.fails_at = self.world.fs.count + int(self.rng.random() ** 2 * 60) + 1
-        self.sched.sleep(self.rng.random())
-
-    def cut(self) -> None:
-        connections = list(self.world.network.connections.values())
-        if connections:
-            self.rng.choice(connections).reset()
-
-    def lose_message(self) -> None:
-        """One of the next requests or answers does not arrive: its connection breaks at that moment."""
-        self.world.network.lose_in = self.rng.randint(1, 8)
-
-    def lose_answer(self) -> None:
-        """The next write is made, and its answer does not arrive: the client asks for it again."""
-        self.world.network.loses_answer_of_write = True
-
-    def part(self) -> None:
-        names = [p.name for p in self.processes if not p.dead]
-        for name in self.rng.sample(names, self.rng.randint(1, len(names))):
-            self.world.network.partition(name, "server")
-        self.sched.sleep(self.rng.random() * 5)
-        self.world.network.heal()
-
-    def slow_net(self) -> None:
-        self.world.network.slow = self.rng.choice((10.0, 100.0, 400.0))
-        self.sched.sleep(self.rng.random() * 3)
-        self.world.network.slow = 1.0
-
-    def disk_error(self) -> None:
-        rng = self.rng
-        operation = rng.choice(_DISK_CALLS)
-        effects = {"append": ("before", "after", "partial"), "sync": ("before", "after", "drop"),
-                   "write_atomic": ("before", "partial")}  # fmt: skip
-        where = rng.choice(("", "/log", "/kv", "metadata"))
-        self.world.fs.inject(
-            operation,
-            f"{'/data' if where != 'metadata' else ''}",
-            path_suffix={"metadata": "metadata.sqlite-wal"}.get(where, ""),
-            on_call=rng.randint(1, 6),
-            times=rng.choice((1, 1, 1, 3)),
-            error=rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)),
-            effect=rng.choice(effects.get(operation, ("before", "after"))),
-        )
-        self.sched.sleep(rng.random() * 2)
-        self.world.fs.clear_faults()
-
-    def fill_disk(self) -> None:
-        self.world.full_disk(True)
-        self.sched.sleep(self.rng.random() * 4)
-        self.world.full_disk(False)
-
-    def slow_disk(self) -> None:
-        self.world.fs.slow_syncs = 1000.0
-        self.sched.sleep(self.rng.random() * 3)
-        self.world.fs.slow_syncs = 1.0
-
-    def jump(self) -> None:
-        process = self.rng.choice([p for p in (self.world.server_process, *self.processes) if p is not None])
-        process.wall_offset_ms += self.rng.choice((-86_400_000, -5_000, -100, 100, 5_000, 86_400_000))
-        if process is self.world.server_process:
-            self.world.wall_offset_ms = process.wall_offset_ms
-
-    def stop(self) -> None:
-        self.world.stop_server()
-
-    def lose_worker(self) -> None:
-        """A tiering worker dies, and another one comes."""
-        living = [p for p in self.workers if not p.dead]
-        if not living:
-            return
-        process = self.rng.choice(living)
-        self.world.network.process_ended(process, silently=self.rng.random() < 0.3)
-        self.sched.kill(process)
-        self.begin_tiering()
-
-    def hold_worker(self) -> None:
-        """A tiering worker is suspended until it is taken for dead, and then goes on as if nothing had been."""
-        living = [p for p in self.workers if not p.dead and not p.held]
-        if not living:
-            return
-        process = self.rng.choice(living)
-        self.sched.hold(process)
-        if self.rng.random() < 0.5:
-            self.begin_tiering()
-        seconds = self.rng.choice((2.0, 30.0, 200.0))
-        self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
-
-    def rot(self) -> None:
-        """Bytes on the disk change, or land in another place, without any call having failed."""
-        rng, fs = self.rng, self.world.fs
-        # The engine's own files have no checksums while they are in use, as those of LMDB.
-        files = [(path, file) for path, file in fs.files() if len(file.disk) > 0 and "/db/" not in path]
-        if not files:
-            return
-        path, file = rng.choice(files)
-        position = rng.randrange(len(file.disk))
-        self.world.damaged = True
-        self.world.note(f"rot {path} at {position}")
-        if rng.random() < 0.5:
-            fs.flip_byte(path, position, 1 << rng.randrange(8))
-            return
-        source = rng.choice(files)[1].disk
-        start = rng.randrange(len(source))
-        piece = bytes(source[start : start + rng.choice((8, 64, 512))])
-        for content in (file.seen, file.disk):
-            end = min(position + len(piece), len(content))
-            content[position:end] = piece[: max(end - position, 0)]
-
-    def heal(self) -> None:
-        world = self.world
-        world.fs.clear_faults()
-        world.full_disk(False)
-        world.fs.fails_at = -1
-        world.fs.slow_syncs = 1.0
-        world.network.slow = 1.0
-        world.network.lose_in = 0
-        world.network.loses_answer_of_write = False
-        world.network.heal()
-        for process in self.processes:
-            if process.held:
-                self.sched.release(process)
+        told = self.seen.lake_offsets.get(path, {})
+        self.seen.lake_offsets[path] = {b: max(told.get(b, 0), offsets.get(b, 0)) for b in told | offsets}
 
 
 class _Reader:

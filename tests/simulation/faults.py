@@ -1,0 +1,201 @@
+"""What befalls a history: see docs/simulation.md."""
+
+from __future__ import annotations
+
+import errno
+
+from forebay.base.errors import CorruptData
+from forebay.codec.log_batch_header import iter_headers
+from forebay.fs import names
+from forebay.testing.disk_model import File
+from tests.simulation.disk import SimFileSystem
+from tests.simulation.workload import Workload
+from tests.simulation.world import DATA, World
+
+_DISK_CALLS = (
+    "append", "append", "sync", "sync", "truncate", "open", "write_atomic", "rename", "read", "sync_directory",
+    "make_directories", "remove",
+)  # fmt: skip
+
+
+class Faults:
+    """Strikes the machine, the network and the workers of a workload, until its actors are done."""
+
+    def __init__(self, world: World, load: Workload) -> None:
+        self.world, self.load, self.sched, self.rng = world, load, world.sched, world.rng
+
+    def misbehave(self) -> None:
+        """Strike, at random, until the actors are done."""
+        rng, sched, world = self.rng, self.sched, self.world
+        while not self.load.ready:
+            sched.sleep(0.1)
+        while self.load.actors_left > 0 and not world.finished:
+            sched.sleep(rng.random() * 2.5)
+            if self.load.actors_left <= 0:
+                break  # the checks at the end are made on a healthy machine
+            fault = rng.choices(
+                (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
+                 self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
+                 self.hold_worker, self.rot),
+                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, world.rot),
+            )[0]  # fmt: skip
+            world.count(fault.__name__)
+            fault()
+        self.heal()
+
+    def _kind(self) -> str:
+        return self.rng.choices(("kill", "power", "remount"), weights=(3, 3, 2))[0]
+
+    def kill(self) -> None:
+        self.world.fail_machine(self._kind())
+
+    def kill_at_call(self) -> None:
+        """The machine fails at one of the next calls of the file system, in the middle of whatever that is."""
+        self.world.fs_failure_kind = self._kind()
+        self.world.fs.fails_at = self.world.fs.count + int(self.rng.random() ** 2 * 60) + 1
+        self.sched.sleep(self.rng.random())
+
+    def cut(self) -> None:
+        connections = list(self.world.network.connections.values())
+        if connections:
+            self.rng.choice(connections).reset()
+
+    def lose_message(self) -> None:
+        """One of the next requests or answers does not arrive: its connection breaks at that moment."""
+        self.world.network.lose_in = self.rng.randint(1, 8)
+
+    def lose_answer(self) -> None:
+        """The next write is made, and its answer does not arrive: the client asks for it again."""
+        self.world.network.loses_answer_of_write = True
+
+    def part(self) -> None:
+        names = [p.name for p in self.load.processes if not p.dead]
+        for name in self.rng.sample(names, self.rng.randint(1, len(names))):
+            self.world.network.partition(name, "server")
+        self.sched.sleep(self.rng.random() * 5)
+        self.world.network.heal()
+
+    def slow_net(self) -> None:
+        self.world.network.slow = self.rng.choice((10.0, 100.0, 400.0))
+        self.sched.sleep(self.rng.random() * 3)
+        self.world.network.slow = 1.0
+
+    def disk_error(self) -> None:
+        rng = self.rng
+        operation = rng.choice(_DISK_CALLS)
+        effects = {"append": ("before", "after", "partial"), "sync": ("before", "after", "drop"),
+                   "write_atomic": ("before", "partial")}  # fmt: skip
+        where = rng.choice(("", "/log", "/kv", "metadata"))
+        self.world.fs.inject(
+            operation,
+            f"{'/data' if where != 'metadata' else ''}",
+            path_suffix={"metadata": "metadata.sqlite-wal"}.get(where, ""),
+            on_call=rng.randint(1, 6),
+            times=rng.choice((1, 1, 1, 3)),
+            error=rng.choice((errno.EIO, errno.EIO, errno.ENOSPC)),
+            effect=rng.choice(effects.get(operation, ("before", "after"))),
+        )
+        self.sched.sleep(rng.random() * 2)
+        self.world.fs.clear_faults()
+
+    def fill_disk(self) -> None:
+        self.world.full_disk(True)
+        self.sched.sleep(self.rng.random() * 4)
+        self.world.full_disk(False)
+
+    def slow_disk(self) -> None:
+        self.world.fs.slow_syncs = 1000.0
+        self.sched.sleep(self.rng.random() * 3)
+        self.world.fs.slow_syncs = 1.0
+
+    def jump(self) -> None:
+        process = self.rng.choice([p for p in (self.world.server_process, *self.load.processes) if p is not None])
+        process.wall_offset_ms += self.rng.choice((-86_400_000, -5_000, -100, 100, 5_000, 86_400_000))
+        if process is self.world.server_process:
+            self.world.wall_offset_ms = process.wall_offset_ms
+
+    def stop(self) -> None:
+        self.world.stop_server()
+
+    def lose_worker(self) -> None:
+        """A tiering worker dies, and another one comes."""
+        living = [p for p in self.load.workers if not p.dead]
+        if not living:
+            return
+        process = self.rng.choice(living)
+        self.world.network.process_ended(process, silently=self.rng.random() < 0.3)
+        self.sched.kill(process)
+        self.load.begin_tiering()
+
+    def hold_worker(self) -> None:
+        """A tiering worker is suspended until it is taken for dead, and then goes on as if nothing had been."""
+        living = [p for p in self.load.workers if not p.dead and not p.held]
+        if not living:
+            return
+        process = self.rng.choice(living)
+        self.sched.hold(process)
+        if self.rng.random() < 0.5:
+            self.load.begin_tiering()
+        seconds = self.rng.choice((2.0, 30.0, 200.0))
+        self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
+
+    def rot(self) -> None:
+        """Bytes on the disk change, or land in another place, without any call having failed."""
+        rng, fs = self.rng, self.world.fs
+        files = [(path, file, _noticed_bytes(fs, path, file)) for path, file in fs.files() if len(file.disk) > 0]
+        files = [(path, file, size) for path, file, size in files if size > 0]
+        if not files:
+            return
+        path, file, size = rng.choice(files)
+        position = rng.randrange(size)
+        self.world.damaged = True
+        self.world.note(f"rot {path} at {position}")
+        if rng.random() < 0.5:
+            fs.flip_byte(path, position, 1 << rng.randrange(8))
+            return
+        source = rng.choice(files)[1].disk
+        start = rng.randrange(len(source))
+        piece = bytes(source[start : start + rng.choice((8, 64, 512))])
+        for content in (file.seen, file.disk):
+            end = min(position + len(piece), len(content), size)
+            content[position:end] = piece[: max(end - position, 0)]
+
+    def heal(self) -> None:
+        world = self.world
+        world.fs.clear_faults()
+        world.full_disk(False)
+        world.fs.fails_at = -1
+        world.fs.slow_syncs = 1.0
+        world.network.slow = 1.0
+        world.network.lose_in = 0
+        world.network.loses_answer_of_write = False
+        world.network.heal()
+        for process in self.load.processes:
+            if process.held:
+                self.sched.release(process)
+
+
+def _noticed_bytes(fs: SimFileSystem, path: str, file: File) -> int:
+    """How many bytes at the file's beginning have to be noticed when they change: see docs/failure-scenarios.md.
+
+    The engine's own files have no checksums while they are in use, as those of LMDB. Behind the recovery point of a
+    log, and in SQLite's write-ahead log, damage looks like what a crash leaves of a write.
+    """
+    if "/db/" in path or path.endswith("-wal"):
+        return 0
+    if not path.endswith(".log"):
+        return len(file.disk)
+    table, bucket = path.split("/")[-3].rpartition("-")[2], path.split("/")[-2].rpartition("-")[2]
+    durable = 0
+    for other, checkpoint in fs.files(names.RECOVERY_POINTS_FILE):
+        if other == f"{DATA}/{names.RECOVERY_POINTS_FILE}":
+            lines = [line.split() for line in bytes(checkpoint.disk).decode(errors="replace").splitlines()]
+            durable = next((int(line[3]) for line in lines if line[:3] == [table, "-", bucket]), 0)
+    size = 0
+    try:
+        for position, header in iter_headers(bytes(file.disk), allow_truncated=True):
+            if header.next_offset <= durable:
+                size = position + header.size_bytes
+    except CorruptData:
+        pass  # rotten before: what lies behind it is left alone
+    return size
