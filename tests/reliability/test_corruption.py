@@ -286,7 +286,7 @@ def test_damage_to_a_file_of_a_stopped_server_is_repaired_or_refused_and_never_s
 
 @pytest.mark.timeout(120 + 120 * ROUNDS)
 def test_damage_after_a_kill_costs_at_most_the_unsynced_end_of_one_log(killed: Directory, tmp_path: Path) -> None:
-    files = [name for name in killed.files() if not name.endswith(("db/data.mdb", ".sqlite-wal", ".sqlite-shm"))]
+    files = [name for name in killed.files() if not name.endswith("db/data.mdb")]
     run_trials(killed, files, tmp_path / "data", check_right_or_shorter)
 
 

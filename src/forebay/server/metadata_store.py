@@ -133,7 +133,9 @@ class MetadataStore:
             raise self._damaged("it is missing or empty, and a server has used the folder before")
         try:
             self._connection = file.connect()
-            self._connection.execute("PRAGMA journal_mode=WAL")
+            # No write-ahead log: a flipped bit in it would silently take away all commits behind it, and tables with
+            # them. A journal that is cut (and synced) ends each commit, with nothing but the checked file left.
+            self._connection.execute("PRAGMA journal_mode=TRUNCATE")
             self._connection.execute("PRAGMA synchronous=FULL")
             self._check_structure()
             self._connection.executescript(_TABLES)

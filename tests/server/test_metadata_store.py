@@ -1,0 +1,44 @@
+"""The metadata file after a kill and damage: every commit that was told of is in it, or the damage is told."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from forebay.base.errors import CorruptData, StorageFailure
+from forebay.metadata.table import DatabaseInfo
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
+
+NAMES = [f"database{number}" for number in range(20)]
+
+
+def stored(path: Path) -> list[str]:
+    store = MetadataStore(LocalDatabaseFile(str(path)), is_new=False)
+    try:
+        return sorted(info.name for info in store.databases())
+    finally:
+        store.close()
+
+
+def test_a_flipped_bit_in_any_file_of_a_killed_server_takes_no_commit_away_in_silence(tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    store = MetadataStore(LocalDatabaseFile(str(folder / "metadata.sqlite")))
+    for name in NAMES:
+        store.put_database(DatabaseInfo(name, None, {}, 1, 1))
+    rng = random.Random(7)
+    files = [path for path in sorted(folder.iterdir()) if path.stat().st_size]
+    told = 0
+    for trial in range(60):
+        copy = tmp_path / f"{trial}"
+        shutil.copytree(folder, copy)
+        damaged = copy / rng.choice(files).name
+        content = bytearray(damaged.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        damaged.write_bytes(content)
+        try:
+            assert stored(copy / "metadata.sqlite") == sorted(NAMES), f"trial {trial}, {damaged.name}"
+        except (CorruptData, StorageFailure):
+            told += 1
+    store.close()
+    assert 0 < told < 60
