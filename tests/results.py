@@ -23,18 +23,31 @@ PAGE = ROOT / "docs" / "correctness.md"
 _TABLE = re.compile(r"(<!-- results: python -m tests\.results -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
-def write(trial: str, figures: Mapping[str, Any]) -> Path:
+def commit() -> str:
+    """The commit of the sources, with a "+" behind it where they have changes beside it."""
+    git = ("git", "-C", str(ROOT))
+    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
+    changes = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src", "tests"], check=False).returncode
+    return name.strip() + ("+" if changes else "")
+
+
+def read(trial: str) -> dict[str, Any]:
+    """The figures that are kept of a trial; none before its first run."""
+    path = FOLDER / f"{trial}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def write(trial: str, figures: Mapping[str, Any], at_commit: str | None = None) -> Path:
     """Keep the figures of a trial, in the order in which they are to be shown. Returns the file.
 
     `trial`: the target of make; parts of a trial that run one after the other follow a dot ("kill-trials.lmdb"). Date
-    and commit are added. What nests is kept in the file and not shown in the table, unless it is empty.
+    and commit (`at_commit`, or that of now) are added. What nests is kept in the file and not shown in the table,
+    unless it is empty.
     """
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     about = {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
+        "commit": at_commit or commit(),
         "cores": os.cpu_count(),
     }
     FOLDER.mkdir(exist_ok=True)

@@ -415,7 +415,9 @@ def _translated(work: Callable[[], Any]) -> Any:
     except (apsw.CorruptError, apsw.NotADBError) as e:
         raise sqlite3.DatabaseError(str(e)) from e
     except apsw.Error as e:
-        raise sqlite3.OperationalError(f"{type(e).__name__}: {e}") from e
+        translated = sqlite3.OperationalError(f"{type(e).__name__}: {e}")
+        translated.sqlite_errorcode = getattr(e, "result", 0)
+        raise translated from e
 
 
 class _Database:
@@ -433,6 +435,10 @@ class _Database:
             return _Cursor(cursor, self._connection.changes())
 
         return _translated(run)
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._connection.in_transaction)
 
     def executescript(self, script: str) -> None:
         _translated(lambda: self._connection.cursor().execute(script))

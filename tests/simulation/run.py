@@ -3,7 +3,8 @@
     python -m tests.simulation.run --first 0 --seeds 1000
     python -m tests.simulation.run --trace 13
 
-Prints how many seeds a minute it runs. With `--write` the figures go to docs/results/simulate.json.
+Prints how many seeds a minute it runs. With `--write` the figures are added to those in docs/results/simulate.json,
+which keeps each run with its seeds, its commit and what it found.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from tests import results
 
 BLOCK = 10
+_OF_A_RUN = ("seeds", "first_seed", "last_seed", "failures", "seeds_per_minute", "workers")
 
 
 def fixed_hashes() -> bool:
@@ -45,7 +47,7 @@ def main() -> int:
     parser.add_argument("--trace", type=int, help="replay this seed and print what happened")
     parser.add_argument("--until-failure", action="store_true", help="end with the first seed that finds a fault")
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
-    parser.add_argument("--write", action="store_true", help="write the figures to docs/results")
+    parser.add_argument("--write", action="store_true", help="add the figures to those in docs/results")
     options = parser.parse_args()
     if not fixed_hashes():
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -70,6 +72,7 @@ def trace(seed: int) -> int:
 def run_all(seeds: list[int], options: Any) -> int:
     step = 1 if options.until_failure else BLOCK
     blocks = [seeds[i : i + step] for i in range(0, len(seeds), step)]
+    commit = results.commit() if options.write else ""
     began = told = time.monotonic()
     counts: Counter[str] = Counter()
     failures: dict[int, str] = {}
@@ -100,6 +103,7 @@ def run_all(seeds: list[int], options: Any) -> int:
     result = {
         "seeds": done,
         "first_seed": seeds[0],
+        "last_seed": seeds[done - 1],
         "failures": {str(seed): error[:300] for seed, error in sorted(failures.items())},
         "seeds_per_minute": round(done / elapsed * 60, 1),
         "workers": workers,
@@ -111,8 +115,28 @@ def run_all(seeds: list[int], options: Any) -> int:
     else:
         print(f"{done} seeds from {seeds[0]}, {result['seeds_per_minute']} a minute, {len(failures)} failures")
     if options.write:
-        results.write("simulate", result)
+        results.write("simulate", added(results.read("simulate"), result, commit), commit)
     return 1 if failures else 0
+
+
+def added(before: dict[str, Any], run: dict[str, Any], commit: str) -> dict[str, Any]:
+    """The figures of all runs that were kept, with those of one more.
+
+    `failures` are those of the newest commit; `runs` keep what each run has found. Speed is that of the newest run.
+    """
+    runs = [*before.get("runs", []), {**{name: run[name] for name in _OF_A_RUN}, "commit": commit}]
+    newest = [one for one in runs if one["commit"] == commit]
+    return {
+        "seeds": sum(one["seeds"] for one in runs),
+        "first_seed": min(one["first_seed"] for one in runs),
+        "last_seed": max(one["last_seed"] for one in runs),
+        "failures": {seed: error for one in newest for seed, error in one["failures"].items()},
+        "seeds_per_minute": run["seeds_per_minute"],
+        "workers": run["workers"],
+        "virtual_hours": round(before.get("virtual_hours", 0) + run["virtual_hours"], 2),
+        "counts": dict(sorted((Counter(before.get("counts", {})) + Counter(run["counts"])).items())),
+        "runs": runs,
+    }
 
 
 if __name__ == "__main__":
