@@ -43,7 +43,7 @@ def delayed(seconds: float) -> Action:
 
 
 def answered(message: Message) -> Action:
-    """For requests: the server does not see it, and the client gets this answer."""
+    """The client gets this answer; a request that is answered so does not reach the server."""
     return Action("answer", message=message)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, NotFound, OutcomeUnknown, Unavailable
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import LiveScan
 from forebay.client.table import Table
@@ -576,3 +576,81 @@ def test_rows_survive_whatever_happens_between_upserts(make_table: MakeTable, pr
         proxy.on_response = only(ApiKey.PUT_KV, *([PASS] * (proxy.count(ApiKey.PUT_KV, False) + step % 3)), CLOSE)
         other.upsert([{"id": i, "v": step} for i in range(30)])
     assert by_id(table.scan().to_arrow()) == [{"id": i, "v": 9} for i in range(30)]
+
+
+def test_closing_waits_for_what_other_threads_are_writing(proxy: Proxy, make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    connection = connect(proxy.bootstrap_servers)
+    handle = connection.table(table.path)
+    sent = threading.Event()
+
+    def slow(frame: Frame) -> Action:
+        if frame.key is not ApiKey.PRODUCE_LOG:
+            return PASS
+        sent.set()
+        return delayed(0.5)
+
+    proxy.on_request = slow
+    results: list[int] = []
+    writing = threading.Thread(target=lambda: results.append(handle.append([{"a": 1}]).rows))
+    writing.start()
+    assert sent.wait(10)
+    connection.close()
+    writing.join(10)
+    assert results == [1]
+    assert appended(table) == [1]
+
+
+# ---- batches that are larger than a fetch, as Fluss cuts them -------------------------------------------------------
+
+
+def cutting(asked: list[int], *, longest: int, filtered_end: int | None = None) -> Rule:
+    """A server that cuts its records at the size that was asked for, or at `longest` bytes."""
+
+    def rule(frame: Frame) -> Action:
+        if frame.key is not ApiKey.FETCH_LOG:
+            return PASS
+        if frame.is_request:
+            asked.append(frame.message().tables_req[0].buckets_req[0].max_fetch_bytes)
+            return PASS
+        message = frame.message()
+        (answer,) = message.tables_resp[0].buckets_resp
+        answer.records = answer.records[: min(asked[-1], longest)]
+        if filtered_end is not None:
+            answer.filtered_end_offset = filtered_end
+        return answered(message)
+
+    return rule
+
+
+@pytest.fixture
+def cut_batch(proxy: Proxy, make_table: MakeTable, through: Through) -> Table:
+    """One batch of 100 kB in a table that is read 5,000 bytes at a time."""
+    table = make_table({"s": pa.string()}, properties={"table.log.arrow.compression.type": "NONE"})
+    table.append([{"s": "x" * 100_000}])
+    return through(table, scanner_log_fetch_max_bytes_for_bucket="5000b")
+
+
+def test_a_batch_that_is_cut_is_asked_for_again_with_more_room(proxy: Proxy, cut_batch: Table) -> None:
+    asked: list[int] = []
+    proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
+    assert cut_batch.log(stop="latest").to_arrow()["s"].to_pylist() == ["x" * 100_000]
+    assert asked == [5000 * 2**i for i in range(6)]
+
+
+@pytest.mark.parametrize("longest", [4999, 5000, 5001])
+def test_a_server_that_never_sends_a_whole_batch_is_found_out(proxy: Proxy, cut_batch: Table, longest: int) -> None:
+    asked: list[int] = []
+    proxy.on_request = proxy.on_response = cutting(asked, longest=longest)
+    with pytest.raises(CorruptData, match=f"an answer of {longest} bytes for offset 0 holds no record from there on"):
+        cut_batch.log(stop="latest").to_arrow()
+    assert asked == ([5000] if longest == 4999 else [5000, 10000])
+
+
+def test_a_cut_batch_moves_the_position_as_far_as_the_server_has_looked(proxy: Proxy, cut_batch: Table) -> None:
+    asked: list[int] = []
+    proxy.on_request = proxy.on_response = cutting(asked, longest=100, filtered_end=1)
+    reader = cut_batch.log(stop="latest")
+    assert reader.to_arrow().num_rows == 0
+    assert list(reader.positions.values()) == [1]
+    assert asked == [5000]

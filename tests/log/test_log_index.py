@@ -136,3 +136,15 @@ def test_a_batch_gets_an_entry_when_the_interval_is_passed_and_a_time_entry_when
     assert index.last() == (1009, 450)
     index.note(1011, 551, 9)
     assert index.last() == (1011, 551)
+
+
+def test_the_files_of_a_segment_go_both() -> None:
+    fs = faulty_fs()
+    fs.make_directories("/d")
+    index = SegmentIndex(fs, "/d", 1000, 100)
+    for number in range(20):
+        index.note(1000 + number, number * 50, number)
+    index.flush()
+    assert len(fs.list_directory("/d")) == 2
+    index.remove_files()
+    assert fs.list_directory("/d") == []
