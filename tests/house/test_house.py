@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import pickle
 import re
 import subprocess
@@ -134,3 +135,25 @@ def test_kinds_are_direct_children_of_the_root() -> None:
     kinds = {wire.kind for wire in WIRE_ERRORS.values()}
     assert all(ForebayError in kind.__bases__ for kind in kinds)
     assert len({kind.kind for kind in kinds}) == len(kinds)
+
+
+AMBIENT = """\
+import datetime, os, random, secrets, time, uuid
+time.time(), time.time_ns()
+time.monotonic(), time.monotonic_ns()
+time.perf_counter(), time.sleep(1)
+time.localtime(), time.gmtime()
+uuid.uuid4(), uuid.uuid1()
+os.urandom(8), os.getrandom(8)
+datetime.datetime.now(), datetime.datetime.utcnow()
+datetime.datetime.today(), datetime.date.today()
+"""
+
+
+def test_the_clocks_and_the_randomness_of_the_machine_are_refused_in_the_server() -> None:
+    command = [sys.executable, "-m", "ruff", "check", "--select=TID251", "--no-cache", "--output-format=json"]
+    command += ["--stdin-filename", str(SOURCE / "server" / "example.py"), "-"]
+    done = subprocess.run(command, input=AMBIENT, capture_output=True, text=True, cwd=ROOT, check=False)
+    refused = [found["location"]["row"] for found in json.loads(done.stdout)]
+    assert refused.count(1) == 2, "random and secrets may not be imported"
+    assert [refused.count(row) for row in range(2, 10)] == [2] * 8, done.stdout

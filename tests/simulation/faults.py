@@ -8,7 +8,7 @@ from forebay.base.errors import CorruptData
 from forebay.codec.log_batch_header import iter_headers
 from forebay.fs import names
 from forebay.testing.disk_model import File
-from tests.simulation.disk import SimFileSystem
+from tests.simulation.disk import SECTOR, SimFileSystem
 from tests.simulation.workload import Workload
 from tests.simulation.world import DATA, World
 
@@ -140,7 +140,7 @@ class Faults:
         self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
 
     def rot(self) -> None:
-        """Bytes on the disk change, or land in another place, without any call having failed."""
+        """Bytes on the disk change, land in another place, or never arrive, without any call having failed."""
         rng, fs = self.rng, self.world.fs
         files = [(path, file, _noticed_bytes(fs, path, file)) for path, file in fs.files() if len(file.disk) > 0]
         files = [(path, file, size) for path, file, size in files if size > 0]
@@ -150,12 +150,17 @@ class Faults:
         position = rng.randrange(size)
         self.world.damaged = True
         self.world.note(f"rot {path} at {position}")
-        if rng.random() < 0.5:
+        kind = rng.choice(("flip", "flip", "misdirected", "lost"))
+        if kind == "flip":
             fs.flip_byte(path, position, 1 << rng.randrange(8))
             return
-        source = rng.choice(files)[1].disk
-        start = rng.randrange(len(source))
-        piece = bytes(source[start : start + rng.choice((8, 64, 512))])
+        if kind == "lost":  # a write that the disk acknowledged and never made: its sector is as it was before
+            position -= position % SECTOR
+            piece = bytes(SECTOR)
+        else:
+            source = rng.choice(files)[1].disk
+            start = rng.randrange(len(source))
+            piece = bytes(source[start : start + rng.choice((8, 64, 512))])
         for content in (file.seen, file.disk):
             end = min(position + len(piece), len(content), size)
             content[position:end] = piece[: max(end - position, 0)]
