@@ -7,17 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
 from forebay.codec.kv_batch import encode_kv_batch
+from forebay.codec.rows import row_codec
 from forebay.kv.engine import EngineState
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
-from forebay.metadata.table import Column
+from forebay.metadata.table import Column, Schema
 from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.testing.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable, Row
@@ -440,3 +442,54 @@ def test_a_key_of_no_bytes_is_refused_and_nothing_of_its_batch_is_written():
             write()
     assert bench.rows() == [{"id": "a", "name": "x"}]
     assert bench.put({"id": "b", "name": "y"}) == 2
+
+
+# ---- keys of floating-point numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lake", [None, "paimon", "iceberg"])
+def test_keys_of_clients_that_encode_the_bits_of_zeros_and_nans_are_brought_to_one_form(lake: str | None) -> None:
+    """Java's client writes -0.0 and NaNs as they are; for SQL and for the lake they are one key each."""
+    columns = [Column("id", types.double()), Column("v", types.bigint())]
+    bench = Bench(FakeTable({} if lake is None else {"table.datalake.format": lake}, columns))
+    raw = np.array([0x7FF8 << 48, 0xFFF8000000000001, 1 << 63, 0, 0x3FF0 << 48], np.uint64).view(np.float64)
+    codec = row_codec(bench.table.info.schema.columns, bench.table.row_format)
+    batch = pa.RecordBatch.from_arrays([pa.array(raw), pa.array(range(5))], schema=codec.schema)
+    encoded = key_bytes(raw, lake)
+    records = encode_kv_batch(pa.array(encoded, pa.binary()), codec.encode(batch), 1)
+    (result,) = bench.tablet.put_group([PutRequest(records)])
+    assert result.error is None
+
+    def stored() -> list[tuple[bytes, int]]:
+        return sorted((np.float64(r["id"]).tobytes(), r["v"]) for r in bench.rows())
+
+    expected = sorted((raw[p].tobytes(), v) for p, v in ((0, 1), (3, 3), (4, 4)))
+    assert stored() == expected
+    values = bench.tablet.lookup(encoded)
+    assert [r["v"] for r in bench.table.rows_of_values([v for v in values if v is not None])] == [1, 1, 3, 3, 4]
+    bench.reopen(MemoryEngine())
+    assert stored() == expected, "the log says the same as the state"
+
+    gone = encode_kv_batch(pa.array([encoded[0], encoded[2]], pa.binary()), pa.nulls(2, pa.binary()), 1)
+    (result,) = bench.tablet.put_group([PutRequest(gone)])
+    assert result.error is None
+    assert stored() == [(raw[4].tobytes(), 4)]
+
+
+def key_bytes(values: np.ndarray[Any, np.dtype[np.float64]], lake: str | None) -> list[bytes]:
+    """Keys of one DOUBLE as Java's clients encode them, by the bits."""
+    head = bytes(8) if lake == "paimon" else b""  # of a Paimon row: header and null bits
+    return [head + value.tobytes() for value in values]
+
+
+def test_a_prefix_with_a_zero_of_either_sign_finds_the_same_rows() -> None:
+    columns = [Column("id", types.double()), Column("n", types.int_())]
+    table = FakeTable(columns=columns)
+    schema = Schema.of(columns, ("id", "n"))
+    table.info = replace(table.info, descriptor=replace(table.info.descriptor, schema=schema))
+    table.schemas = {1: schema}
+    bench = Bench(table)
+    bench.put({"id": 0.0, "n": 1}, {"id": -0.0, "n": 2}, {"id": 1.0, "n": 3})
+    for zero in (0.0, -0.0):
+        found = bench.tablet.prefix_lookup(np.float64(zero).tobytes())
+        assert [r["n"] for r in table.rows_of_values(found)] == [1, 2]

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -370,3 +371,31 @@ def test_a_column_that_was_added_since_is_null_in_old_files(spark: Any, lake: Wo
     _, found = ways(spark, table)
     assert {row[0]: row[3] for row in found if row[3] is not None} == {50: 7, 3: 8}
     assert len(found) == 40
+
+
+def test_zeros_of_both_signs_and_all_nans_are_one_key_each_in_every_way(lake: World, spark: Any) -> None:
+    if lake.lake == ICEBERG:
+        pytest.skip("Iceberg refuses keys of floating-point numbers, and so do we")
+    schema = pa.schema([pa.field("k", pa.float64(), nullable=False), ("v", pa.int64())])
+    table = lake.create(schema, primary_key=["k"], buckets=2)
+    patterns = np.array([0x7FF8 << 48, 0xFFF8000000000001, 1 << 63, 0, 0x3FF0 << 48], np.uint64).view(np.float64)
+    data = pa.table([pa.array(patterns), pa.array(range(5), pa.int64())], schema=schema)
+
+    def check(*expected: int) -> None:
+        _, found = ways(spark, table, "SELECT v FROM {t}")
+        assert found == [(v,) for v in sorted(expected)]
+        one, nan, zero = expected
+        for condition, value in (
+            ("k = 0.0D", zero), ("k = -0.0D", zero), ("k <=> -0.0D", zero), ("k IN (-0.0D, 7D)", zero),
+            ("k = CAST('NaN' AS DOUBLE)", nan), ("k > 1e300", nan), ("k = 1D", one),
+        ):  # fmt: skip
+            assert ways(spark, table, f"SELECT v FROM {{t}} WHERE {condition}")[1] == [(value,)], condition
+
+    table.upsert(data)
+    lake.tier(table)
+    check(4, 1, 3)
+    table.upsert(data.slice(0, 1))
+    spark.sql(f"INSERT INTO native.{table.path} VALUES (-0.0D, 9)")
+    check(4, 0, 9)
+    lake.tier(table)
+    check(4, 0, 9)

@@ -250,6 +250,7 @@ class KvEncoder:
     def upserts(self, batch: pa.RecordBatch) -> KeyedRows:
         """The rows of a storage-schema batch. Columns that it lacks (partial update) are null."""
         keys, buckets = self._router.route(batch)
+        batch = self._router.primary_key.canonical_columns(batch)  # rows say what their keys say
         return KeyedRows(keys, self._codec.encode(self._widened(batch)), buckets, self._partitions(batch))
 
     def deletes(self, batch: pa.RecordBatch) -> KeyedRows:

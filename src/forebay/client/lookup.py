@@ -27,7 +27,7 @@ from forebay.client.scatter import Scatter, pair_up
 from forebay.client.views import RowView, array_of
 from forebay.codec.buckets import bucket_ids
 from forebay.codec.cast import iter_record_batches
-from forebay.codec.keys import bucket_key_encoder, key_encoder, primary_key_encoder
+from forebay.codec.keys import bucket_key_encoder, prefix_encoder
 from forebay.codec.value_batch import parse_values
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -180,10 +180,14 @@ class Lookup:
         """All rows whose keys begin with one of `prefixes`, with `PREFIX_COLUMN` in front; in the order of prefixes."""
         info = self._info
         descriptor = info.descriptor
-        names = self._prefix_names()
-        # Bytes of whole keys begin with those of the bucket key, in whichever encoding the keys have.
-        lake = "compacted" if primary_key_is_compacted(info) else descriptor.lake_format
-        encoder = key_encoder(descriptor, descriptor.bucket_keys, lake)
+        encoder = prefix_encoder(descriptor)
+        if encoder is None:
+            raise InvalidRequest(
+                f"table {info.path} has no prefix to look up: its bucket key {list(descriptor.bucket_keys)} must be "
+                f"the first, but not all, of its primary key columns {list(descriptor.physical_primary_key)} "
+                "(partition keys left out)"
+            )
+        names = (*descriptor.partition_keys, *descriptor.bucket_keys)
         bucket_encoder = bucket_key_encoder(descriptor) or encoder
         schema = pa.schema([pa.field(PREFIX_COLUMN, pa.int64(), nullable=False), *self._view.schema])
         batches, offset = [], 0
@@ -206,16 +210,6 @@ class Lookup:
             batches.append(pa.RecordBatch.from_arrays([index, *rows.columns], schema=schema))
             offset += batch.num_rows
         return pa.Table.from_batches(batches, schema=schema)
-
-    def _prefix_names(self) -> tuple[str, ...]:
-        descriptor = self._info.descriptor
-        key, prefix = descriptor.physical_primary_key, descriptor.bucket_keys
-        if len(prefix) >= len(key) or key[: len(prefix)] != prefix:
-            raise InvalidRequest(
-                f"table {self._info.path} has no prefix to look up: its bucket key {list(prefix)} must be the first, "
-                f"but not all, of its primary key columns {list(key)} (partition keys left out)"
-            )
-        return (*descriptor.partition_keys, *prefix)
 
     # ---- both -------------------------------------------------------------------------------------------------------
 
@@ -253,13 +247,6 @@ class Lookup:
                     raise
                 self._cluster.forget_table(self._info.path)
             attempt += 1
-
-
-def primary_key_is_compacted(info: TableInfo) -> bool:
-    """Whether primary keys are in the compacted encoding whatever the lake format."""
-    return primary_key_encoder(info.descriptor) is key_encoder(
-        info.descriptor, info.descriptor.physical_primary_key, "compacted"
-    )
 
 
 def key_rows(keys: Any, names: Sequence[str], info: TableInfo) -> Any:

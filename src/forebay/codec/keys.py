@@ -9,18 +9,22 @@ Which encoding a table uses was decided when it was created (reference: KeyEncod
 - formats that other packages add (`is_added_lake_format`) have compacted keys.
 
 Compacted encoding has the prefix property: the bytes of the first key columns are a prefix of the bytes of all.
+
+Of FLOAT and DOUBLE, -0.0 is encoded as 0.0 and every NaN as one (`forebay.codec.floats`): they are one key for SQL and
+for the lake. Clients of others encode the bits as they are; the server brings their keys to this form (`canonical`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.codec import reference
+from forebay.codec.floats import canonical_floats
 from forebay.codec.layout import RowFormat
 from forebay.codec.rows import row_codec
 from forebay.metadata.table import Column, TableDescriptor
@@ -33,13 +37,17 @@ class KeyEncoder:
 
     def __init__(self, columns: tuple[Column, ...], encoding: str | None) -> None:
         self.names = [column.name for column in columns]
+        self._floats = [c.name for c in columns if c.data_type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)]
         self._encode: Callable[[pa.RecordBatch], pa.BinaryArray]
+        self._decode: Callable[[Sequence[bytes]], pa.RecordBatch]
         if encoding in (None, "lance", "compacted") or is_added_lake_format(encoding):
-            self._encode = row_codec(columns, RowFormat.KEY).encode
+            codec = row_codec(columns, RowFormat.KEY)
+            self._encode, self._decode = codec.encode, codec.decode
         elif encoding == "paimon":
-            self._encode = row_codec(columns, RowFormat.ALIGNED).encode
+            codec = row_codec(columns, RowFormat.ALIGNED)
+            self._encode, self._decode = codec.encode, codec.decode
         elif encoding == "iceberg":
-            self._encode = _iceberg_encoder(columns)
+            self._encode, self._decode = _iceberg_encoder(columns), partial(_decode_iceberg_float, columns[0])
         else:
             raise UnsupportedOperation(f"keys of tables with lake format '{encoding}' cannot be encoded yet")
 
@@ -50,7 +58,24 @@ class KeyEncoder:
         """
         selected = batch if batch.schema.names == self.names else batch.select(self.names)
         self.require_values(selected)
-        return self._encode(selected)
+        return self._encode(self.canonical_columns(selected))
+
+    def canonical_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` with the key columns among its columns as keys hold them (see the module's docstring)."""
+        for name in self._floats:
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, batch.schema.field(place), canonical_floats(batch.column(place)))
+        return batch
+
+    def canonical(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Keys that any client encoded as `encode` does; the same object where nothing has to change.
+
+        Raises `CorruptData` for bytes that are no keys of this encoding.
+        """
+        if not self._floats or not keys:
+            return keys
+        canonical: list[bytes] = self._encode(self.canonical_columns(self._decode(keys))).to_pylist()
+        return keys if canonical == keys else canonical
 
     def require_values(self, batch: pa.RecordBatch) -> None:
         """Raise `InvalidRequest` where a key column of `batch` is null."""
@@ -96,6 +121,13 @@ def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], 
     )
 
 
+def _decode_iceberg_float(column: Column, keys: Sequence[bytes]) -> pa.RecordBatch:
+    dtype = np.dtype("<f4" if column.data_type.root is TypeRoot.FLOAT else "<f8")
+    if any(len(key) != dtype.itemsize for key in keys):
+        raise CorruptData(f"a key of column '{column.name}' ({column.data_type}) has not {dtype.itemsize} bytes")
+    return pa.record_batch([pa.array(np.frombuffer(b"".join(keys), dtype))], names=[column.name])
+
+
 def _fixed_binary(array: pa.Array) -> pa.BinaryArray:
     """Each little-endian value of a fixed-width array as a byte string."""
     values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
@@ -126,3 +158,17 @@ def bucket_key_encoder(descriptor: TableDescriptor) -> KeyEncoder | None:
     if not descriptor.bucket_keys:
         return None
     return key_encoder(descriptor, descriptor.bucket_keys, descriptor.lake_format)
+
+
+def prefix_encoder(descriptor: TableDescriptor) -> KeyEncoder | None:
+    """The encoder of what prefix lookups ask for: the bucket key, as the first columns of the primary key have it.
+
+    None where the bucket key is not the first columns, but not all, of the primary key (partition keys left out).
+    """
+    key, prefix = descriptor.physical_primary_key, descriptor.bucket_keys
+    if len(prefix) >= len(key) or key[: len(prefix)] != prefix:
+        return None
+    compacted = key_encoder(descriptor, key, "compacted")
+    # Bytes of whole keys begin with those of the bucket key, in whichever encoding the keys have.
+    is_compacted = primary_key_encoder(descriptor) is compacted
+    return key_encoder(descriptor, prefix, "compacted" if is_compacted else descriptor.lake_format)

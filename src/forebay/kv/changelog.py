@@ -19,6 +19,7 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec._slices import RowSlices
 from forebay.codec.keys import primary_key_encoder
+from forebay.codec.kv_batch import KvBatch
 from forebay.codec.layout import RowFormat
 from forebay.codec.log_batch import (
     ChangeType,
@@ -130,6 +131,18 @@ class ChangelogCodec:
         for position, row in zip(present.tolist(), encoded):
             upgraded[position] = row
         return RowSlices.from_values(upgraded)
+
+    def with_canonical_keys(self, batch: KvBatch, rows: RowSlices) -> tuple[KvBatch, RowSlices]:
+        """A batch and its rows (of the latest schema) whose keys have the one form of zero and NaN, whoever sent it."""
+        keys = self._keys.canonical(batch.keys)
+        if keys is batch.keys:
+            return batch, rows
+        present = np.flatnonzero(~rows.nulls())
+        values: list[bytes | None] = [None] * len(rows)
+        encoded = self._rows.encode(self._keys.canonical_columns(self._rows.decode(rows.take(present))))
+        for position, row in zip(present.tolist(), encoded.to_pylist()):
+            values[position] = row
+        return batch._replace(keys=list(keys)), RowSlices.from_values(values)
 
     # ---- reading back -----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ from forebay.base.checks import check
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.codec._records import positions_of_other_schemas
 from forebay.codec._slices import RowSlices
+from forebay.codec.keys import KeyEncoder, prefix_encoder, primary_key_encoder
 from forebay.codec.kv_batch import KvBatch, parse_kv_batch
 from forebay.codec.layout import RowFormat, row_layout
 from forebay.codec.value_batch import LENGTH_PREFIX_BYTES
@@ -158,7 +160,7 @@ class KvTablet:
             return duplicate.last_offset + 1, {}, 0, before
         codec = self._changelog_codec()
         plan = self._merge_plan(codec.info, request.target_columns, request.overwrite)
-        rows = self._rows_of_latest_schema(codec, batch)
+        batch, rows = codec.with_canonical_keys(batch, self._rows_of_latest_schema(codec, batch))
         self._load(codec, plan, batch, rows, state)
         kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state, self._ids(codec.info))
         log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence)
@@ -248,6 +250,7 @@ class KvTablet:
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """`schema id | row` of each key, None where there is none."""
+        keys = self._keys.canonical(keys)
         if not all(keys):  # no row has an empty key, and engines keep things of their own under it
             found = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
             values = [found.get(key) for key in keys]
@@ -255,9 +258,18 @@ class KvTablet:
             values = self.engine.multi_get(keys)
         return [None if v is None else v[LENGTH_PREFIX_BYTES:] for v in values]
 
+    @cached_property
+    def _keys(self) -> KeyEncoder:
+        return primary_key_encoder(self._table.info.descriptor)  # ALTER TABLE changes no key columns
+
+    @cached_property
+    def _prefixes(self) -> KeyEncoder | None:
+        return prefix_encoder(self._table.info.descriptor)
+
     def prefix_lookup(self, prefix: bytes) -> list[bytes]:
         """`schema id | row` of each key that begins with `prefix`, in key order."""
-        return [value[LENGTH_PREFIX_BYTES:] for value in self.engine.prefix(prefix)]
+        [canonical] = self._prefixes.canonical([prefix]) if self._prefixes is not None else [prefix]
+        return [value[LENGTH_PREFIX_BYTES:] for value in self.engine.prefix(canonical)]
 
     def first_values(self, limit: int) -> list[bytes]:
         """The stored values of the first `limit` keys."""

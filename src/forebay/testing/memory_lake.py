@@ -9,6 +9,7 @@ Whatever works with it and with Paimon has not taken one format's habits for rul
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -291,9 +292,9 @@ class _Committer(LakeCommitter):
         ]
         if not keys:
             return (*rows, *(row for _, row in changes))
-        state = {tuple(row[k] for k in keys): row for row in rows}
+        state = {_key(row, keys): row for row in rows}
         for kind, row in changes:
-            key = tuple(row[k] for k in keys)
+            key = _key(row, keys)
             if kind == ChangeType.DELETE:
                 state.pop(key, None)
             elif kind not in _REMOVING:
@@ -311,6 +312,11 @@ class _Committer(LakeCommitter):
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         return any(snapshot.snapshot_id == snapshot_id for snapshot in self._table.snapshots)
+
+
+def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """The key of a row as a dict takes it: all NaNs are one object there, else no two would be equal."""
+    return tuple(math.nan if row[name] != row[name] else row[name] for name in names)
 
 
 # ---- what tests do to it --------------------------------------------------------------------------------------------

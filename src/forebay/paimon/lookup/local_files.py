@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import StorageFailure
+from forebay.codec.floats import canonical_floats
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.split import DeletionFile
-from forebay.paimon.merge.order import canonical_floats
 from forebay.paimon.write.bucketing import java_row_hash
 
 _INDEX_ENTRY_BYTES = 8

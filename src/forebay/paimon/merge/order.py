@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import UnsupportedOperation
+from forebay.codec.floats import canonical_floats
 from forebay.paimon.merge._order import SortKey, encode_parts, key_of_bytes
 
 _FixedPart = tuple[npt.NDArray[np.uint64], int, bool]
@@ -67,17 +68,6 @@ def words_as_bytes(words: npt.NDArray[np.uint64]) -> pa.LargeBinaryArray:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(words), [None, pa.py_buffer(data)]).cast(
         pa.large_binary()
     )
-
-
-def canonical_floats(column: pa.Array) -> pa.Array:
-    """`column` with 0.0 for -0.0 and one NaN for all, if it holds floating-point numbers."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if not pa.types.is_floating(column.type) or column.type.bit_width < 32:
-        return column
-    values = fixed_values(column, np.dtype(f"f{column.type.bit_width // 8}"))
-    plain = np.where(np.isnan(values), values.dtype.type(np.nan), values) + values.dtype.type(0.0)
-    return pa.array(plain, mask=None if column.null_count == 0 else flag_values(column.is_valid()) == 0)
 
 
 def concat_keys(parts: Sequence[SortKey]) -> SortKey:
