@@ -308,12 +308,15 @@ class World:
             except BaseException as e:  # noqa: BLE001 - judged below
                 outcome.append(e)
 
+        # When all connections are closed, the server waits for its threads in a callback: it has nothing else to do.
+        longest_block = self.sched.longest_block
         self.sched.spawn(process, stop, name="stop")
         deadline = self.sched.now + 60
         while not outcome and not process.dead:
             if self.sched.now > deadline:
                 raise Damage("the server does not stop within 60 s")
             self.sched.sleep(0.02)
+        self.sched.longest_block = longest_block
         if outcome and outcome[0] is not None and not isinstance(outcome[0], ForebayError):
             raise Damage(f"stopping fails: {outcome[0]!r}") from outcome[0]
         if outcome and self.fs._locks:
