@@ -132,3 +132,50 @@ def test_both_read_the_same_changes_between_two_snapshots(tmp_path: Path, java_t
         # Deletes are in what Java's reader yields; engines leave them out of batch reads, as we do.
         theirs = [row[1:] for row in java.ask("read", options=asked)["rows"] if row[0] in ("+I", "+U")]
         assert sorted(ours, key=repr) == sorted(theirs, key=repr), mode
+
+
+_UPDATES: list[list[tuple[str, tuple[Any, ...]]]] = [
+    [("+U", (i, "first", i)) for i in range(6)],
+    [("+U", (1, "second", 10)), ("+I", (2, "x", 2)), ("+U", (7, "x", 2))],
+    [("+U", (3, "third", 10)), ("-D", (2, "x", 2)), ("+U", (9, "x", 9))],
+    [("+U", (3, "last", 11)), ("-D", (9, "x", 9)), ("+U", (10, "x", 9))],
+]
+_VECTORS = {"deletion-vectors.enabled": "true"}
+
+
+@pytest.mark.parametrize("by", ["ours", "theirs"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"changelog-producer": "lookup"},
+        {"changelog-producer": "input"},
+        {"merge-engine": "partial-update", "ignore-delete": "true", "changelog-producer": "lookup"},
+        {"merge-engine": "first-row", "ignore-delete": "true", "changelog-producer": "lookup"},
+        _VECTORS,
+        {**_VECTORS, "changelog-producer": "input"},
+        {**_VECTORS, "changelog-producer": "lookup"},
+    ],
+    ids=lambda o: " ".join(o.values()) or "plain",
+)
+def test_full_phases_have_the_same_rows_and_kinds(
+    tmp_path: Path, java_table: JavaTableOf, options: dict[str, str], by: str, request: pytest.FixtureRequest
+) -> None:
+    catalog = new_catalog(tmp_path)
+    table = catalog.create_table("db.t", _COLUMNS, primary_keys=["id"], options={"bucket": "1", **options})
+    java, log = java_table(catalog, "db.t"), java_table(catalog, "db.t$audit_log")
+    for number, changes in enumerate(_UPDATES):
+        kinds, rows = zip(*changes, strict=True)
+        if number == 2:
+            java.ask("compact", full=True)
+        if by == "ours":
+            table.with_options(_WRITE_ONLY).write(_arrow(table, list(rows)), list(kinds))
+        else:
+            java.write(table.schema, _arrow(table, list(rows)), list(kinds), options=_WRITE_ONLY)
+        for mode in ("latest-full", "compacted-full"):
+            name, read = f"{request.node.name} {number} {mode}", {"scan.mode": mode}
+            Streams(table, java, name, **read).news()
+            stream = table.with_options(read).system("audit_log").stream(follow=False)
+            ours = [list(row.values()) for batch in stream for row in batch.to_pylist()]
+            theirs = [row[1:] for plan in log.stream(f"{name} log", options=read) for row in plan]
+            assert sorted(ours, key=repr) == sorted(theirs, key=repr)

@@ -118,6 +118,7 @@ def merge_function(schema: TableSchema) -> MergeSpec:
     vectors = boolean_option(options, "deletion-vectors.enabled")
     producer = options.get("changelog-producer", "none").lower()
     first_row = engine is MergeEngine.FIRST_ROW
+    waits = vectors and not core.deletion_vectors_merge_on_read
     return MergeSpec(
         engine=engine,
         key_columns=tuple(f.name for f in schema.key_fields),
@@ -129,7 +130,7 @@ def merge_function(schema: TableSchema) -> MergeSpec:
         sequence_groups=groups,
         not_null=frozenset(f.name for f in schema.fields if not f.type.nullable),
         needs_lookup=first_row or vectors or producer == "lookup" or boolean_option(options, "force-lookup"),
-        reads_level0=not (first_row or vectors),
+        reads_level0=not (first_row or waits),
         runs_max=_runs_max(core),
         bytes_max=core.sort_spill_buffer_size,
     )

@@ -74,9 +74,14 @@ class ChangePlanner(Planner):
         keep: EntryFilter | None = None,
         *,
         only_visible: bool = False,
+        with_level0: bool = False,
     ) -> None:
-        """`only_visible`: changes, too, are only those in files that a read of the state reads."""
+        """`only_visible`: changes, too, are only those in files that a read of the state reads.
+
+        `with_level0`: snapshots have their rows of level 0 also where a read of the state leaves these out.
+        """
         super().__init__(table, snapshots, manifests)
+        self._reads_level0 = self._reads_level0 or with_level0
         self._keep, self._only_visible = keep, only_visible
         self._sorts_partitions = table.options.scan_plan_sort_partition
         self._unaware = not table.schema.has_primary_key and table.options.bucket == -1
@@ -181,7 +186,7 @@ class ChangePlanner(Planner):
 
     def _visible(self, entries: Sequence[ManifestEntry]) -> Sequence[ManifestEntry]:
         """The files that readers of a state read: with some tables, not those of level 0."""
-        if self._spec is None or self._spec.reads_level0:
+        if self._reads_level0:
             return entries
         return [e for e in entries if e.file.level != LEVEL_0]
 

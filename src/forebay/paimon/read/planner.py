@@ -62,6 +62,7 @@ class Planner:
         options = table.options
         self._rules = SplitRules(options.source_split_target_size, options.source_split_open_file_cost)
         self._vectors = options.deletion_vectors_enabled
+        self._reads_level0 = self._spec is None or self._spec.reads_level0
 
     def plan(
         self,
@@ -155,7 +156,7 @@ class Planner:
         spec = self._spec
         if spec is None:
             return append_splits([e.file for e in entries], self._rules)
-        if not spec.reads_level0:
+        if not self._reads_level0:
             entries = [e for e in entries if e.file.level != LEVEL_0]
         hits = dict(zip((e.file.file_name for e in entries), self._value_hits(entries, chosen, spec), strict=True))
 
@@ -167,13 +168,13 @@ class Planner:
             [e.file for e in entries],
             self._rules,
             row_layout(fields),
-            one_file_is_enough=not spec.reads_level0,
+            one_file_is_enough=self._vectors or spec.engine is MergeEngine.FIRST_ROW,
             may_hold=may_hold,
         )
 
     def _value_hits(self, entries: Sequence[ManifestEntry], chosen: ScanFilter, spec: MergeSpec) -> list[bool]:
         """For each file, whether its own rows may match. Where rows are put together from several, they always may."""
-        if chosen.rows is None or (spec.engine in _MERGING_ENGINES and not self._vectors):
+        if chosen.rows is None or (spec.engine in _MERGING_ENGINES and (self._reads_level0 or not self._vectors)):
             return [True] * len(entries)
         return self._matching(entries, chosen.rows, by_key=False)
 

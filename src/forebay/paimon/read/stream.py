@@ -232,11 +232,15 @@ class StreamScan:
         self.watermark = done.watermark
 
     def _full_planner(self) -> ChangePlanner:
-        """The planner of the full phase, which leaves out what changelogs are going to bring later."""
+        """The planner of the full phase, which leaves out what changelogs are going to bring later.
+
+        Other rows of level 0 are in it, also of tables with deletion vectors, whose batch reads wait for compaction:
+        no later snapshot brings them again.
+        """
         levels = _visible_levels(self._options) if self._table.schema.has_primary_key else None
         created = self._startup.entry_filter(reads_in_full=True)
         keep = levels if created is None else created if levels is None else _both(levels, created)
-        return ChangePlanner(self._table, self._snapshots, self._manifests, keep)
+        return ChangePlanner(self._table, self._snapshots, self._manifests, keep, with_level0=True)
 
     def _is_beyond_bound(self, snapshot: Snapshot) -> bool:
         bound = self._options.scan_bounded_watermark

@@ -34,8 +34,10 @@ class TableStream:
         follow: bool = True,
         interval_ms: int = 10_000,
         clock: Clock = SYSTEM_CLOCK,
+        keep_deletes: bool = False,
     ) -> None:
-        self._scan, self._reader, self._follow = scan, reader, follow
+        """`keep_deletes`: as for `ChangeReader.read`."""
+        self._scan, self._reader, self._follow, self._keep_deletes = scan, reader, follow, keep_deletes
         self._interval_ms, self._clock = interval_ms, clock
         self._done: dict[str, Any] = {"scan": scan.state(), "rows": 0}
         self._batches: Iterator[pa.RecordBatch] | None = None
@@ -96,7 +98,9 @@ class TableStream:
         else:
             self._done["scan"] = dict(plan.before)
             self.snapshot_id = plan.snapshot_id
-            self._batches = _behind(self._reader.read(plan.splits[0]), self._done["rows"])
+            self._batches = _behind(
+                self._reader.read(plan.splits[0], keep_deletes=self._keep_deletes), self._done["rows"]
+            )
         # Who asks for more has processed what they had, so a consumer's progress may be recorded.
         self._scan.acknowledge(self._done["scan"])
         return plan is not None

@@ -85,7 +85,7 @@ class SystemTable:
         scan = StreamScan(self._table, snapshots, manifests, clock=self._clock)
         reader = ChangeReader(self._table, kind_column=changes.ROW_KIND, kind_first=True)
         interval = self._table.options.continuous_discovery_interval_ms
-        stream = TableStream(scan, reader, follow=follow, interval_ms=interval, clock=self._clock)
+        stream = TableStream(scan, reader, follow=follow, interval_ms=interval, clock=self._clock, keep_deletes=True)
         if state is not None:
             stream.restore(state)
         return stream
