@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Predicate, col
 from forebay.paimon.table import Table
 from tests.paimon.lake import new_catalog, planned_files, rows_of
@@ -103,3 +104,17 @@ def test_of_both_zeros_in_one_write_the_positive_one_stays_as_in_java(
     table = float_table(tmp_path, pa.float64())
     write_floats(table, *rows)
     assert rows_of(table, ["k", "v"]) == [(0.0, {str(k): v for k, v in rows}["0.0"])]
+
+
+def test_a_table_whose_sum_overflows_stays_readable(tmp_path: Path) -> None:
+    table = table_with(tmp_path, merge_engine="aggregation", fields__a__aggregate_function="sum", write_only="true")
+    write(table, (1, 5, "x", None), (2, 2**31 - 1, "x", None))
+    write(table, (1, 6, "y", None), (2, 1, "y", None))
+    for settled in (False, True):
+        with pytest.raises(InvalidRequest, match=rf"table {table.paths.root}, key id = 2: column 'a'") as raised:
+            table.compact(full=True) if settled else table.read().read_all()
+        assert "forebay.integer-overflow" in raised.value.message
+    wrapping = table.with_options({"forebay.integer-overflow": "wrap"})
+    assert rows_of(wrapping, ["id", "a"]) == [(1, 11), (2, -(2**31))]
+    wrapping.compact(full=True)
+    assert rows_of(table, ["id", "a"]) == [(1, 11), (2, -(2**31))]

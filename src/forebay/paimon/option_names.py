@@ -99,7 +99,8 @@ dynamic-bucket.target-row-num dynamic-partition-overwrite end-input.check-partit
 file-index.in-manifest-threshold file-index.read.enabled file-io.allow-cache file-operation.thread-num
 file-reader-async-threshold file.block-size file.compression file.compression.per.level file.compression.zstd-level
 file.format file.format.per.level file.suffix.include.compression filesystem.job-level-settings.enabled
-first-row.ignore-delete force-lookup format-table.commit-hive-sync-url format-table.enabled
+first-row.ignore-delete force-lookup forebay.integer-overflow
+format-table.commit-hive-sync-url format-table.enabled
 format-table.file.compression format-table.implementation format-table.partition-path-only-value
 format-table.repair.collect-statistics format-table.scan.list-parallelism format-table.statistics.parallelism
 full-compaction.delta-commits full-text-index.search-mode global-index.build.max-parallelism

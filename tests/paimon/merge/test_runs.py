@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import decimal
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +24,7 @@ TABLE = table_schema(COLUMNS)
 SPEC = merge_function(TABLE)
 
 
-def record(key: int, number: int, kind: int = 0, v: str | None = "x", s: int | None = None) -> Record:
+def record(key: int, number: int, kind: int = 0, v: str | None = "x", s: Any = None) -> Record:
     return Record((key,), number, kind, {"id": key, "v": v, "s": s})
 
 
@@ -151,10 +153,43 @@ def test_nulls_in_columns_that_may_not_be_null_are_refused_by_partial_updates():
         merged([[record(1, 0)], [record(1, 1, v=None)]], merge_function(table), table)
 
 
-def test_overflow_names_the_column():
+def test_overflow_names_the_table_the_key_and_the_column():
     table = table_schema(COLUMNS, options={"merge-engine": "aggregation", "fields.s.aggregate-function": "sum"})
-    with pytest.raises(InvalidRequest, match=r"column 's'.*sum"):
-        merged([[record(1, 0, s=2**31 - 1)], [record(1, 1, s=1)]], merge_function(table), table)
+    first, second = [record(4, 0, s=1), record(7, 2, s=2**31 - 1)], [record(4, 1, s=1), record(7, 3, s=1)]
+    with pytest.raises(InvalidRequest, match=r"table /lake/t, key id = 7: column 's'.*sum.*forebay\.integer-overflow"):
+        merged([first, second], merge_function(table, "/lake/t"), table)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "function", "values", "kinds", "wrapped"),
+    [
+        (types.int_(), "sum", (2**31 - 1, 2), (0, 0), -(2**31) + 1),
+        (types.int_(), "product", (2**31 - 1, 3), (0, 0), 2**31 - 3),
+        (types.tinyint(), "sum", (-128, 1), (0, 3), 127),
+        (types.smallint(), "product", (300, 300), (0, 0), 90_000 - 65_536),
+        (types.bigint(), "sum", (2**63 - 1, 1), (0, 0), -(2**63)),
+        (types.bigint(), "product", (2**62 + 1, 4), (0, 0), 4),
+    ],
+)
+def test_overflow_may_wrap_as_java_numbers_do(data_type, function, values, kinds, wrapped):
+    options = {"merge-engine": "aggregation", "fields.s.aggregate-function": function}
+    columns = {**COLUMNS, "s": data_type}
+    table = table_schema(columns, options={**options, "forebay.integer-overflow": "wrap"})
+    runs = [[record(1, i, kind=kind, s=value)] for i, (value, kind) in enumerate(zip(values, kinds, strict=True))]
+    assert [r.row["s"] for r in merged(runs, merge_function(table), table)] == [wrapped]
+    with pytest.raises(InvalidRequest, match="'error' or 'wrap', not 'ignore'"):
+        merge_function(table_schema(columns, options={**options, "forebay.integer-overflow": "ignore"}))
+
+
+def test_a_product_that_takes_back_zero_names_the_key():
+    for data_type in (types.int_(), types.decimal(9, 2)):
+        table = table_schema(
+            {**COLUMNS, "s": data_type},
+            options={"merge-engine": "aggregation", "fields.s.aggregate-function": "product"},
+        )
+        zero = decimal.Decimal("0.00") if data_type != types.int_() else 0
+        with pytest.raises(InvalidRequest, match=r"key id = 1: column 's'.*zero.*fields\.s\.ignore-retract"):
+            merged([[record(1, 0, s=zero)], [record(1, 1, kind=3, s=zero)]], merge_function(table), table)
 
 
 def test_a_buffer_sorts_without_merging():

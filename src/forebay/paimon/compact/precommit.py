@@ -99,7 +99,7 @@ def run_precommit(table: TableContext, task: PrecommitTask, clock: Clock = SYSTE
 
 def _merged(table: TableContext, task: PrecommitTask, clock: Clock) -> tuple[DataFileMeta, ...]:
     """Files of level 0 as one run, or changelog files with all their rows; in memory, which writers needed as well."""
-    spec = merge_function(table.schema)
+    spec = merge_function(table.schema, table.paths.root)
     reader = DataFileReader(table.io, table.schemas, key_value_fields(table.schema))
     rows = [
         batch for f in task.files for batch in reader.read(f, table.paths.data_file(task.partition, task.bucket, f))

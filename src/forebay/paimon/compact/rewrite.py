@@ -71,7 +71,7 @@ class MergeTreeRewriter:
     ) -> None:
         options, schema = table.options, table.schema
         self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
-        self._spec: MergeSpec = merge_function(schema)
+        self._spec: MergeSpec = merge_function(schema, table.paths.root)
         self._vectors = vectors or BucketVectors()
         self._names = table.paths.data_file_names()
         self._directory = table.paths.bucket_directory(partition, bucket)

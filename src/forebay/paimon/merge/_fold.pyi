@@ -15,7 +15,7 @@ def fold_integers(
     valid: _Bytes | None,
     least: int,
     greatest: int,
-    null_on_overflow: bool,
+    on_overflow: int,
     rows: _Ints,
     starts: _Ints,
     ops: _Bytes,

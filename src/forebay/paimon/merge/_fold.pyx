@@ -177,12 +177,13 @@ cdef inline int integer_step(
 
 
 def fold_integers(
-    bint product, const int64_t[::1] values, valid, int64_t least, int64_t greatest, bint null_on_overflow,
+    bint product, const int64_t[::1] values, valid, int64_t least, int64_t greatest, int on_overflow,
     const int64_t[::1] rows, const int64_t[::1] starts, const uint8_t[::1] ops,
 ):
     """Sums or products as (values, which are not null), each step of which must lie in `least` to `greatest`.
 
-    Raises OverflowError, or, with `null_on_overflow`, goes on from null; ZeroDivisionError where a product retracts 0.
+    `on_overflow`: 0 raises OverflowError; 1 goes on from null; 2 goes on with the lowest bits, as Java's numbers do.
+    ZeroDivisionError where a product retracts 0. Both errors have the number of the key as their second argument.
     """
     cdef const uint8_t[::1] valid_view
     cdef const uint8_t* bits = NULL
@@ -190,8 +191,11 @@ def fold_integers(
     cdef Py_ssize_t g, i
     cdef int64_t accumulator, value, row
     cdef int failure = 0
+    cdef int unused = 0             # the bits of 64 that the type does not have
     cdef bint present, given
     cdef uint8_t op
+    while unused < 63 and (<int64_t> 0x7FFFFFFFFFFFFFFF >> (unused + 1)) >= greatest:
+        unused += 1
     check_groups(rows, starts, ops.shape[0], values.shape[0])
     if valid is not None and values.shape[0] > 0:
         valid_view = valid
@@ -234,19 +238,22 @@ def fold_integers(
                 if present and failure == 0 and (accumulator < least or accumulator > greatest):
                     failure = 1
                 if failure:
-                    if failure == 2 or not null_on_overflow:
+                    if failure == 2 or on_overflow == 0:
                         break
-                    present = False
-                    accumulator = 0
+                    if on_overflow == 1:
+                        present = False
+                        accumulator = 0
+                    else:
+                        accumulator = (<int64_t> (<uint64_t> accumulator << unused)) >> unused
                     failure = 0
             if failure:
                 break
             out[g] = accumulator
             out_present[g] = present
     if failure == 2:
-        raise ZeroDivisionError("a product cannot retract zero")
+        raise ZeroDivisionError("a product cannot retract zero", g)
     if failure:
-        raise OverflowError("the result does not fit")
+        raise OverflowError("the result does not fit", g)
     return sums, some
 
 

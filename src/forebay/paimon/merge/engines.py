@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
+from forebay.paimon.format.schema import KEY_PREFIX, SEQUENCE_NUMBER, VALUE_KIND
 from forebay.paimon.merge._groups import SequenceGroup, partial_update_events
 from forebay.paimon.merge.folds import (
     ADD,
@@ -25,6 +25,7 @@ from forebay.paimon.merge.folds import (
     SET,
     SET_RETRACT,
     SKIP,
+    FoldFailure,
     Groups,
     Indices,
     allowed_ops,
@@ -177,7 +178,11 @@ def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[s
             result.computed[name] = pa.array([0], pa.int64())
             picks[several] = np.where(plan.latest < 0, height, plan.latest)
         else:
-            folded = plan.fold(name, rows.columns[name], spec)
+            try:
+                folded = plan.fold(name, rows.columns[name], spec)
+            except FoldFailure as e:
+                row = int(groups.rows[groups.starts[e.group]])
+                raise InvalidRequest(f"{_described(rows, spec, row)}: {e.message}") from e
             if isinstance(folded, np.ndarray):
                 picks[several] = folded
             else:
@@ -186,6 +191,13 @@ def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[s
                 picks[several] = height + np.arange(len(folded), dtype=np.int64)
         result.picks[name] = picks
     return result
+
+
+def _described(rows: SortedRows, spec: MergeSpec, row: int) -> str:
+    """The key of a row, and the table."""
+    held = [name for name in spec.key_columns if name in rows.columns]
+    values = ", ".join(f"{name.removeprefix(KEY_PREFIX)} = {rows.columns[name][row].as_py()!r}" for name in held)
+    return f"table {spec.place or '(unknown)'}, key {values}"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.merge._fold import fold_floats, fold_integers, fold_pick, fold_wide
-from forebay.paimon.merge.functions import RETRACTING, Aggregator
+from forebay.paimon.merge.functions import INTEGER_OVERFLOW, RETRACTING, Aggregator
 from forebay.paimon.merge.order import decimal_words, fixed_values, sort_key, validity
 
 SKIP, ADD, ADD_OLDER, RETRACT, SET, CLEAR, SET_RETRACT = range(7)
@@ -48,6 +48,7 @@ _EXACT = decimal.Context(prec=1000, traps=[decimal.InvalidOperation, decimal.Div
 _ROUNDING = decimal.Context(prec=1000, rounding=decimal.ROUND_HALF_UP, traps=[decimal.InvalidOperation])
 
 _INTEGER_RANGE_BITS = 63
+_FAIL, _NULL, _WRAP = range(3)
 _DECIMAL_INT_PRECISION_MAX = 9
 _DECIMAL_LONG_PRECISION_MAX = 18
 
@@ -116,8 +117,16 @@ def _rows_at(rows: Indices, positions: Indices) -> Indices:
     return np.where(positions < 0, -1, rows[positions])
 
 
+class FoldFailure(Exception):
+    """The values of one key have no result. `group` is the key's number in its `Groups`."""
+
+    def __init__(self, message: str, group: int) -> None:
+        super().__init__(message)
+        self.message, self.group = message, group
+
+
 def fold_number(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
-    """Sums and products. Raises `InvalidRequest` where an integer overflows or a product takes back a zero.
+    """Sums and products. Raises `FoldFailure` where an integer overflows or a product takes back a zero.
 
     A DECIMAL of up to 9 digits is a 32-bit number, one of up to 18 a 64-bit number, and may get more digits than its
     precision as long as it fits, as in Java; beyond that (32 bits), it fails, where Java's files would hold another
@@ -128,7 +137,7 @@ def fold_number(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.
     local = groups.local()
     try:
         if pa.types.is_decimal(taken.type):
-            return _fold_decimal(product, taken, local)
+            return _fold_decimal(product, taken, local, aggregator.wraps)
         if pa.types.is_floating(taken.type):
             single = taken.type.bit_width == 32
             values = taken.cast(pa.float64())
@@ -138,13 +147,22 @@ def fold_number(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.
             return _from_numpy(floats.astype(np.float32) if single else floats, some, taken.type)
         bits = taken.type.bit_width - 1
         values = _longs(taken.cast(pa.int64()))
+        least, greatest = -(1 << bits), (1 << bits) - 1
+        on_overflow = _WRAP if aggregator.wraps else _FAIL
         numbers, some = fold_integers(
-            product, values, validity(taken), -(1 << bits), (1 << bits) - 1, False, local.rows, local.starts, local.ops
+            product, values, validity(taken), least, greatest, on_overflow, local.rows, local.starts, local.ops
         )
         return _from_numpy(numbers, some, taken.type)
-    except (OverflowError, ZeroDivisionError, decimal.DecimalException) as e:
-        raise InvalidRequest(
-            f"column '{aggregator.column}': '{aggregator.function}' fails for {aggregator.data_type}: {e}"
+    except ArithmeticError as e:
+        what, group = e.args
+        advice = (
+            f"set '{INTEGER_OVERFLOW}' to 'wrap' for a read or a compaction that goes on with the lowest bits"
+            if isinstance(e, OverflowError)
+            else f"set 'fields.{aggregator.column}.ignore-retract' to leave out -U and -D"
+        )
+        raise FoldFailure(
+            f"column '{aggregator.column}': '{aggregator.function}' fails for {aggregator.data_type}: {what}; {advice}",
+            group,
         ) from e
 
 
@@ -166,7 +184,7 @@ def decimals_from_words(words: npt.NDArray[np.uint64], some: npt.NDArray[np.uint
     return pa.Array.from_buffers(data_type, len(some), [bitmap, pa.py_buffer(np.ascontiguousarray(words))])
 
 
-def _fold_decimal(product: bool, taken: pa.Array, groups: Groups) -> pa.Array:
+def _fold_decimal(product: bool, taken: pa.Array, groups: Groups, wraps: bool) -> pa.Array:
     precision = taken.type.precision
     low, high = decimal_words(taken)
     valid = validity(taken)
@@ -183,7 +201,7 @@ def _fold_decimal(product: bool, taken: pa.Array, groups: Groups) -> pa.Array:
         valid,
         -(1 << bits),
         (1 << bits) - 1,
-        not short,
+        _NULL if not short else _WRAP if wraps else _FAIL,
         groups.rows,
         groups.starts,
         groups.ops,
@@ -214,8 +232,13 @@ def _decimal_products(taken: pa.Array, groups: Groups) -> pa.Array:
             if result is None:
                 continue
             retracts = op in (RETRACT, SET_RETRACT)
-            raw = _EXACT.divide(result, value) if retracts else _EXACT.multiply(result, value)
-            result = raw.quantize(unit, context=_ROUNDING)
+            if retracts and not value:
+                raise ZeroDivisionError("a product cannot retract zero", g)
+            try:
+                raw = _EXACT.divide(result, value) if retracts else _EXACT.multiply(result, value)
+                result = raw.quantize(unit, context=_ROUNDING)
+            except decimal.DecimalException as e:
+                raise ArithmeticError(f"{result} cannot take back {value}, the result has no end", g) from e
             if len(result.as_tuple().digits) > precision:
                 result = None
         results.append(result)

@@ -32,6 +32,10 @@ _NOT_BUILT = frozenset(
     {"hll_sketch", "theta_sketch", "rbm32", "rbm64", "merge_map_with_keytime", "nested_partial_update"}
 )
 
+INTEGER_OVERFLOW = "forebay.integer-overflow"
+"""Our own option: whether a sum or product that does not fit its integer type fails (`error`), or goes on with its
+lowest bits (`wrap`), as Java Paimon before 2.0 does."""
+
 _COUNT_LIMIT_DEFAULT = (1 << 31) - 1
 
 
@@ -49,6 +53,7 @@ class Aggregator:
     nested_sequence: tuple[str, ...] = ()
     null_keys: str = "merge"
     count_limit: int = _COUNT_LIMIT_DEFAULT
+    wraps: bool = False
 
     @property
     def is_limited(self) -> bool:
@@ -91,10 +96,18 @@ def column_aggregator(column: DataField, function: str, options: Mapping[str, st
         nested_sequence=name_list(options.get(prefix + "nested-sequence-field", "")),
         null_keys=options.get(prefix + "nested-key-null-strategy", "merge").lower(),
         count_limit=_integer(options, prefix + "count-limit"),
+        wraps=_wraps(options),
     )
     if name == "nested_update":
         _check_nested(aggregator, prefix + "nested-key-null-strategy" in options)
     return aggregator
+
+
+def _wraps(options: Mapping[str, str]) -> bool:
+    value = options.get(INTEGER_OVERFLOW, "error").strip().lower()
+    if value not in ("error", "wrap"):
+        raise InvalidRequest(f"option '{INTEGER_OVERFLOW}' is 'error' or 'wrap', not '{value}'")
+    return value == "wrap"
 
 
 def _integer(options: Mapping[str, str], key: str) -> int:

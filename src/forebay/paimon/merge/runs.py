@@ -76,8 +76,10 @@ def _unmerged(batch: pa.RecordBatch, names: Sequence[str], keep_deletes: bool) -
 
 
 def _needed(schema: pa.Schema, spec: MergeSpec, names: Sequence[str]) -> list[str]:
-    """The columns that take part: those that come out, and those that decide."""
+    """The columns that take part: those that come out, those that decide, and keys where an error may name one."""
     deciding = {SEQUENCE_NUMBER, VALUE_KIND, *names, *spec.sequence_fields}
     for group in spec.sequence_groups:
         deciding.update(group.sequence_fields)
+    if spec.aggregators:
+        deciding.update(spec.key_columns)
     return [name for name in schema.names if name in deciding]

@@ -57,7 +57,8 @@ class MergeSpec:
 
     `aggregators` has an entry for each column that has a function of its own; all columns have one in an aggregation
     table. `not_null` names the columns that may not become null. A merge loads about `bytes_max` bytes of rows at a
-    time, of at most `runs_max` runs; if there are more, it puts them together on the local disk first.
+    time, of at most `runs_max` runs; if there are more, it puts them together on the local disk first. `place` is where
+    the table lies, for errors.
     """
 
     engine: MergeEngine
@@ -73,6 +74,7 @@ class MergeSpec:
     reads_level0: bool = True
     runs_max: int = RUNS_MAX
     bytes_max: int = 64 << 20
+    place: str = ""
 
     def part_bytes(self, runs: int) -> int:
         """How many bytes of each run are loaded at a time where so many are merged."""
@@ -98,8 +100,8 @@ class MergeSpec:
         return None
 
 
-def merge_function(schema: TableSchema) -> MergeSpec:
-    """The merging of a primary-key table.
+def merge_function(schema: TableSchema, place: str = "") -> MergeSpec:
+    """The merging of a primary-key table that lies at `place`.
 
     Raises `InvalidRequest` where options contradict each other, name unknown columns or functions, or do not fit the
     columns' types; `UnsupportedOperation` for functions that are not built, by name.
@@ -133,6 +135,7 @@ def merge_function(schema: TableSchema) -> MergeSpec:
         reads_level0=not (first_row or waits),
         runs_max=_runs_max(core),
         bytes_max=core.sort_spill_buffer_size,
+        place=place,
     )
 
 

@@ -57,7 +57,9 @@ class SplitReader:
         self._rows = self._filter.rows
         self.fields = project(table.schema, columns)
         self.schema = read_schema(self.fields)
-        self._spec: MergeSpec | None = merge_function(table.schema) if table.schema.has_primary_key else None
+        self._spec: MergeSpec | None = (
+            merge_function(table.schema, table.paths.root) if table.schema.has_primary_key else None
+        )
         self._raw_fields = self._with_filter_columns(self.fields)
 
     def _with_filter_columns(self, fields: Sequence[DataField]) -> tuple[DataField, ...]:

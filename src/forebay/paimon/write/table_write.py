@@ -112,7 +112,7 @@ class TableWrite:
         self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
         self._lane = lane
         schema = table.schema
-        self._spec: MergeSpec | None = merge_function(schema) if schema.has_primary_key else None
+        self._spec: MergeSpec | None = merge_function(schema, table.paths.root) if schema.has_primary_key else None
         self._check_key_covers_partitions()
         self._partitions = PartitionSplitter(schema)
         self._fixed = FixedBuckets(schema)
