@@ -15,6 +15,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
 from forebay.codec.kv_batch import encode_kv_batch
 from forebay.codec.rows import row_codec
+from forebay.kv import _digest
 from forebay.kv.engine import EngineState
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
@@ -60,6 +61,9 @@ class Bench:
         return self.put(*({"id": i} for i in ids), deletes=[True] * len(ids), **options)
 
     def rows(self) -> list[Row]:
+        keys = list(self.engine._rows)
+        if self.engine.state.digest is not None:
+            assert self.engine.state.digest == _digest.of_pairs(keys, self.engine.multi_get(keys))
         values = [value[4:] for value in self.tablet.first_values(1000)]
         return sorted(self.table.rows_of_values(values), key=lambda r: r["id"])
 
@@ -90,6 +94,7 @@ def test_changelog_has_insert_update_pairs_and_deletes_in_order(properties):
         (4, "-D", row(2, "b")),
     ]
     assert bench.rows() == [row(1, "c")]
+    assert bench.engine.state.digest is not None
     assert (bench.tablet.row_count, bench.tablet.applied_offset, bench.log.high_watermark) == (1, 5, 5)
 
 

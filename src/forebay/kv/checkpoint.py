@@ -2,10 +2,13 @@
 
 An engine does not sync its files. They are trusted after a graceful close while they have the checksums that they had
 then. After the process alone died they are trusted while the kernel provably has every page that was written: a
-witness of the page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. Otherwise, and
-when the engine finds them damaged, they are thrown away: the state is restored from the newest checkpoint whose
-checksums are right, or from nothing, and the changelog from there on. The log therefore keeps everything from the
-newest checkpoint's offset on (`retained_offset`).
+witness of the page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. LMDB's file is
+then also walked (`kv.lmdb_file`): its trees must be sound, and its rows must have the digest that was kept of what was
+written. Otherwise, and when the engine finds them damaged, files are thrown away: the state is restored from the newest
+checkpoint whose checksums are right, or from nothing, and the changelog from there on. The log therefore keeps
+everything from the newest checkpoint's offset on (`retained_offset`).
+
+A checkpoint counts only if its rows have their digest; a state that fails this is not trusted after the next close.
 
 Layout of a `kv-<bucket>` folder (docs/format/value_batch.md): `db/` the engine's files; `trust` says "clean" with the
 listing of their checksums (`kv.file_checksums`), or "in use" with the witnesses; `checkpoint-<20-digit offset>/`
@@ -25,6 +28,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.engine import EngineFactory, KvEngine
 from forebay.kv.file_checksums import first_difference, list_files, sync_files
+from forebay.kv.lmdb_file import check_engine_files
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class KvFolder:
         self._path = path
         self._engine_path = names.join(path, _ENGINE_FOLDER)
         self._trust_path = names.join(path, _TRUST_FILE)
+        self._found_damaged = False
 
     def open_engine(self, factory: EngineFactory, witnesses: PageCacheWitnesses) -> KvEngine:
         """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none."""
@@ -80,6 +85,9 @@ class KvFolder:
             # The kernel may have thrown unwritten pages away, and says so only once.
             self._fs.remove(self._trust_path)
             raise
+        if self._found_damaged:
+            self._fs.remove(self._trust_path)
+            return
         self._fs.write_atomic(self._trust_path, (_CLEAN + list_files(self._fs, self._engine_path)).encode())
 
     def discard_engine(self) -> None:
@@ -107,6 +115,11 @@ class KvFolder:
     def _has_its_pages(self, recorded: str, witnesses: PageCacheWitnesses) -> bool:
         """Whether the kernel provably has every page of files whose last server did not close them."""
         if not witnesses(self._engine_path).isdisjoint(recorded.splitlines()):
+            try:
+                check_engine_files(self._fs, self._engine_path)
+            except (CorruptData, FileMissing) as e:
+                _LOGGER.warning("%s; restoring it from a checkpoint and the changelog", e.message)
+                return False
             return True
         _LOGGER.info(
             "the key-value state in %s was not closed, and nothing proves that the system still has all that was "
@@ -158,11 +171,13 @@ class KvFolder:
         temporary = final + names.TEMPORARY_SUFFIX
         try:
             engine.checkpoint(Path(temporary))
+            check_engine_files(self._fs, temporary)
             sync_files(self._fs, temporary)
             self._fs.write_atomic(names.join(temporary, _CHECKSUMS_FILE), list_files(self._fs, temporary).encode())
             sync_log()
             self._fs.rename(temporary, final)
-        except StorageFailure:
+        except (StorageFailure, CorruptData) as failure:
+            self._found_damaged = self._found_damaged or isinstance(failure, CorruptData)
             # Half a copy would keep space from a full disk, and be in the way of the next one.
             with contextlib.suppress(StorageFailure):
                 self._fs.remove_tree(temporary)

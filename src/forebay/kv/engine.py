@@ -17,11 +17,15 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from forebay.kv._digest import added
+
 LARGE_VALUE_BYTES = 1500
 """Engines may store values from this size on apart from others."""
 
-_STATE = struct.Struct("<Bqqqq")
-_STATE_VERSION = 1
+_STATE = struct.Struct("<BqqqqQ")
+_STATE_VERSION = 2
+_STATE_WITHOUT_DIGEST = struct.Struct("<Bqqqq")
+_STATE_VERSION_WITHOUT_DIGEST = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +34,37 @@ class EngineState:
 
     `applied_offset` is exclusive: the changelog below it is contained. `row_count` is -1 where rows are not counted.
     `next_id` up to `last_id` (inclusive) is what is left of the auto-increment segment; empty when next > last.
+    `digest` is that of the rows (`kv._digest`), kept up to date from the writes and not from the files, so that damage
+    to these shows; None where it is not kept.
     """
 
     applied_offset: int = 0
     row_count: int = 0
     next_id: int = 1
     last_id: int = 0
+    digest: int | None = None
 
     def to_bytes(self) -> bytes:
-        return _STATE.pack(_STATE_VERSION, self.applied_offset, self.row_count, self.next_id, self.last_id)
+        numbers = self.applied_offset, self.row_count, self.next_id, self.last_id
+        if self.digest is None:
+            return _STATE_WITHOUT_DIGEST.pack(_STATE_VERSION_WITHOUT_DIGEST, *numbers)
+        return _STATE.pack(_STATE_VERSION, *numbers, self.digest)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EngineState:
         """Raises `ValueError` for anything that `to_bytes` did not write."""
-        if len(data) != _STATE.size or data[0] != _STATE_VERSION:
-            raise ValueError(f"{data!r} is not the state of a key-value engine")
-        return cls(*_STATE.unpack(data)[1:])
+        if len(data) == _STATE.size and data[0] == _STATE_VERSION:
+            return cls(*_STATE.unpack(data)[1:])
+        if len(data) == _STATE_WITHOUT_DIGEST.size and data[0] == _STATE_VERSION_WITHOUT_DIGEST:
+            return cls(*_STATE_WITHOUT_DIGEST.unpack(data)[1:])
+        raise ValueError(f"{data!r} is not the state of a key-value engine")
 
-    def advanced(self, applied_offset: int, rows: int) -> EngineState:
-        """This state `rows` rows later, at `applied_offset`."""
+    def advanced(self, applied_offset: int, rows: int, digest_change: int | None) -> EngineState:
+        """This state `rows` rows later, at `applied_offset`; `digest_change` is that of the digest, None if unknown."""
         count = self.row_count if self.row_count < 0 else self.row_count + rows
-        return replace(self, applied_offset=applied_offset, row_count=count)
+        before = 0 if self.applied_offset == 0 else self.digest
+        digest = None if before is None or digest_change is None else added(before, digest_change)
+        return replace(self, applied_offset=applied_offset, row_count=count, digest=digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
 from forebay.kv.engine import EngineState, KvCursor, WriteSize, size_of
+from forebay.kv.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
 from forebay.kv.map_space import PAGE_BYTES, MapSpace, TreeSize, allocate_file, allocates_in_place, pages_at_most
 
 MAP_BYTES_START = 256 << 20
@@ -45,7 +46,6 @@ MAP_GROWTH = 4
 READERS_MAX = 1024
 """LMDB's table of reading transactions; scans are limited long before (kv.scanner.max-per-bucket)."""
 
-_DATA_FILE = "data.mdb"
 _LOCK_FILE = "lock.mdb"
 _LOCK_HEAD_BYTES = 4096
 _LOCK_READER_BYTES = 64
@@ -55,8 +55,6 @@ a part is left for short reads."""
 _FIRST_PAGES_BYTES = 256 << 10
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _KEY_BYTES_MAX = 511
-_LONG_KEY_BYTES = 478
-_STATE_KEY = b"state"
 
 
 class LmdbSnapshot:
@@ -118,7 +116,7 @@ class LmdbEngine:
         directory.mkdir(names.FOLDER_MODE, parents=True, exist_ok=True)
         self._directory = directory
         self._writes_map = allocates_in_place(directory) if write_map is None else write_map
-        self._space = MapSpace(directory / _DATA_FILE, kept_free)
+        self._space = MapSpace(directory / DATA_FILE, kept_free)
         self._short_reads = 0
         self._snapshots = 0
         self._reads = threads.condition()
@@ -148,9 +146,9 @@ class LmdbEngine:
                 raise _damage(directory, f"it has {held} bytes and had {used} or more")
             if self._writes_map:
                 self._space.begin(used if held else used + _FIRST_PAGES_BYTES, self._map_bytes())
-            self._rows = self._environment.open_db(b"rows")
-            self._long_keys = self._environment.open_db(b"long_keys")
-            self._meta = self._environment.open_db(b"meta")
+            self._rows = self._environment.open_db(ROWS)
+            self._long_keys = self._environment.open_db(LONG_KEYS)
+            self._meta = self._environment.open_db(META)
             with self._environment.begin() as transaction:
                 self._state = self.read_state(transaction)
         except (*_DAMAGE, ValueError) as e:
@@ -173,7 +171,7 @@ class LmdbEngine:
 
     def read_state(self, transaction: Any) -> EngineState:
         """The state that `transaction` sees."""
-        data = transaction.get(_STATE_KEY, db=self._meta)
+        data = transaction.get(STATE_KEY, db=self._meta)
         return EngineState() if data is None else EngineState.from_bytes(data)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
@@ -181,12 +179,12 @@ class LmdbEngine:
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
             return []
-        stored = keys if max(map(len, keys)) <= _LONG_KEY_BYTES else [_stored_key(key) for key in keys]
+        stored = keys if max(map(len, keys)) <= LONG_KEY_BYTES else [_stored_key(key) for key in keys]
         with self._reading(self._rows) as transaction:
             return list(map(transaction.get, stored))  # faster than `getmulti` and sorted keys (measured)
 
     def prefix(self, prefix: bytes) -> list[bytes]:
-        stored_prefix = prefix[:_LONG_KEY_BYTES]
+        stored_prefix = prefix[:LONG_KEY_BYTES]
         values: list[bytes] = []
         with self._reading() as transaction:
             cursor = transaction.cursor(db=self._rows)
@@ -195,13 +193,13 @@ class LmdbEngine:
             for key, value in cursor:
                 if not key.startswith(stored_prefix):
                     break
-                if len(prefix) > _LONG_KEY_BYTES and not self._whole_key(transaction, key).startswith(prefix):
+                if len(prefix) > LONG_KEY_BYTES and not self._whole_key(transaction, key).startswith(prefix):
                     continue
                 values.append(value)
         return values
 
     def _whole_key(self, transaction: Any, stored: bytes) -> bytes:
-        if len(stored) <= _LONG_KEY_BYTES:
+        if len(stored) <= LONG_KEY_BYTES:
             return stored
         whole: bytes = transaction.get(stored, db=self._long_keys)
         return whole
@@ -258,7 +256,7 @@ class LmdbEngine:
         pairs: list[tuple[bytes, Any]] = sorted(writes.items(), key=itemgetter(0))
         longest = max(map(len, writes), default=0)
         long_keys = (
-            [] if longest <= _LONG_KEY_BYTES else [(_stored_key(k), k) for k, _ in pairs if len(k) > _LONG_KEY_BYTES]
+            [] if longest <= LONG_KEY_BYTES else [(_stored_key(k), k) for k, _ in pairs if len(k) > LONG_KEY_BYTES]
         )
         puts = pairs
         deletes: list[bytes] = []
@@ -289,9 +287,9 @@ class LmdbEngine:
                 transaction.put(stored, key, db=self._long_keys)
             for stored in deletes:
                 transaction.delete(stored, db=self._rows)
-                if len(stored) > _LONG_KEY_BYTES:
+                if len(stored) > LONG_KEY_BYTES:
                     transaction.delete(stored, db=self._long_keys)
-            transaction.put(_STATE_KEY, state.to_bytes(), db=self._meta)
+            transaction.put(STATE_KEY, state.to_bytes(), db=self._meta)
 
     def make_room(self, size: WriteSize) -> None:
         with self._writing:
@@ -375,7 +373,7 @@ class LmdbEngine:
             with self._reading():  # keeps the environment open; the copy has a transaction of its own
                 self._space.require_free(self._used_bytes(), may_use_reserve=True)
                 self._environment.copy(str(directory), compact=True)
-            for target in (directory / _DATA_FILE, directory):
+            for target in (directory / DATA_FILE, directory):
                 descriptor = os.open(target, os.O_RDONLY)
                 try:
                     if target.is_file():  # LMDB makes it for everyone
@@ -408,7 +406,7 @@ class LmdbEngine:
             used = self._used_bytes()
             self._close_environment()
             with contextlib.suppress(FileNotFoundError):  # the folder of a dropped table may be gone already
-                os.truncate(self._directory / _DATA_FILE, used)
+                os.truncate(self._directory / DATA_FILE, used)
 
     def _close_environment(self) -> None:
         if self._environment is not None:
@@ -427,28 +425,28 @@ def _keep_snapshots() -> None:
 
 def _stored_key(key: bytes) -> bytes:
     """`key` itself (the same object) while LMDB can hold it, otherwise its prefix and digest."""
-    if len(key) <= _LONG_KEY_BYTES:
+    if len(key) <= LONG_KEY_BYTES:
         # LMDB has no empty keys, but a primary key has at least one column and so at least one byte.
         return key
-    return key[:_LONG_KEY_BYTES] + hashlib.sha256(key).digest()
+    return key[:LONG_KEY_BYTES] + hashlib.sha256(key).digest()
 
 
 def _file_bytes(directory: Path) -> int:
     try:
-        return (directory / _DATA_FILE).stat().st_size
+        return (directory / DATA_FILE).stat().st_size
     except FileNotFoundError:
         return 0
 
 
 def _damage(directory: Path, reason: str) -> CorruptData:
     return CorruptData(
-        f"the key-value state in {directory / _DATA_FILE} is damaged: {reason}", ErrorCode.KV_STORAGE_EXCEPTION
+        f"the key-value state in {directory / DATA_FILE} is damaged: {reason}", ErrorCode.KV_STORAGE_EXCEPTION
     )
 
 
 def _with_long_keys(size: WriteSize) -> WriteSize:
     """`size` with the table of whole keys, which has a row for each long key."""
-    if size.longest_key <= _LONG_KEY_BYTES:
+    if size.longest_key <= LONG_KEY_BYTES:
         return size
     key_bytes = size.keys * _KEY_BYTES_MAX
     return size + WriteSize(

@@ -17,7 +17,7 @@ a crash at any point the state is restored from the log beyond the engine's appl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -32,6 +32,7 @@ from forebay.codec.keys import KeyEncoder, prefix_encoder, primary_key_encoder
 from forebay.codec.kv_batch import KvBatch, parse_kv_batch
 from forebay.codec.layout import RowFormat, row_layout
 from forebay.codec.value_batch import LENGTH_PREFIX_BYTES
+from forebay.kv import _digest
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
 from forebay.kv.changelog import ChangelogCodec
@@ -80,6 +81,20 @@ class PutResult:
     error: ForebayError | None = None
 
 
+class _GroupState:
+    """Stored values by key as the requests of a group have left them so far, in the latest schema."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}
+        self.not_upgraded: dict[bytes, bytes] = {}
+        """Values that the engine holds under an older schema, of keys that no request has changed yet."""
+
+    def before(self, keys: Mapping[bytes, object]) -> dict[bytes, bytes | None]:
+        """What the engine, or a request before, holds of `keys`, which are about to be changed."""
+        older = self.not_upgraded
+        return {key: older.pop(key, self.values.get(key)) for key in keys} if older else self.values
+
+
 class KvTablet:
     """One bucket's rows. One thread calls `put_group`, `recover` and `checkpoint`; any thread reads."""
 
@@ -110,10 +125,11 @@ class KvTablet:
 
         A storage failure fails every request of the group that had not failed on its own.
         """
-        state: dict[bytes, bytes | None] = {}
+        state = _GroupState()
         changes: dict[bytes, bytes | None] = {}
-        added = 0
+        added = digest_change = 0
         size = WriteSize()
+        keeps_digest = self._counts_rows()  # the same image of the changelog brings the old values that both need
         results: list[PutResult] = []
         end_before = self._log.log_end_offset
         for request in requests:
@@ -122,7 +138,9 @@ class KvTablet:
             except ForebayError as e:
                 results.append(PutResult(error=e))
                 continue
-            state.update(touched)
+            if keeps_digest:
+                digest_change = _digest.added(digest_change, _digest.change(touched, state.before(touched)))
+            state.values.update(touched)
             changes.update(touched)
             added += rows
             results.append(PutResult(end))
@@ -131,7 +149,7 @@ class KvTablet:
         try:
             if any(r.acks == ACKS_ALL and not p.error for r, p in zip(requests, results)):
                 self._log.sync()
-            self.engine.apply(changes, self._state_after(added))
+            self.engine.apply(changes, self._state_after(added, digest_change if keeps_digest else None))
         except ForebayError as e:
             error = _after_append(e)
             return [p if p.error else PutResult(error=error) for p in results]
@@ -139,7 +157,7 @@ class KvTablet:
         return results
 
     def _append_changelog(
-        self, request: PutRequest, state: dict[bytes, bytes | None], before: WriteSize
+        self, request: PutRequest, state: _GroupState, before: WriteSize
     ) -> tuple[int, dict[bytes, bytes | None], int, WriteSize]:
         """Merge one request and append its changelog: (log end offset, changed keys, rows added, size of the group).
 
@@ -162,7 +180,7 @@ class KvTablet:
         plan = self._merge_plan(codec.info, request.target_columns, request.overwrite)
         batch, rows = codec.with_canonical_keys(batch, self._rows_of_latest_schema(codec, batch))
         self._load(codec, plan, batch, rows, state)
-        kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state, self._ids(codec.info))
+        kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state.values, self._ids(codec.info))
         log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence)
         size = before + size_of(touched)
         self.engine.make_room(size)
@@ -170,9 +188,9 @@ class KvTablet:
         check(not appended.duplicate, "a duplicate passed the check for duplicates")
         return appended.next_offset, touched, added, size
 
-    def _require_caught_up(self, state: dict[bytes, bytes | None]) -> None:
+    def _require_caught_up(self, state: _GroupState) -> None:
         """The state must be at the end of the log, but for what this group has appended."""
-        if not state and self.applied_offset != self._log.log_end_offset:
+        if not state.values and self.applied_offset != self._log.log_end_offset:
             self.recover()
 
     def _changelog_codec(self) -> ChangelogCodec:
@@ -203,21 +221,23 @@ class KvTablet:
         plan: MergePlan,
         batch: KvBatch,
         rows: RowSlices,
-        state: dict[bytes, bytes | None],
+        state: _GroupState,
     ) -> None:
         """Fetch into `state` the stored values that merging this batch needs, all in the latest schema."""
         if plan.reads_old_values:
-            missing = [key for key in dict.fromkeys(batch.keys) if key not in state]
+            missing = [key for key in dict.fromkeys(batch.keys) if key not in state.values]
         else:
             deleted = dict.fromkeys(batch.keys[i] for i in np.flatnonzero(rows.nulls()).tolist())
-            missing = [key for key in deleted if key not in state]
+            missing = [key for key in deleted if key not in state.values]
         values = self.engine.multi_get(missing)
         stale = positions_of_other_schemas(values, codec.info.schema_id)
         if stale:
             upgraded = codec.upgrade([value for i in stale if (value := values[i]) is not None])
             for i, value in zip(stale, upgraded):
+                if (old := values[i]) is not None:
+                    state.not_upgraded[missing[i]] = old
                 values[i] = value
-        state.update(zip(missing, values))
+        state.values.update(zip(missing, values))
 
     def _ids(self, info: TableInfo) -> AutoIncrementSequence | None:
         name = info.schema.auto_increment_column
@@ -234,11 +254,11 @@ class KvTablet:
             )
         return self._sequence
 
-    def _state_after(self, added: int) -> EngineState:
+    def _state_after(self, added: int, digest_change: int | None) -> EngineState:
         state = self.engine.state
         if not self._counts_rows():
             state = replace(state, row_count=-1)
-        state = state.advanced(self._log.log_end_offset, added)
+        state = state.advanced(self._log.log_end_offset, added, digest_change)
         if self._sequence is not None:
             state = replace(state, next_id=self._sequence.next_id, last_id=self._sequence.last_id)
         return state
@@ -310,14 +330,22 @@ class KvTablet:
             added += rows
             batches += 1
             if len(writes) >= _REPLAY_ROWS:
-                state = state.advanced(header.next_offset, added)
+                state = state.advanced(header.next_offset, added, self._digest_change(writes))
                 self.engine.apply(writes, state)
                 writes, added = {}, 0
                 if progress is not None:
                     progress(header.next_offset, end)
-        self.engine.apply(writes, state.advanced(end, added))
+        self.engine.apply(writes, state.advanced(end, added, self._digest_change(writes)))
         self._sequence = None
         return batches
+
+    def _digest_change(self, writes: Mapping[bytes, bytes | None]) -> int | None:
+        """What `writes` will add to the digest of the state; None where it is not kept."""
+        state = self.engine.state
+        if not self._counts_rows() or (state.applied_offset > 0 and state.digest is None):
+            return None
+        keys = list(writes)
+        return _digest.change(writes, dict(zip(keys, self.engine.multi_get(keys))))
 
 
 def _after_append(error: ForebayError) -> ForebayError:

@@ -1,0 +1,211 @@
+"""LMDB's file examined without LMDB: what it holds, and that damage is found before LMDB would end the process by it.
+
+LMDB_FLIPS says how many damaged files are tried (0, for CI: few).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import CorruptData
+from forebay.fs.local import LocalFileSystem
+from forebay.kv import _digest
+from forebay.kv.checkpoint import KvFolder
+from forebay.kv.engine import EngineState
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb_file import LmdbFile, check_engine_files
+
+FLIPS = int(os.environ.get("LMDB_FLIPS", "0")) or 60
+SEED = int(os.environ.get("LMDB_SEED", random.SystemRandom().randrange(1 << 32)))
+FS = LocalFileSystem()
+Model = dict[bytes, bytes]
+
+USE = """
+import sys
+from pathlib import Path
+from forebay.kv.engine import EngineState
+from forebay.kv.lmdb_engine import LmdbEngine
+for folder in sys.argv[1:]:
+    print(folder, flush=True)
+    engine = LmdbEngine(Path(folder))
+    snapshot = engine.snapshot()
+    list(snapshot.values())
+    snapshot.close()
+    for number in range(20):
+        keys = [b"%04d" % k for k in range(number, 3000, 20)]
+        engine.multi_get(keys)
+        engine.apply({key: bytes(200) if number % 2 else None for key in keys}, EngineState(number + 1))
+    engine.apply({b"large": bytes(50_000)}, EngineState(99))
+    engine.close()
+"""
+
+
+def write(engine: LmdbEngine, model: Model, rng: random.Random, transactions: int) -> None:
+    """Values of all sizes under short and long keys; the digest is kept from what is written."""
+    for _ in range(transactions):
+        writes: dict[bytes, bytes | None] = {}
+        for _ in range(rng.randrange(1, 200)):
+            key = b"%04d" % rng.randrange(3000) if rng.random() < 0.97 else b"L" * 480 + rng.randbytes(1)
+            size = rng.choice([1400, 6000, 30_000]) if rng.random() < 0.03 else rng.randrange(80)
+            writes[key] = None if rng.random() < 0.3 else rng.randbytes(size)
+        change, before = _digest.change(writes, model), len(model)
+        for key, value in writes.items():
+            if value is None:
+                model.pop(key, None)
+            else:
+                model[key] = value
+        engine.apply(writes, engine.state.advanced(engine.state.applied_offset + 1, len(model) - before, change))
+
+
+@pytest.fixture(params=[True, False], ids=["through the map", "by writes"])
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Model]:
+    """A folder whose engine was not closed, and its rows."""
+    model: Model = {}
+    engine = LmdbEngine(tmp_path / "db", write_map=request.param)
+    write(engine, model, random.Random(7), 40)
+    shutil.copytree(tmp_path / "db", tmp_path / "copy")
+    engine.close()
+    return tmp_path / "copy", model
+
+
+def test_the_walk_finds_the_rows_and_their_digest_is_that_of_what_was_written(written: tuple[Path, Model]) -> None:
+    folder, model = written
+    file = LmdbFile(FS, str(folder))
+    content = file.check()
+    assert (content.row_count, content.digest) == (len(model), _digest.of_pairs(model.keys(), model.values()))
+    assert content.state.digest == content.digest
+    assert dict(file.items()) == model
+    assert file.state() == content.state
+    file.close()
+
+
+def test_a_new_and_an_emptied_file_are_sound(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    assert check_engine_files(FS, str(tmp_path / "db")).row_count == 0  # type: ignore[union-attr]
+    engine.apply({b"a": b"1"}, EngineState(1, 1))
+    engine.apply({b"a": None}, EngineState(2, 0))
+    assert check_engine_files(FS, str(tmp_path / "db")).state == EngineState(2, 0)  # type: ignore[union-attr]
+    engine.close()
+
+
+def damage(data: bytearray, rng: random.Random) -> None:
+    """Flip a bit, zero a stretch, or overwrite bytes, half of the time near the beginning of a page."""
+    place = rng.randrange(len(data))
+    if rng.random() < 0.7:
+        place = place // 4096 * 4096 + rng.randrange(min(160, len(data) - place // 4096 * 4096))
+    if rng.random() < 0.15:
+        place = rng.randrange(8192)
+    kind = rng.random()
+    if kind < 0.6:
+        data[place] ^= 1 << rng.randrange(8)
+    elif kind < 0.8:
+        data[place : place + 8] = rng.randbytes(len(data[place : place + 8]))
+    else:
+        end = min(place + rng.choice([16, 512, 4096]), len(data))
+        data[place:end] = bytes(end - place)
+
+
+@pytest.mark.timeout(120 + FLIPS)
+def test_no_damage_that_the_walk_lets_pass_changes_a_row_or_ends_the_process(
+    written: tuple[Path, Model], tmp_path: Path
+) -> None:
+    folder, model = written
+    rng = random.Random(SEED)
+    sound = bytearray((folder / "data.mdb").read_bytes())
+    sound = sound[: sound.rstrip(b"\0").__len__() // 4096 * 4096 + 4096]
+    passed, found = [], 0
+    for number in range(FLIPS):
+        data = bytearray(sound)
+        damage(data, rng)
+        target = tmp_path / f"damaged-{number}"
+        target.mkdir()
+        (target / "data.mdb").write_bytes(data)
+        file = LmdbFile(FS, str(target))
+        try:
+            content = file.check()
+            # A damaged meta page may make the one before count: a state that is whole, and older.
+            if content.state.applied_offset == 40:
+                assert dict(file.items()) == model, f"seed {SEED}, file {number}"
+            else:
+                assert content.state.applied_offset == 39
+        except CorruptData:
+            found += 1
+            shutil.rmtree(target)
+        else:
+            passed.append(str(target))
+        file.close()
+    assert found > FLIPS / 10
+    child = subprocess.run(
+        [sys.executable, "-c", USE, *passed], capture_output=True, text=True, check=False, timeout=60 + FLIPS
+    )
+    assert child.returncode == 0, f"seed {SEED}: {child.returncode}, {child.stdout[-200:]} {child.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("cut", [0, 10, 4096, 5000, 8192, 40_000], ids=lambda size: f"{size} bytes")
+def test_a_file_that_is_cut_off_is_damaged(written: tuple[Path, Model], cut: int) -> None:
+    os.truncate(written[0] / "data.mdb", cut)
+    with pytest.raises(CorruptData, match=r"data\.mdb is damaged at byte"):
+        check_engine_files(FS, str(written[0]))
+
+
+# ---- what the server makes of it ------------------------------------------------------------------------------------
+
+
+def same_cache(_folder: str) -> frozenset[str]:
+    return frozenset({"the same"})
+
+
+def flip_a_row(path: Path, row: bytes) -> None:
+    data = path.read_bytes()
+    assert row in data
+    path.write_bytes(data.replace(row, bytes(reversed(row))))
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> tuple[KvFolder, LmdbEngine, Callable[[], KvFolder]]:
+    folder = KvFolder(FS, str(tmp_path / "kv-0"))
+    engine = folder.open_engine(LmdbEngine, same_cache)
+    assert isinstance(engine, LmdbEngine)
+    engine.apply({b"a": b"first"}, EngineState().advanced(1, 1, _digest.of_pairs([b"a"], [b"first"])))
+    folder.write_checkpoint(engine)
+    engine.apply({b"b": b"second"}, engine.state.advanced(2, 1, _digest.of_pairs([b"b"], [b"second"])))
+    return folder, engine, lambda: KvFolder(FS, str(tmp_path / "kv-0"))
+
+
+def test_a_flipped_row_after_a_kill_is_noticed_and_the_state_is_restored(
+    bucket: tuple[KvFolder, LmdbEngine, Callable[[], KvFolder]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, engine, again = bucket
+    engine.close()  # not by the folder: as after a kill
+    data = tmp_path / "kv-0" / "db" / "data.mdb"
+    engine = again().open_engine(LmdbEngine, same_cache)
+    assert engine.state.applied_offset == 2
+    engine.close()
+    flip_a_row(data, b"second")
+    restored = again().open_engine(LmdbEngine, same_cache)
+    assert (restored.state.applied_offset, restored.multi_get([b"a", b"b"])) == (1, [b"first", None])
+    restored.close()
+    assert f"{data} is damaged at byte 0: its rows have the digest" in caplog.text
+
+
+def test_no_checkpoint_is_made_of_rows_that_are_damaged_and_the_next_start_restores_them(
+    bucket: tuple[KvFolder, LmdbEngine, Callable[[], KvFolder]], tmp_path: Path
+) -> None:
+    folder, engine, again = bucket
+    flip_a_row(tmp_path / "kv-0" / "db" / "data.mdb", b"second")
+    with pytest.raises(CorruptData, match="its rows have the digest"):
+        folder.write_checkpoint(engine)
+    assert folder.retained_offset == 1
+    assert min(path.name for path in (tmp_path / "kv-0").iterdir()) == f"checkpoint-{1:020d}"
+    folder.close_engine(engine)
+    restored = again().open_engine(LmdbEngine, same_cache)
+    assert restored.state.applied_offset == 1
+    restored.close()
