@@ -6,8 +6,9 @@ changelogs and logs, whole, projected and filtered. After an orderly stop every 
 error that names the file. After `kill -9` a log may also end earlier, at a batch that was written after the last
 recovery point, and then the rows must be those of the shorter changelog.
 
-Not tried: LMDB's file after `kill -9`, which is trusted while the page cache is the same (docs/format/value_batch.md).
-CORRUPTION_ROUNDS says how often each kind of file is damaged (0, for CI: half of them, once, in one of the three ways).
+`verify_directory` looks at every copy before the server does, and must have found whatever the server then refuses.
+
+CORRUPTION_ROUNDS says how often each kind of file is damaged (0, for CI: half of them, once, in one of the ways).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pytest
 import forebay
 from forebay.base.errors import CorruptData, ForebayError
 from forebay.testing.server import EmbeddedServer, ServerProcess
+from forebay.verify import verify_directory
 
 ROUNDS = int(os.environ.get("CORRUPTION_ROUNDS", "0"))
 SEED = int(os.environ.get("CORRUPTION_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -46,11 +48,17 @@ def cut(data: bytearray, rng: random.Random) -> bytearray:
     return data[: rng.randrange(len(data))] if data else data
 
 
+def zero(data: bytearray, rng: random.Random) -> bytearray:
+    start = rng.randrange(len(data)) if data else 0
+    end = min(start + rng.choice([8, 512, 4096]), len(data))
+    return data[:start] + bytes(end - start) + data[end:]
+
+
 def extend(data: bytearray, rng: random.Random) -> bytearray:
     return data + rng.choice([bytes(40), rng.randbytes(100), bytes(data[-60:])])
 
 
-DAMAGES: dict[str, Damage] = {"flip": flip, "cut": cut, "extend": extend}
+DAMAGES: dict[str, Damage] = {"flip": flip, "cut": cut, "zero": zero, "extend": extend}
 
 
 def version(number: int) -> list[dict[str, Any]]:
@@ -246,8 +254,14 @@ def run_trials(
         copy(made.folder, folder)
         path = folder / name
         path.write_bytes(DAMAGES[kind](bytearray(path.read_bytes()), rng))
-        answers = answers_after(folder, name)
         told = f"seed {SEED}: {kind} {name}"
+        report = verify_directory(folder)
+        answers = answers_after(folder, name)
+        if answers is None or len(answers) < len(QUESTIONS):
+            assert report.faults, f"{told}: verify found nothing"
+        elif answers != made.answers:
+            assert report.findings, f"{told}: verify found nothing"
+        assert all(str(folder) in finding.place for finding in report.findings), told
         if answers is None:
             print(f"{told}: refused to start")
         else:
@@ -286,8 +300,24 @@ def test_damage_to_a_file_of_a_stopped_server_is_repaired_or_refused_and_never_s
 
 @pytest.mark.timeout(120 + 120 * ROUNDS)
 def test_damage_after_a_kill_costs_at_most_the_unsynced_end_of_one_log(killed: Directory, tmp_path: Path) -> None:
-    files = [name for name in killed.files() if not name.endswith("db/data.mdb")]
-    run_trials(killed, files, tmp_path / "data", check_right_or_shorter)
+    run_trials(killed, killed.files(), tmp_path / "data", check_right_or_shorter)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_verify_finds_no_fault_in_what_a_server_leaves_behind_and_changes_nothing(
+    end: str, request: pytest.FixtureRequest
+) -> None:
+    made: Directory = request.getfixturevalue(end)
+    before = contents(made.folder)
+    report = verify_directory(made.folder)
+    assert report.findings == [] if end == "stopped" else report.faults == []
+    assert report.counts["changes folded"] > 3000
+    assert report.counts["rows of state"] == 2 * len(expected_rows())
+    assert contents(made.folder) == before
 
 
 def test_a_metadata_file_that_is_missing_or_emptied_does_not_make_a_new_empty_server(

@@ -23,6 +23,7 @@ import forebay
 from forebay.base.errors import ForebayError
 from forebay.client.table import Table
 from forebay.testing.server import ServerProcess
+from forebay.verify import verify_directory, verify_server
 from tests import results
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "8"))
@@ -202,7 +203,14 @@ def test_acknowledged_writes_survive_kills(tmp_path, engine):
         acknowledged = sum(w.acknowledged for w in (*log_writers, *key_writers))
         print(f"{acknowledged:,} rows were acknowledged, all were found")
         figures = {"kills": rounds, "acknowledged_rows": acknowledged, "lost_or_doubled": 0, "seed": SEED}
-        results.write_if_wanted(f"kill-trials.{engine}", figures)
+        report = verify_server(connection)
+        assert report.findings == []
+        assert report.counts["buckets"] == 6
+        server.kill()
+    offline = verify_directory(tmp_path / "data")
+    assert offline.faults == []
+    assert offline.counts["key-value states"] == 3
+    results.write_if_wanted(f"kill-trials.{engine}", figures)
 
 
 @pytest.mark.timeout(120)

@@ -30,6 +30,7 @@ COMMANDS = {
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
     "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
+    "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
     "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),
     "doctor": _Command("forebay.cli.doctor", "check this machine: Python, compiler, Java, Spark, disk"),

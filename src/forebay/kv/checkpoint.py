@@ -21,7 +21,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.fs import names
@@ -42,6 +44,56 @@ _COPY_CHUNK_BYTES = 4 << 20
 
 PageCacheWitnesses = Callable[[str], frozenset[str]]
 """Tells what proves that the kernel has not lost a page of a folder's files: see `base.host.page_cache_witnesses`."""
+
+
+class Trust(Enum):
+    """What a folder's file `trust` says of the engine's files."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    CLEAN = "clean"
+    IN_USE = "in use"
+
+
+class TrustMark(NamedTuple):
+    """What it says, and the listing (`CLEAN`) or the witnesses (`IN_USE`) in it."""
+
+    kind: Trust
+    text: str = ""
+
+
+def trust_mark(fs: FileSystem, path: str) -> TrustMark:
+    """What the file `trust` in the folder `path` says."""
+    try:
+        text = fs.read_bytes(names.join(path, _TRUST_FILE)).decode("utf-8", "replace")
+    except FileMissing:
+        return TrustMark(Trust.MISSING)
+    for kind, head in ((Trust.CLEAN, _CLEAN), (Trust.IN_USE, _IN_USE)):
+        if text.startswith(head):
+            return TrustMark(kind, text.removeprefix(head))
+    return TrustMark(Trust.DAMAGED)
+
+
+def checkpoints(fs: FileSystem, path: str) -> list[str]:
+    """The names of the complete checkpoints in the folder `path`, the oldest first."""
+    try:
+        entries = fs.list_directory(path)
+    except FileMissing:
+        return []
+    return [
+        entry.name
+        for entry in entries
+        if entry.name.startswith(_CHECKPOINT_PREFIX) and not entry.name.endswith(names.TEMPORARY_SUFFIX)
+    ]
+
+
+def damage_of_checkpoint(fs: FileSystem, path: str) -> str | None:
+    """What is wrong with the checkpoint `path`, or None. Raises `StorageFailure` when reading fails."""
+    try:
+        listing = fs.read_bytes(names.join(path, _CHECKSUMS_FILE)).decode("utf-8", "replace")
+        return first_difference(fs, path, listing)
+    except FileMissing as e:
+        return e.message
 
 
 class KvFolder:
@@ -95,15 +147,12 @@ class KvFolder:
         self._fs.remove_tree(self._engine_path)
 
     def _is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
-        try:
-            mark = self._fs.read_bytes(self._trust_path).decode("utf-8", "replace")
-        except FileMissing:
-            return False
+        mark = trust_mark(self._fs, self._path)
         if not self._fs.exists(self._engine_path):
             return False
-        if not mark.startswith(_CLEAN):
-            return mark.startswith(_IN_USE) and self._has_its_pages(mark.removeprefix(_IN_USE), witnesses)
-        damage = first_difference(self._fs, self._engine_path, mark.removeprefix(_CLEAN))
+        if mark.kind != Trust.CLEAN:
+            return mark.kind == Trust.IN_USE and self._has_its_pages(mark.text, witnesses)
+        damage = first_difference(self._fs, self._engine_path, mark.text)
         if damage is not None:
             _LOGGER.warning(
                 "the key-value state was changed since the server closed it: %s; restoring it from a checkpoint and "
@@ -132,11 +181,7 @@ class KvFolder:
     def _restore(self) -> None:
         """Put the files of the newest undamaged checkpoint, if there is one, in the place of the engine's own."""
         while (newest := self._newest_checkpoint()) is not None:
-            try:
-                listing = self._fs.read_bytes(names.join(newest, _CHECKSUMS_FILE)).decode("utf-8", "replace")
-                damage = first_difference(self._fs, newest, listing)
-            except FileMissing as e:
-                damage = e.message
+            damage = damage_of_checkpoint(self._fs, newest)
             if damage is None:
                 self._copy_files(newest, self._engine_path)
                 return
@@ -183,31 +228,19 @@ class KvFolder:
                 self._fs.remove_tree(temporary)
             raise
         self._fs.sync_directory(self._path)
-        for old in self._checkpoints()[:-1]:
+        for old in checkpoints(self._fs, self._path)[:-1]:
             self._fs.remove_tree(names.join(self._path, old))
         return offset
 
     @property
     def retained_offset(self) -> int:
         """The changelog is needed from this offset on, should the engine's own files be lost."""
-        checkpoints = self._checkpoints()
-        return int(checkpoints[-1].removeprefix(_CHECKPOINT_PREFIX)) if checkpoints else 0
-
-    def _checkpoints(self) -> list[str]:
-        """The names of the complete checkpoints' folders, the oldest first."""
-        try:
-            entries = self._fs.list_directory(self._path)
-        except FileMissing:
-            return []
-        return [
-            entry.name
-            for entry in entries
-            if entry.name.startswith(_CHECKPOINT_PREFIX) and not entry.name.endswith(names.TEMPORARY_SUFFIX)
-        ]
+        found = checkpoints(self._fs, self._path)
+        return int(found[-1].removeprefix(_CHECKPOINT_PREFIX)) if found else 0
 
     def _newest_checkpoint(self) -> str | None:
-        checkpoints = self._checkpoints()
-        return names.join(self._path, checkpoints[-1]) if checkpoints else None
+        found = checkpoints(self._fs, self._path)
+        return names.join(self._path, found[-1]) if found else None
 
     def _remove_leftovers(self) -> None:
         """Remove what a crash left of checkpoints and of trust files that were being written."""

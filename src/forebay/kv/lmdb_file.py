@@ -302,7 +302,8 @@ class LmdbFile:
             raise self._damaged(position, reason)
 
     def _damaged(self, position: int, reason: str) -> CorruptData:
-        return CorruptData(f"{self.path} is damaged at byte {position}: {reason}", ErrorCode.KV_STORAGE_EXCEPTION)
+        message = f"the key-value state in {self.path} is damaged at byte {position}: {reason}"
+        return CorruptData(message, ErrorCode.KV_STORAGE_EXCEPTION)
 
 
 class _Page(NamedTuple):

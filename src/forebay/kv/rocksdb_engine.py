@@ -220,6 +220,16 @@ class RocksDbEngine:
             end.require_nothing_from(prefix or _FIRST_ROW_KEY)
         return values
 
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, stored value) of all rows. Raises `CorruptData` where a block cannot be read."""
+        with self._writing:
+            items = iter(self._database.items(from_key=_FIRST_ROW_KEY))
+            end = RocksDbEnd(self._database, self._directory)
+        last = None
+        for key, last in items:
+            yield key, last
+        end.require(last)
+
     def first(self, limit: int) -> list[bytes]:
         return list(islice(self.snapshot().values(), limit))
 

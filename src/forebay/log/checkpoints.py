@@ -106,6 +106,20 @@ def _parse_marker(data: bytes) -> frozenset[TableBucket] | None:
     return frozenset(buckets)
 
 
+def read_clean_shutdown(fs: FileSystem, path: str) -> frozenset[TableBucket] | None:
+    """The buckets that the clean-shutdown marker of the data directory `path` excepts; None where there is no marker.
+
+    Raises `CorruptData` for a damaged one. The marker stays.
+    """
+    try:
+        not_closed = _parse_marker(fs.read_bytes(names.join(path, names.CLEAN_SHUTDOWN_FILE)))
+    except FileMissing:
+        return None
+    if not_closed is None:
+        raise CorruptData(f"{names.join(path, names.CLEAN_SHUTDOWN_FILE)} is damaged", ErrorCode.CORRUPT_MESSAGE)
+    return not_closed
+
+
 class DataDirectory:
     """A locked data directory and its checkpoints. Make one with `open`, and `close` it last of all."""
 

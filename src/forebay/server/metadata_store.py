@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInfo, TablePath
 
 FORMAT_VERSION = 2
+
+METADATA_FILE = "metadata.sqlite"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -179,6 +182,12 @@ class MetadataStore:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def check_rows(self) -> None:
+        """Read every row of every table that has checksums. Raises `CorruptData`."""
+        for table in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", _TABLES):
+            if table != "settings":
+                self._rows(f"SELECT * FROM {table}")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -51,7 +51,7 @@ from forebay.server.costs import RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
-from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile, MetadataStore
+from forebay.server.metadata_store import METADATA_FILE, DatabaseFile, LocalDatabaseFile, MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
@@ -59,7 +59,6 @@ from forebay.server.rpc import RpcProtocol
 
 _LOGGER = logging.getLogger(__name__)
 
-METADATA_FILE = "metadata.sqlite"
 COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
 CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"

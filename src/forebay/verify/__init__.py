@@ -1,0 +1,11 @@
+"""Verifying what a server stores: offline, on a data directory, and online, through the client.
+
+`verify_directory` reads every file of a data directory that no server uses, and changes nothing. `verify_server` asks a
+running server for everything. Both return a `Report`; `forebay verify` prints it (docs/verify.md).
+"""
+
+from forebay.verify.directory import verify_directory
+from forebay.verify.report import Finding, Report
+from forebay.verify.running import verify_server
+
+__all__ = ["Finding", "Report", "verify_directory", "verify_server"]

@@ -1,0 +1,245 @@
+"""Verifying a data directory that no server uses: every file is read, nothing is changed.
+
+Order: the directory's lock is taken (so no server can start meanwhile), then the metadata, the offset checkpoints, and
+bucket by bucket the log and the state. The metadata file is read from a copy, because SQLite writes beside what it
+reads. Files of LMDB are read without LMDB (`kv.lmdb_file`). Damage anywhere ends only the check of what depends on it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound
+from forebay.base.host import page_cache_witnesses
+from forebay.codec.crc import crc32c
+from forebay.fs import names
+from forebay.fs.interface import FileSystem
+from forebay.fs.local import LocalFileSystem
+from forebay.kv.checkpoint import PageCacheWitnesses
+from forebay.lake.offsets import BucketOffsets
+from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
+from forebay.metadata.table import TableBucket
+from forebay.server.catalog import CatalogTable, LiveTable
+from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
+from forebay.verify.logs import LogImage, check_log
+from forebay.verify.report import OnStep, Report, no_steps
+from forebay.verify.states import StateCheck
+
+
+def verify_directory(
+    path: str | Path,
+    *,
+    scratch: str | Path | None = None,
+    on_step: OnStep = no_steps,
+    witnesses: PageCacheWitnesses = page_cache_witnesses,
+) -> Report:
+    """Check everything in the data directory `path`.
+
+    `scratch`: a folder for copies of the metadata and for folds of changelogs, as large as the largest state; the
+    system's temporary folder unless given. Raises `NotFound` for what is no data directory, and `Conflict` while a
+    server uses it. Damage is in the report and raises nothing.
+    """
+    directory = str(Path(path).absolute())
+    with _locked(directory), tempfile.TemporaryDirectory(prefix="forebay-verify-", dir=scratch) as temporary:
+        return _Directory(LocalFileSystem(), directory, Path(temporary), on_step, witnesses).check()
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """The lock of a data directory, without writing to it."""
+    lock = os.path.join(directory, names.LOCK_FILE)
+    if not os.path.exists(os.path.join(directory, METADATA_FILE)) and not os.path.exists(lock):
+        raise NotFound(f"{directory} is no data directory of a Forebay server", ErrorCode.CLIENT_ERROR)
+    if not os.path.exists(lock):
+        yield  # a copy without it: no server has this directory open
+        return
+    descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            raise Conflict(
+                f"a server uses the data directory {directory}: stop it, or verify it by its address "
+                "(forebay verify -b HOST:PORT)",
+                ErrorCode.CLIENT_ERROR,
+            ) from e
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Metadata:
+    """What the metadata file says."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        """Raises `CorruptData`."""
+        store.check_rows()
+        store.databases()
+        self.tables = {
+            stored.info.table_id: LiveTable(
+                CatalogTable(stored.info, stored.schemas, {p.partition_id: p for p in stored.partitions})
+            )
+            for stored in store.tables()
+        }
+        self.lake_snapshots: dict[int, tuple[StoredLakeSnapshot, ...]] = store.lake_snapshots()
+        self.doomed = set(store.doomed_folders())
+
+
+class _Directory:
+    """One verification."""
+
+    def __init__(
+        self, fs: FileSystem, path: str, scratch: Path, on_step: OnStep, witnesses: PageCacheWitnesses
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._scratch = scratch
+        self._on_step = on_step
+        self._witnesses = witnesses
+        self._report = Report()
+        self._ends: dict[TableBucket, LogImage] = {}
+
+    def check(self) -> Report:
+        metadata = self._metadata()
+        recovery_points = self._offsets(names.RECOVERY_POINTS_FILE)
+        high_watermarks = self._offsets(names.HIGH_WATERMARKS_FILE)
+        clean, not_closed = self._clean_shutdown()
+        seen: set[TableBucket] = set()
+        for relative in self._log_folders(metadata):
+            found = names.parse_tablet_folder(relative)
+            if found is None:
+                continue
+            bucket = found.bucket
+            seen.add(bucket)
+            was_closed = clean and bucket in recovery_points and bucket not in not_closed
+            self._check_bucket(relative, bucket, recovery_points.get(bucket), was_closed, metadata)
+            self._check_high_watermark(bucket, high_watermarks.get(bucket, 0), was_closed)
+        for bucket, offset in sorted(recovery_points.items(), key=lambda item: str(item[0])):
+            if offset > 0 and bucket not in seen and metadata is not None and _exists(metadata, bucket):
+                self._report.fault(self._path, f"{bucket}: there is no log, which was durable up to offset {offset}")
+        if metadata is not None:
+            self._check_lake_offsets(metadata)
+        return self._report
+
+    # ---- files of the whole directory -------------------------------------------------------------------------------
+
+    def _metadata(self) -> _Metadata | None:
+        path = names.join(self._path, METADATA_FILE)
+        self._report.count("metadata files")
+        copies = self._scratch / "metadata"
+        copies.mkdir()
+        try:
+            for suffix in ("", "-journal", "-wal"):
+                if os.path.exists(path + suffix):
+                    shutil.copyfile(path + suffix, copies / f"{METADATA_FILE}{suffix}")
+            store = MetadataStore(LocalDatabaseFile(str(copies / METADATA_FILE)), is_new=False)
+            try:
+                return _Metadata(store)
+            finally:
+                store.close()
+        except ForebayError as e:
+            self._report.fault(path, e.message.replace(str(copies / METADATA_FILE), path))
+        except (sqlite3.Error, OSError, ValueError, KeyError) as e:
+            self._report.fault(path, f"{path} is damaged: {e!r}")
+        return None
+
+    def _offsets(self, name: str) -> dict[TableBucket, int]:
+        self._report.count("offset checkpoints")
+        try:
+            return OffsetCheckpoint(self._fs, names.join(self._path, name)).read()
+        except (ForebayError, ValueError) as e:
+            self._report.fault(names.join(self._path, name), str(e))
+            return {}
+
+    def _clean_shutdown(self) -> tuple[bool, frozenset[TableBucket]]:
+        path = names.join(self._path, names.CLEAN_SHUTDOWN_FILE)
+        try:
+            not_closed = read_clean_shutdown(self._fs, self._path)
+        except (CorruptData, ValueError):
+            self._report.fault(path, f"{path} is damaged (the server takes its last end for a crash)")
+            return False, frozenset()
+        if not_closed is None:
+            self._report.note(self._path, "the last server did not shut down: the unsynced ends of logs may be torn")
+            return False, frozenset()
+        return True, not_closed
+
+    # ---- buckets ----------------------------------------------------------------------------------------------------
+
+    def _log_folders(self, metadata: _Metadata | None) -> list[str]:
+        """Log folders relative to the directory, without those that are about to be removed."""
+        found = []
+        for folder, folders, _ in os.walk(self._path):
+            relative = os.path.relpath(folder, self._path)
+            if relative.count("/") > 3 or (metadata is not None and relative in metadata.doomed):
+                folders.clear()
+                continue
+            found += [os.path.join(relative, name) for name in folders if name.startswith("log-")]
+        return sorted(found)
+
+    def _check_bucket(
+        self, relative: str, bucket: TableBucket, recovery_point: int | None, clean: bool, metadata: _Metadata | None
+    ) -> None:
+        folder = names.join(self._path, relative)
+        table = None if metadata is None else metadata.tables.get(bucket.table_id)
+        if metadata is not None and (table is None or not _exists(metadata, bucket)):
+            self._report.note(folder, "the metadata knows no such table or partition, so the folder is not checked")
+            return
+        self._report.count("buckets")
+        try:
+            log = check_log(self._fs, folder, recovery_point, clean, self._report, self._on_step)
+            self._ends[bucket] = log
+            head, _, tail = folder.rpartition("/log-")
+            kv_folder = f"{head}/kv-{tail}"
+            if self._fs.exists(kv_folder):
+                check = StateCheck(self._fs, kv_folder, log, table, self._scratch, self._report, self._on_step)
+                check.run(clean, self._witnesses)
+            elif table is not None and table.info.has_primary_key:
+                self._report.note(kv_folder, "there is no key-value state: the server rebuilds it from the changelog")
+        except ForebayError as e:
+            self._report.fault(folder, e.message)
+
+    def _check_high_watermark(self, bucket: TableBucket, offset: int, clean: bool) -> None:
+        log = self._ends.get(bucket)
+        if log is not None and log.is_whole and offset > log.end:
+            text = f"{log.folder} ends at offset {log.end}, and readers have seen it up to {offset}"
+            (self._report.fault if clean else self._report.note)(log.folder, text)
+
+    # ---- the lake ---------------------------------------------------------------------------------------------------
+
+    def _check_lake_offsets(self, metadata: _Metadata) -> None:
+        """What lake snapshots hold of the logs must be in the logs."""
+        for table_id, snapshots in metadata.lake_snapshots.items():
+            for file in dict.fromkeys(file for snapshot in snapshots for file in snapshot.files):
+                path = names.join(self._path, file.path)
+                self._report.count("files of lake offsets")
+                try:
+                    data = self._fs.read_bytes(path)
+                    if crc32c(data) != file.crc:
+                        raise CorruptData(f"{path} does not have its checksum")
+                    self._compare_ends(path, BucketOffsets.from_json(data), table_id)
+                except ForebayError as e:
+                    self._report.fault(path, e.message)
+
+    def _compare_ends(self, path: str, offsets: BucketOffsets, table_id: int) -> None:
+        if offsets.table_id != table_id:
+            raise CorruptData(f"{path} has the offsets of table {offsets.table_id}, not of {table_id}")
+        for bucket, offset in offsets.offsets.items():
+            log = self._ends.get(bucket)
+            if log is not None and log.is_whole and offset > log.end:
+                raise CorruptData(
+                    f"{path}: the lake has bucket {bucket} up to offset {offset}, and its log ends at {log.end}"
+                )
+
+
+def _exists(metadata: _Metadata, bucket: TableBucket) -> bool:
+    table = metadata.tables.get(bucket.table_id)
+    if table is None or not 0 <= bucket.bucket < table.info.bucket_count:
+        return False
+    return bucket.partition_id is None or bucket.partition_id in table.current.partitions_by_id

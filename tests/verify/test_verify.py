@@ -1,0 +1,221 @@
+"""`forebay verify`: faults are found and named, offline and on a running server; damage never ends the process."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import Conflict, NotFound
+from forebay.kv.engine import EngineState
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.testing.server import EmbeddedServer
+from forebay.verify import verify_directory, verify_server
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
+
+
+def fill(connection: forebay.Connection) -> None:
+    connection.admin.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
+    connection.admin.create_table("fluss.log", SCHEMA, buckets=1)
+    for first in range(0, 1000, 100):
+        rows = pa.table({"k": range(first, first + 100), "v": [f"value {i}" for i in range(first, first + 100)]})
+        connection.table("fluss.keys").upsert(rows)
+        connection.table("fluss.log").append(rows)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "data"
+    with EmbeddedServer(folder, settings=SETTINGS) as server, forebay.connect(server.bootstrap_servers) as connection:
+        fill(connection)
+        server.server.context.replicas.checkpoint_grown(100)
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    subprocess.run(["cp", "-a", "--sparse=always", str(made), str(tmp_path / "data")], check=True)
+    return tmp_path / "data"
+
+
+def one(folder: Path, pattern: str) -> Path:
+    return sorted(folder.glob(pattern))[0]
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 8
+    path.write_bytes(data)
+
+
+PLACES = {
+    "a batch of a log": ("fluss/log-*/log-0/*0.log", 200),
+    "an offset index": ("fluss/log-*/log-0/*.index", 2),
+    "a time index": ("fluss/keys-*/log-0/*.timeindex", 1),
+    "a writer snapshot": ("fluss/log-*/log-0/*.writer_snapshot", 20),
+    "LMDB's file": ("fluss/keys-*/kv-0/db/data.mdb", 9000),
+    "the trust file": ("fluss/keys-*/kv-0/trust", 1),
+    "a checkpoint": ("fluss/keys-*/kv-0/checkpoint-*/data.mdb", 9000),
+    "a checkpoint's checksums": ("fluss/keys-*/kv-0/checkpoint-*/checksums", 3),
+    "the recovery points": ("recovery-points.checkpoint", 40),
+    "the high watermarks": ("high-watermarks.checkpoint", 40),
+    "the clean-shutdown marker": ("clean-shutdown", 3),
+    "the metadata": ("metadata.sqlite", 4096 + 3),
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_a_flipped_bit_is_a_fault_that_names_the_file(data: Path, what: str) -> None:
+    pattern, place = PLACES[what]
+    path = one(data, pattern)
+    flip(path, place)
+    report = verify_directory(data)
+    told = path.parent if "checkpoint-" in str(path.parent) or what == "the trust file" else path
+    assert any(str(told) in str(finding) for finding in report.faults), report.findings
+    assert report.faults[0].message
+
+
+def test_a_missing_segment_and_a_missing_log_are_faults(data: Path) -> None:
+    segments = sorted(data.glob("fluss/log-*/log-0/*.log"))
+    assert len(segments) > 2
+    segments[1].unlink()
+    shutil.rmtree(one(data, "fluss/keys-*/log-0"))
+    messages = " ".join(finding.message for finding in verify_directory(data).faults)
+    assert "batches in between are missing" in messages
+    assert "there is no log, which was durable up to offset 1000" in messages
+
+
+def test_a_state_that_is_not_the_fold_of_its_changelog_is_a_fault_although_its_files_are_as_they_were_left(
+    data: Path, tmp_path: Path
+) -> None:
+    """Wrong rows that the engine itself has written: the files are sound, and are not the changelog's."""
+    kv = one(data, "fluss/keys-*/kv-0")
+    engine = LmdbEngine(kv / "db")
+    snapshot = engine.snapshot()
+    state = snapshot.state
+    snapshot.close()
+    victim = engine.first(1)[0]
+    engine.apply({b"no such key": victim}, EngineState(state.applied_offset, state.row_count + 1))
+    engine.close()
+    (kv / "trust").write_text("in use\nthe same\n")
+    report = verify_directory(data, witnesses=lambda _: frozenset({"the same"}))
+    (fault,) = report.faults
+    assert fault.place == str(kv / "db")
+    assert "the key 6e6f2073756368206b6579 is not in the changelog" in fault.message
+    assert "it has 1001 rows, and the changelog amounts to 1000" in fault.message
+
+
+def test_the_torn_end_of_a_log_is_a_fault_after_a_clean_end_and_a_note_after_a_crash(data: Path) -> None:
+    last = sorted(data.glob("fluss/log-*/log-0/*.log"))[-1]
+    last.write_bytes(last.read_bytes() + b"half a batch")
+    assert [finding.place for finding in verify_directory(data).faults] == [str(last)]
+    (data / "clean-shutdown").unlink()
+    report = verify_directory(data)
+    assert report.is_clean
+    assert any(finding.place == str(last) and "cuts off" in finding.message for finding in report.findings)
+
+
+def test_damage_in_front_of_sound_batches_is_a_fault_also_after_a_crash(data: Path) -> None:
+    """No crash tears that, though the server would cut the log there."""
+    for name in ("clean-shutdown", "recovery-points.checkpoint"):
+        (data / name).unlink()
+    path = one(data, "fluss/log-*/log-0/*0.log")
+    flip(path, 200)
+    assert [finding.place for finding in verify_directory(data).faults] == [str(path)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_damage_anywhere_is_reported_and_raises_nothing(data: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    paths = [path for path in sorted(data.rglob("*")) if path.is_file() and path.stat().st_size]
+    for path in rng.sample(paths, len(paths) // 2):
+        content = bytearray(path.read_bytes())
+        for _ in range(rng.randrange(1, 20)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        path.write_bytes(content[: rng.randrange(1, len(content) + 1)] if rng.random() < 0.2 else content)
+    assert verify_directory(data).faults
+
+
+def test_what_is_no_data_directory_or_in_use_is_not_verified(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="is no data directory"):
+        verify_directory(tmp_path)
+    with EmbeddedServer(tmp_path / "data"), pytest.raises(Conflict, match="a server uses the data directory"):
+        verify_directory(tmp_path / "data")
+
+
+# ---- a running server -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(data: Path) -> Iterator[tuple[EmbeddedServer, forebay.Connection]]:
+    with EmbeddedServer(data, settings=SETTINGS) as server, forebay.connect(server.bootstrap_servers) as connection:
+        yield server, connection
+
+
+def test_a_running_server_is_verified(running: tuple[EmbeddedServer, forebay.Connection]) -> None:
+    report = verify_server(running[1])
+    assert report.findings == []
+    assert report.counts == {"tables": 2, "buckets": 2, "records": 2000, "rows": 1000, "lookups": 1000}
+
+
+def test_rows_of_a_running_server_that_are_not_the_changelog_s_are_a_fault(
+    running: tuple[EmbeddedServer, forebay.Connection],
+) -> None:
+    server, connection = running
+    connection.table("fluss.keys").lookup([{"k": 1}])  # opens the bucket
+    (replica,) = [r for r in server.server.context.replicas.replicas() if r.has_kv]
+    engine = replica.kv.engine
+    engine.apply({b"another": engine.first(1)[0]}, engine.state)
+    (fault,) = verify_server(connection, ["fluss.keys"]).faults
+    assert "the full scan at offset 1000 has 1,001 rows" in fault.message
+
+
+def test_damage_that_a_running_server_meets_is_a_fault_of_its_bucket(data: Path) -> None:
+    flip(one(data, "fluss/log-*/log-0/*0.log"), 200)
+    with (
+        EmbeddedServer(data, settings=SETTINGS) as server,
+        forebay.connect(server.bootstrap_servers, retry_timeout="300 ms") as connection,
+    ):
+        report = verify_server(connection)
+    assert [finding.place.split()[0] for finding in report.faults] == ["fluss.log"]
+    assert report.counts["rows"] == 1000
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command() -> Callable[..., tuple[int, str, str]]:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "forebay", "verify", *arguments], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_the_command_s_exit_code_tells_clean_from_faults_from_not_verified(
+    data: Path, command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    code, out, _ = command("--data-dir", str(data))
+    assert (code, out.strip().endswith("no faults, no notes")) == (0, True)
+    path = one(data, "fluss/log-*/log-0/*0.log")
+    flip(path, 200)
+    code, out, err = command("--data-dir", str(data))
+    assert code == 1
+    assert f"FAULT {path} is damaged at byte 0, where offset 0 should begin" in out
+    assert "Traceback" not in err
+    code, _, err = command("--data-dir", str(tmp_path / "missing"))
+    assert (code, "not verified" in err) == (2, True)
+    code, _, err = command("-b", "127.0.0.1:1", "--data-dir", str(data), "--table", "a.b")
+    assert code == 2
