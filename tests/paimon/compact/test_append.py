@@ -56,6 +56,7 @@ def test_small_files_are_packed_up_to_twice_the_target() -> None:
     assert [len(p) for p in pack(files_of(*[50] * 10), RULES)] == [4, 4]
     assert [len(p) for p in pack(files_of(*[50] * 10), RULES, full=True)] == [4, 4, 2]
     assert pack(files_of(10), RULES, full=True) == []
+    assert pack(files_of(69, 70), RULES, full=True) == []
     costly = AppendRules(target_size=100, small_size=70, open_cost=90, files_min=5)
     assert [len(p) for p in pack(files_of(10, 10, 10), costly)] == [2]
 
