@@ -122,7 +122,7 @@ def test_an_error_of_the_lake_reaches_the_client_without_the_secrets_in_it(tmp_p
     settings = SETTINGS | {"datalake.paimon.token": "5ecret-token", "datalake.paimon.uri": URI}
     with (
         EmbeddedServer(tmp_path / "data", settings=settings, injected=Injected(create_lake_storage=create)) as server,
-        forebay.connect(server.bootstrap_servers) as connection,
+        forebay.connect(server.bootstrap_servers, retry_timeout="1 s") as connection,
         pytest.raises(StorageFailure, match=r"cannot log in with \*\*\*\*\*\* at"),
     ):
         connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
