@@ -38,7 +38,7 @@ def table(catalog: FileSystemCatalog) -> Table:
 
 def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
     assert table.schema.options == {"bucket": "2", "write-only": "true"}
-    assert table.with_options({"read.batch-size": 7}).options.read_batch_size == 7  # type: ignore[dict-item]
+    assert table.with_options({"manifest.merge-min-count": 7}).options.manifest_merge_min_count == 7  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_a_catalog_says_what_it_is_and_where(catalog: FileSystemCatalog) -> None
 
 
 def test_a_table_pickles_for_workers(table: Table) -> None:
-    sent = pickle.dumps(table.with_options({"read.batch-size": "5"}))
+    sent = pickle.dumps(table.with_options({"manifest.merge-min-count": "5"}))
     received = pickle.loads(sent)
     assert len(sent) < 1000
-    assert (received.options.read_batch_size, rows_of(received)) == (5, rows_of(table))
+    assert (received.options.manifest_merge_min_count, rows_of(received)) == (5, rows_of(table))
     (task, *_) = received.plan_compaction(full=True)
     table.new_commit().commit([pickle.loads(pickle.dumps(received.run_compaction(task)))])
 

@@ -129,7 +129,6 @@ class CoreOptions:
     bucket = _integer("bucket", -1)
     bucket_key = _names("bucket-key")
     bucket_append_ordered = _flag("bucket-append-ordered", True)
-    bucket_function = _choice("bucket-function.type", "default", "mod", "hive")
     branch = _text("branch", "main")
     partition_default_name = _text("partition.default-name", "__DEFAULT_PARTITION__")
     partition_legacy_name = _flag("partition.legacy-name", True)
@@ -154,14 +153,12 @@ class CoreOptions:
     stats_mode_per_level = Option[dict[int, str]]("metadata.stats-mode.per.level", _by_level, {})
     stats_dense_store = _flag("metadata.stats-dense-store", True)
     stats_keep_first_n_columns = _integer("metadata.stats-keep-first-n-columns", -1)
-    read_batch_size = _integer("read.batch-size", 1024)
 
     # manifests
     manifest_compression = _text("manifest.compression", "zstd")
     manifest_target_file_size = _size("manifest.target-file-size", 8 * MB)
     manifest_full_compaction_threshold_size = _size("manifest.full-compaction-threshold-size", 16 * MB)
     manifest_merge_min_count = _integer("manifest.merge-min-count", 30)
-    manifest_delete_file_drop_stats = _flag("manifest.delete-file-drop-stats", False)
 
     # commits
     commit_timeout_ms = _maybe_duration("commit.timeout")
@@ -169,25 +166,19 @@ class CoreOptions:
     commit_min_retry_wait_ms = _duration("commit.min-retry-wait", 10)
     commit_max_retry_wait_ms = _duration("commit.max-retry-wait", 10 * SECOND)
     commit_force_compact = _flag("commit.force-compact", False)
-    commit_force_create_snapshot = _flag("commit.force-create-snapshot", False)
     commit_discard_duplicate_files = _flag("commit.discard-duplicate-files", False)
     commit_user_prefix = _maybe_text("commit.user-prefix")
-    commit_strict_mode_last_safe_snapshot = _maybe_integer("commit.strict-mode.last-safe-snapshot")
     dynamic_partition_overwrite = _flag("dynamic-partition-overwrite", True)
     overwrite_upgrade = _flag("overwrite-upgrade", True)
 
     # writing
     write_only = _flag("write-only", False, "write.compaction-skip")
     write_buffer_size = _size("write-buffer-size", 256 * MB)
-    write_buffer_spillable = _flag("write-buffer-spillable", True)
     sort_spill_threshold = _maybe_integer("sort-spill-threshold")
     sort_spill_buffer_size = _size("sort-spill-buffer-size", 64 * MB)
-    write_buffer_for_append = _flag("write-buffer-for-append", False)
-    write_batch_size = _integer("write.batch-size", 1024, "orc.write.batch-size")
     target_file_row_num = _integer("target-file-row-num", LONG_MAX)
     rowkind_field = _maybe_text("rowkind.field")
     dynamic_bucket_target_row_num = _integer("dynamic-bucket.target-row-num", 2_000_000)
-    dynamic_bucket_initial_buckets = _maybe_integer("dynamic-bucket.initial-buckets")
     dynamic_bucket_max_buckets = _integer("dynamic-bucket.max-buckets", -1)
 
     # merging
@@ -210,7 +201,6 @@ class CoreOptions:
     changelog_producer_row_deduplicate_ignore_fields = _names("changelog-producer.row-deduplicate-ignore-fields")
     force_lookup = _flag("force-lookup", False)
     deletion_vectors_enabled = _flag("deletion-vectors.enabled", False)
-    deletion_vectors_bitmap64 = _flag("deletion-vectors.bitmap64", False)
     deletion_vectors_merge_on_read = _flag("deletion-vectors.merge-on-read", False)
 
     # compaction
@@ -218,8 +208,6 @@ class CoreOptions:
     compaction_max_size_amplification_percent = _integer("compaction.max-size-amplification-percent", 200)
     compaction_size_ratio = _integer("compaction.size-ratio", 1)
     compaction_min_file_num = _integer("compaction.min.file-num", 5)
-    compaction_file_num_limit = _integer("compaction.file-num-limit", 100_000)
-    compaction_delete_ratio_threshold = _number("compaction.delete-ratio-threshold", 0.2)
     compaction_small_file_ratio = _number("compaction.small-file-ratio", 0.7)
     compaction_force_up_level_0 = _flag("compaction.force-up-level-0", False)
     compaction_force_rewrite_all_files = _flag("compaction.force-rewrite-all-files", False)
@@ -274,7 +262,6 @@ class CoreOptions:
     streaming_read_append_overwrite = _flag("streaming-read-append-overwrite", False)
     continuous_discovery_interval_ms = _duration("continuous.discovery-interval", 10 * SECOND)
     consumer_id = _maybe_text("consumer-id")
-    consumer_mode = _choice("consumer.mode", "exactly-once", "at-least-once")
     consumer_ignore_progress = _flag("consumer.ignore-progress", False)
     consumer_expiration_time_ms = _maybe_duration("consumer.expiration-time")
     consumer_changelog_only = _flag("consumer.changelog-only", False)
@@ -401,6 +388,9 @@ class CoreOptions:
                 for key in (option.key, *option.fallback):
                     if key in self.mapping:
                         option.read(key, self.mapping[key])
+        for key, parse in _KEPT.items():
+            if key in self.mapping:
+                Option[object](key, parse, None).read(key, self.mapping[key])
 
     def check_supported(self) -> None:
         """Raise `UnsupportedOperation` naming an option that would change results, and whose feature is not built."""
@@ -432,5 +422,24 @@ _NOT_BUILT: dict[str, tuple[str, ...]] = {
     "blob-view-field": (),
     "vector-field": (),
     "cross-partition-upsert.index-ttl": (),
+    "commit.force-create-snapshot": ("false",),
+    "commit.strict-mode.last-safe-snapshot": (),
+    "compaction.delete-ratio-threshold": ("0.2",),
+    "compaction.file-num-limit": ("100000",),
+    "dynamic-bucket.initial-buckets": (),
+    "manifest.delete-file-drop-stats": ("false",),
+    "write-buffer-for-append": ("false",),
+    "write-buffer-spillable": ("true",),
+    "write.batch-size": ("1024",),
+    "orc.write.batch-size": ("1024",),
 }
-"""Options whose features are not built -> the values that do not ask for the feature."""
+"""Options whose features are not built -> the values that do not ask for the feature. Making, writing and compacting
+such a table is refused; reading it is not."""
+
+_KEPT: dict[str, Callable[[str], object]] = {
+    "consumer.mode": _choice("consumer.mode", "exactly-once", "at-least-once").parse,
+    "deletion-vectors.bitmap64": parse_bool,
+    "read.batch-size": int,
+}
+"""Options that change nothing here, and how their values are read: streams are exactly-once, deletion vectors of both
+forms are read and new ones are not written, and batches have a size that suits Arrow."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import forebay
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.option_names import KNOWN, check_spelling
-from forebay.paimon.options import _NOT_BUILT, MB, CoreOptions, Option
+from forebay.paimon.options import _KEPT, _NOT_BUILT, MB, CoreOptions, Option
 
 
 def test_options_have_paimons_defaults() -> None:
@@ -82,6 +86,9 @@ def test_features_that_are_not_built_are_refused_by_name_unless_switched_off() -
         ("row-tracking.enabled", "true"),
         ("bucket-function.type", "mod"),
         ("scan.fallback-branch", "b"),
+        ("write-buffer-spillable", "false"),
+        ("compaction.delete-ratio-threshold", "0.5"),
+        ("commit.strict-mode.last-safe-snapshot", "7"),
     ):
         with pytest.raises(UnsupportedOperation, match=key):
             CoreOptions({key: value}).check_supported()
@@ -93,9 +100,31 @@ def test_changelogs_are_decoupled_only_if_they_live_longer() -> None:
     assert not CoreOptions({"changelog.time-retained": "30 min"}).changelog_decoupled
 
 
+def test_every_option_of_the_class_is_read_by_some_module() -> None:
+    """One that nothing reads would be accepted and have no effect: build it, or refuse it by name (`_NOT_BUILT`)."""
+    source = Path(forebay.__file__).parent
+    lists = {"paimon/options.py", "paimon/option_names.py", "paimon/store/schema_changes.py"}
+    texts = {path.relative_to(source).as_posix(): path.read_text() for path in source.rglob("*.py")}
+    by_key = "\n".join(text for name, text in texts.items() if name not in lists)
+    attributes = set(re.findall(r"\.(\w+)", "\n".join(texts.values())))
+    unread = [
+        option.key
+        for name, option in vars(CoreOptions).items()
+        if isinstance(option, Option) and name not in attributes and f'"{option.key}"' not in by_key
+    ]
+    assert unread == []
+
+
+def test_options_that_change_nothing_still_have_values_of_theirs() -> None:
+    CoreOptions({"read.batch-size": "512", "consumer.mode": "at_least_once"}).check_values()
+    for key in _KEPT:
+        with pytest.raises(InvalidRequest, match=f"option '{key}' is 'some'"):
+            CoreOptions({key: "some"}).check_values()
+
+
 def test_every_option_that_is_read_here_is_known_by_name() -> None:
     declared = [v for v in vars(CoreOptions).values() if isinstance(v, Option)]
-    named = {key for option in declared for key in (option.key, *option.fallback)} | set(_NOT_BUILT)
+    named = {key for option in declared for key in (option.key, *option.fallback)} | set(_NOT_BUILT) | set(_KEPT)
     assert named - KNOWN == set()
     for name in sorted(named):
         check_spelling(name)
