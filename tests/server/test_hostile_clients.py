@@ -1,10 +1,12 @@
 """Clients that mean harm, at a small scale: limits are set so low that a few connections reach them.
 
-`make hostile-clients` does the same at full scale against a server process, and measures (benchmarks/hostile.py).
+`make hostile-clients` does the same at full scale against a server process, and measures
+(tests/reliability/hostile_clients.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -19,10 +21,11 @@ import pytest
 import forebay
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.codec.log_batch import build_arrow_batch
+from forebay.kv.tablet import KvTablet
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
-from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, running
+from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
 
 MEGABYTE = 1 << 20
@@ -297,3 +300,173 @@ def test_a_client_that_does_not_log_in_is_closed(tmp_path):
             idle.socket.settimeout(20)
             assert is_closed_by_peer(idle.socket)
             assert known.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+
+
+# ---- lists ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_list_names_twice_is_answered_once(tmp_path):
+    with running(tmp_path / "data") as bench:
+        log = bench.create("l", LOG_COLUMNS, buckets=3)
+        keyed = bench.create("k", KV_COLUMNS, ["id"], buckets=3)
+        other = bench.create("o", LOG_COLUMNS)
+        bench.append(log, log_records([1, 2]), bucket=2)
+        bench.append(other, log_records([3]))
+
+        paths = [bench.path("l"), bench.path("k")] * 2000
+        metadata = bench.tablet.call(ApiKey.GET_METADATA, pb.MetadataRequest(table_path=paths))
+        assert [table.table_id for table in metadata.table_metadata] == [log, keyed]
+        assert [len(table.bucket_metadata) for table in metadata.table_metadata] == [3, 3]
+
+        offsets = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=log, bucket_id=[2, 0, 9] * 999)
+        answers = bench.tablet.call(ApiKey.LIST_OFFSETS, offsets).buckets_resp
+        assert [(each.bucket_id, each.offset, each.error_code) for each in answers] == [
+            (2, 2, 0),
+            (0, 0, 0),
+            (9, 0, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION),
+        ]
+
+        statistics = pb.GetTableStatsRequest(table_id=log)
+        for _ in range(500):
+            statistics.buckets_req.add(bucket_id=2)
+        assert [each.row_count for each in bench.tablet.call(ApiKey.GET_TABLE_STATS, statistics).buckets_resp] == [2]
+
+        fetch = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1 << 20, max_wait_ms=0)
+        for _ in range(200):  # tables take turns: answers still belong to their tables
+            for table_id, bucket in ((log, 2), (other, 0), (log, 0)):
+                table = fetch.tables_req.add(table_id=table_id, projection_pushdown_enabled=False)
+                table.buckets_req.add(bucket_id=bucket, fetch_offset=0, max_fetch_bytes=1 << 20)
+        tables = bench.tablet.call(ApiKey.FETCH_LOG, fetch).tables_resp
+        assert [table.table_id for table in tables] == [log, other]
+        assert [[each.high_watermark for each in table.buckets_resp] for table in tables] == [[2, 0], [1]]
+        one = bench.fetch(log, 0, bucket=2)
+        assert [len(each.records) for table in tables for each in table.buckets_resp] == [
+            len(one.records),
+            0,
+            len(bench.fetch(other, 0).records),
+        ]
+
+
+def test_keys_that_a_lookup_names_twice_are_answered_at_each_place_and_read_once(tmp_path, monkeypatch):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("k", KV_COLUMNS, ["id"])
+        for i in range(3):
+            assert not bench.put(table, kv_records([{"id": i, "name": "x" * 10}])).error_code
+        asked: list[int] = []
+        real = KvTablet.lookup
+        monkeypatch.setattr(KvTablet, "lookup", lambda self, keys: asked.append(len(keys)) or real(self, keys))
+        keys = [kv_key(i) for i in (0, 7, 2)] * 1000
+        values = bench.lookup(table, keys).values
+        assert [value.HasField("values") for value in values] == [True, False, True] * 1000
+        assert values[0].values == values[3].values != values[2].values
+        assert sum(asked) == 3
+
+
+def test_lists_beyond_the_limit_are_refused_whatever_they_name(tmp_path):
+    with running(tmp_path / "data", server_request_max__items="1000") as bench:
+        table = bench.create("l", LOG_COLUMNS, buckets=600)
+        keyed = bench.create("k", KV_COLUMNS, ["id"])
+        day = bench.create("p", {**LOG_COLUMNS, "day": LOG_COLUMNS["s"]}, partition_keys=["day"], buckets=3)
+        assert bench.create("m", LOG_COLUMNS, buckets=600)
+        fetch = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1 << 20)
+        of_table = fetch.tables_req.add(table_id=table, projection_pushdown_enabled=False)
+        lookup, prefixes = pb.LookupRequest(table_id=keyed), pb.PrefixLookupRequest(table_id=keyed)
+        statistics = pb.GetTableStatsRequest(table_id=table)
+        heartbeat = pb.LakeTieringHeartbeatRequest()
+        prepare = pb.PrepareLakeTableSnapshotRequest()
+        commit = pb.CommitLakeTableSnapshotRequest()
+        lookup.buckets_req.add(bucket_id=0, keys=[kv_key(1)] * 1001)
+        prefixes.buckets_req.add(bucket_id=0, keys=[b"x"] * 1001)
+        for number in range(1001):
+            of_table.buckets_req.add(bucket_id=number, fetch_offset=0, max_fetch_bytes=1)
+            statistics.buckets_req.add(bucket_id=number)
+            heartbeat.failed_tables.add(table_id=number, coordinator_epoch=1, tiering_epoch=1)
+            prepare.bucket_offsets.add(table_id=number, table_path=bench.path("x"))
+            commit.lake_table_snapshot_metadata.add(table_id=number, snapshot_id=1, tiered_bucket_offsets_file_path="x")
+        buckets = list(range(1001))
+        for role, api, request in (
+            (bench.tablet, ApiKey.GET_METADATA, pb.MetadataRequest(table_path=[bench.path("l")] * 1001)),
+            (bench.tablet, ApiKey.GET_METADATA, pb.MetadataRequest(table_path=[bench.path("l"), bench.path("m")])),
+            (bench.tablet, ApiKey.GET_METADATA, pb.MetadataRequest(partitions_id=buckets)),
+            (bench.tablet, ApiKey.FETCH_LOG, fetch),
+            (bench.tablet, ApiKey.LOOKUP, lookup),
+            (bench.tablet, ApiKey.PREFIX_LOOKUP, prefixes),
+            (bench.tablet, ApiKey.GET_TABLE_STATS, statistics),
+            (bench.tablet, ApiKey.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest(table_id=day, partition_id=buckets)),
+            (
+                bench.tablet,
+                ApiKey.LIST_OFFSETS,
+                pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=table, bucket_id=buckets),
+            ),
+            (bench.coordinator, ApiKey.LAKE_TIERING_HEARTBEAT, heartbeat),
+            (bench.coordinator, ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT, prepare),
+            (bench.coordinator, ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT, commit),
+        ):
+            with pytest.raises(ForebayError, match=r"server\.request\.max-items") as refused:
+                role.call(api, request)
+            assert refused.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+
+
+def test_answers_beyond_their_size_are_refused(tmp_path):
+    with running(tmp_path / "data", server_request_max__answer__size="100kb") as bench:
+        table = bench.create("k", KV_COLUMNS, ["id"])
+        for i in range(4):
+            assert not bench.put(table, kv_records([{"id": i, "name": os.urandom(30_000).hex()}])).error_code
+        assert bench.lookup(table, [kv_key(0)]).values[0].HasField("values")
+        refused = [bench.lookup(table, [kv_key(0), kv_key(1)]), bench.lookup(table, [kv_key(0)] * 1000)]
+        prefixes = pb.PrefixLookupRequest(table_id=table)
+        prefixes.buckets_req.add(bucket_id=0, keys=[b""])
+        refused.append(bench.tablet.call(ApiKey.PREFIX_LOOKUP, prefixes).buckets_resp[0])
+        for limit in (2, (1 << 31) - 1):
+            scan = pb.LimitScanRequest(table_id=table, bucket_id=0, limit=limit)
+            refused.append(bench.tablet.call(ApiKey.LIMIT_SCAN, scan))
+        for answer in refused:
+            assert answer.error_code, answer
+            assert "server.request.max-answer-size" in answer.error_message
+            assert answer.ByteSize() < 1000, "a part of the answer comes with the error"
+        fetched = bench.fetch(table, 0, bytes_max=(1 << 31) - 1)  # has to go on: what fits, one batch at least
+        assert 60_000 < len(fetched.records) < 130_000
+
+
+def test_a_write_of_very_many_buckets_is_answered_bucket_by_bucket_and_not_overtaken(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("l", LOG_COLUMNS, buckets=2)
+        named = [0, *range(5000, 6000), 1]
+        request = pb.ProduceLogRequest(acks=1, table_id=table, timeout_ms=10_000)
+        for bucket in named:
+            request.buckets_req.add(bucket_id=bucket, records=log_records([1]))
+        first = bench.tablet.send(ApiKey.PRODUCE_LOG, request)
+        later = pb.ProduceLogRequest(acks=1, table_id=table, timeout_ms=10_000)
+        later.buckets_req.add(bucket_id=1, records=log_records([2]))
+        second = bench.tablet.send(ApiKey.PRODUCE_LOG, later)
+        assert bench.tablet.receive(second).buckets_resp[0].base_offset == 1
+        answers = bench.tablet.receive(first).buckets_resp
+        assert [each.bucket_id for each in answers] == named
+        assert (answers[0].error_code, answers[-1].error_code) == (0, 0)
+        assert {each.error_code for each in answers[1:-1]} == {ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION}
+
+
+def test_open_long_polls_cannot_keep_others_out(tmp_path, caplog):
+    """Their memory is counted; the connection that has the most loses it when others have to wait for too long."""
+    with running(tmp_path / "data", server_connections_memory="4mb", server_connections_memory__wait="100 ms") as bench:
+        table = bench.create("l", LOG_COLUMNS)
+        request = bench.fetch_request(table, 0, wait_ms=600_000)
+        request.tables_req[0].filter_predicate.CopyFrom(pb.PbPredicate(type=9))
+        request.tables_req[0].filter_predicate.leaf.CopyFrom(
+            pb.PbLeafPredicate(
+                function=0,
+                field_id=0,
+                literals=[pb.PbLiteralValue(literal_type=0, is_null=False, string_value="x" * 50_000)],
+            )
+        )
+        with caplog.at_level(logging.WARNING), RawClient(bench.server.addresses.tablet_servers) as greedy:
+            greedy.socket.setblocking(False)
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                for _ in range(100):
+                    greedy.send(ApiKey.FETCH_LOG, request)
+            wait_until(lambda: receiving(bench).is_overfull, "the polls are not counted")
+            started = time.monotonic()
+            assert bench.tablet.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+            assert time.monotonic() - started < 5
+        assert "with many open requests" in caplog.text
+        wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")

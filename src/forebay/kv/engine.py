@@ -19,6 +19,8 @@ import numpy as np
 
 from forebay.kv._digest import added
 
+UNBOUNDED = (1 << 63) - 1
+
 LARGE_VALUE_BYTES = 1500
 """Engines may store values from this size on apart from others."""
 
@@ -131,6 +133,18 @@ def size_of(writes: Mapping[bytes, bytes | None]) -> WriteSize:
     )
 
 
+def just_longer_than(bytes_max: int, values: Iterable[bytes]) -> list[bytes]:
+    """The first of `values` that are longer than `bytes_max` together; all of them if they are not."""
+    found: list[bytes] = []
+    left = bytes_max
+    for value in values:
+        found.append(value)
+        left -= len(value)
+        if left < 0:
+            break
+    return found
+
+
 class KvSnapshot(Protocol):
     """An unchanging view of an engine. Not for two threads at the same time; `close` releases what it pins."""
 
@@ -179,12 +193,15 @@ class KvEngine(Protocol):
         """
         ...
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
-        """The stored values of all keys that begin with `prefix`, in key order."""
+    def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """The stored values of all keys that begin with `prefix`, in key order.
+
+        Where these are longer than `bytes_max` together, only as many as are just longer than that.
+        """
         ...
 
-    def first(self, limit: int) -> list[bytes]:
-        """The stored values of the first `limit` keys."""
+    def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """The stored values of the first `limit` keys; `bytes_max` as in `prefix`."""
         ...
 
     def snapshot(self) -> KvSnapshot: ...

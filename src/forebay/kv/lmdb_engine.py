@@ -34,7 +34,7 @@ from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidReq
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
-from forebay.kv.engine import EngineState, KvCursor, WriteSize, size_of
+from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_longer_than, size_of
 from forebay.kv.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
 from forebay.kv.map_space import PAGE_BYTES, MapSpace, TreeSize, allocate_file, allocates_in_place, pages_at_most
 
@@ -183,7 +183,8 @@ class LmdbEngine:
         with self._reading(self._rows) as transaction:
             return list(map(transaction.get, stored))  # faster than `getmulti` and sorted keys (measured)
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
+    def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        left = bytes_max
         stored_prefix = prefix[:LONG_KEY_BYTES]
         values: list[bytes] = []
         with self._reading() as transaction:
@@ -196,6 +197,9 @@ class LmdbEngine:
                 if len(prefix) > LONG_KEY_BYTES and not self._whole_key(transaction, key).startswith(prefix):
                     continue
                 values.append(value)
+                left -= len(value)
+                if left < 0:
+                    break
         return values
 
     def _whole_key(self, transaction: Any, stored: bytes) -> bytes:
@@ -204,10 +208,10 @@ class LmdbEngine:
         whole: bytes = transaction.get(stored, db=self._long_keys)
         return whole
 
-    def first(self, limit: int) -> list[bytes]:
+    def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
         with self._reading() as transaction:
             cursor = transaction.cursor(db=self._rows)
-            return list(islice(cursor.iternext(keys=False, values=True), limit))
+            return just_longer_than(bytes_max, islice(cursor.iternext(keys=False, values=True), limit))
 
     def snapshot(self) -> LmdbSnapshot:
         with self._reads:

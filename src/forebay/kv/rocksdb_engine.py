@@ -28,7 +28,7 @@ from forebay.base.errors import (
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
-from forebay.kv.engine import EngineState, KvCursor, WriteSize
+from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_longer_than
 from forebay.kv.map_space import MapSpace
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
@@ -205,7 +205,8 @@ class RocksDbEngine:
             raise self._failure("write", e) from e
         self._state = state
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
+    def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        left = bytes_max
         values: list[bytes] = []
         with self._writing:
             items = iter(self._database.items(from_key=prefix or _FIRST_ROW_KEY))
@@ -214,6 +215,9 @@ class RocksDbEngine:
             if not key.startswith(prefix):
                 return values
             values.append(value)
+            left -= len(value)
+            if left < 0:
+                return values
         if values:
             end.require(values[-1])
         else:
@@ -230,8 +234,8 @@ class RocksDbEngine:
             yield key, last
         end.require(last)
 
-    def first(self, limit: int) -> list[bytes]:
-        return list(islice(self.snapshot().values(), limit))
+    def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        return just_longer_than(bytes_max, islice(self.snapshot().values(), limit))
 
     def snapshot(self) -> RocksDbSnapshot:
         with self._writing:

@@ -36,7 +36,7 @@ from forebay.kv import _digest
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
 from forebay.kv.changelog import ChangelogCodec
-from forebay.kv.engine import EngineState, KvEngine, KvSnapshot, WriteSize, size_of
+from forebay.kv.engine import UNBOUNDED, EngineState, KvEngine, KvSnapshot, WriteSize, size_of
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import Schema, TableInfo
 from forebay.metadata.table_options import option_value
@@ -286,14 +286,14 @@ class KvTablet:
     def _prefixes(self) -> KeyEncoder | None:
         return prefix_encoder(self._table.info.descriptor)
 
-    def prefix_lookup(self, prefix: bytes) -> list[bytes]:
-        """`schema id | row` of each key that begins with `prefix`, in key order."""
+    def prefix_lookup(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """`schema id | row` of each key that begins with `prefix`, in key order; `bytes_max` as in `KvEngine`."""
         [canonical] = self._prefixes.canonical([prefix]) if self._prefixes is not None else [prefix]
-        return [value[LENGTH_PREFIX_BYTES:] for value in self.engine.prefix(canonical)]
+        return [value[LENGTH_PREFIX_BYTES:] for value in self.engine.prefix(canonical, bytes_max)]
 
-    def first_values(self, limit: int) -> list[bytes]:
-        """The stored values of the first `limit` keys."""
-        return self.engine.first(limit)
+    def first_values(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """The stored values of the first `limit` keys; `bytes_max` as in `KvEngine.prefix`."""
+        return self.engine.first(limit, bytes_max)
 
     def snapshot(self) -> KvSnapshot:
         """The rows of this instant, with the changelog offset that they contain (exclusive)."""

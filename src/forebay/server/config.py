@@ -149,7 +149,9 @@ SETTINGS: dict[str, Setting] = {
     "server.request.max-control-size": Setting(
         parse_memory_bytes, "4mb", "largest request of those that carry no records"
     ),
-    "server.request.max-answer-size": Setting(parse_memory_bytes, "64mb", "largest answer to a lookup or a limit scan"),
+    "server.request.max-answer-size": Setting(
+        parse_memory_bytes, "64mb", "largest answer to a lookup, a limit scan or a fetch"
+    ),
     "coordinator.producer-offsets.ttl": Setting(parse_duration_ms, "24 h", "how long producer offsets are kept"),
     "remote.log.task-interval-duration": Setting(
         parse_duration_ms, "1 min", "how often log segments older than 'table.log.ttl' are looked for"
@@ -226,6 +228,12 @@ class ServerConfig:
         """The memory for requests and answers of all connections."""
         given: int | None = self.value("server.connections.memory")
         return default_budget() if given is None else given
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """The largest answer: a quarter of the memory for all connections at most, so that others find room beside."""
+        wanted: int = self.value("server.request.max-answer-size")
+        return min(wanted, self.connection_memory // 4)
 
     @property
     def lake(self) -> LakeSettings:

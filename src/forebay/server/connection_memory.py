@@ -42,6 +42,8 @@ class ConnectionMemory:
         self.receiving = budget.receiving
         self.answering = budget.answering
         self.large_counted = 0
+        self.open_control_bytes = 0
+        """What unanswered requests without records take; they may wait for news as long as they like."""
         self.is_starved = False
         """Whether a large request waits for memory."""
         self._wanted = 0
@@ -122,7 +124,7 @@ class ConnectionMemory:
     def held_bytes(self, half: Half) -> int:
         """See `forebay.server.memory_budget.Consumer`."""
         if half is self.receiving:
-            return self.large_counted
+            return self.large_counted + self.open_control_bytes
         self.count_unsent()
         return self._unsent_counted
 
@@ -133,7 +135,11 @@ class ConnectionMemory:
         return self._clock.monotonic() - self._taken_at > _STILL_SECONDS
 
     def give_back(self, half: Half, reason: str) -> None:
-        """Lose the unfinished request, or the whole connection if it is about answers."""
+        """Lose the unfinished request, or the whole connection if it is about answers or open requests."""
+        if half is self.receiving and self.open_control_bytes > self.large_counted:
+            _LOGGER.warning("closing a connection from %s with many open requests: %s", self._owner.address, reason)
+            self._owner.abort()
+            return
         if half is self.receiving:
             _LOGGER.warning("giving up an unfinished request from %s: %s", self._owner.address, reason)
             if self.is_starved:

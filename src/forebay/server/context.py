@@ -19,7 +19,7 @@ from forebay.protocol.convert import PerBucketAnswer, ServerNode, error_to_wire
 from forebay.protocol.messages import Buffer, Message
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
-from forebay.server.costs import RequestCosts
+from forebay.server.costs import ITEM_BYTES, SHORT_LIST, RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
@@ -90,13 +90,10 @@ class ServerContext:
         Calls that wait for a bucket to open get it in the order in which they came, and nobody overtakes them: writes
         of one connection must reach the bucket in their order.
         """
-        queue = self._opening.get(bucket)
-        if queue is None:
-            opened = self.replicas.opened(bucket)
-            if opened is not None:
-                return opened
-            self.replicas.table_of(bucket)
-            queue = self._opening[bucket] = _Opening()
+        opened = self._opened(bucket)
+        if opened is not None:
+            return opened
+        queue = self._opening.setdefault(bucket, _Opening())
         queue.waiting += 1
         try:
             async with queue.turn:
@@ -105,6 +102,39 @@ class ServerContext:
             queue.waiting -= 1
             if not queue.waiting:
                 del self._opening[bucket]
+
+    def _opened(self, bucket: TableBucket) -> BucketReplica | None:
+        """The replica if it is open and nobody waits for it. Raises as `replica` does."""
+        if bucket in self._opening:
+            return None
+        opened = self.replicas.opened(bucket)
+        if opened is None:
+            self.replicas.table_of(bucket)
+        return opened
+
+    async def replicas_of(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, BucketReplica | Exception]:
+        """For each of different buckets its open replica, or why there is none. Many are looked up in pieces."""
+        found: dict[TableBucket, BucketReplica | Exception] = {}
+        unopened: list[TableBucket] = []
+
+        def look_up(bucket: TableBucket) -> None:
+            try:
+                opened = self._opened(bucket)
+            except Exception as e:  # noqa: BLE001 - it belongs to this bucket
+                found[bucket] = e
+            else:
+                if opened is None:
+                    unopened.append(bucket)
+                else:
+                    found[bucket] = opened
+
+        await self.costs.each(buckets, len(buckets), look_up)
+        for bucket in unopened:
+            try:
+                found[bucket] = await self.replica(bucket)
+            except Exception as e:  # noqa: BLE001 - as above
+                found[bucket] = e
+        return found
 
 
 class _Opening:
@@ -126,7 +156,7 @@ class AnswerRoom:
         self._room = room
         self._half = half
         self._consumer = consumer
-        self._reserved = 0
+        self.reserved = 0
         self.is_held = False
 
     async def enter(self, size: int) -> None:
@@ -143,13 +173,25 @@ class AnswerRoom:
         except BaseException:
             self._room.release()
             raise
-        self._reserved = size
+        self.reserved = size
         self.is_held = True
+
+    async def enter_for(self, items: int) -> None:
+        """Enter it, with memory for an answer about so many things; a short one needs no room of its own."""
+        if items > SHORT_LIST:
+            await self.enter(items * ITEM_BYTES)
+
+    async def grow_to(self, size: int) -> None:
+        """Take memory for an answer that turns out to be larger than what was reserved. Raises as `enter` does."""
+        missing = size - self.reserved
+        if self.is_held and missing > 0:
+            await self._half.reserve(self._consumer, missing)
+            self.reserved += missing
 
     def settle(self) -> None:
         """Give the reserved memory back: the answer is made, and what of it waits to be sent is counted elsewhere."""
-        self._half.give(self._reserved)
-        self._reserved = 0
+        self._half.give(self.reserved)
+        self.reserved = 0
 
     def leave(self) -> None:
         """Give the room back; nothing happens where none is held."""

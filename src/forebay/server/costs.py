@@ -11,7 +11,9 @@ each round of the event loop, in rotation; so others wait for one piece, however
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Hashable, Iterable
 from types import TracebackType
+from typing import TypeVar
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, LimitExceeded
@@ -19,8 +21,14 @@ from forebay.base.errors import ErrorCode, LimitExceeded
 ITEMS_MAX = 100_000
 ANSWER_BYTES_MAX = 64 << 20
 
+ITEM_BYTES = 256
+"""What the answer about one thing takes in memory, or an error for it, while it is made."""
+
 SHORT_LIST = 256
 """Lists of up to so many things are worked through in one go."""
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 _PIECE_SECONDS = 0.005
 _PIECE_ITEMS = 4096
@@ -55,6 +63,24 @@ class RequestCosts:
                 "ask for fewer at a time",
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
             )
+
+    async def each(self, items: Iterable[T], count: int, work: Callable[[T], None]) -> None:
+        """Do `work`, which raises nothing, with each of `count` items; in pieces if they are many."""
+        if count <= SHORT_LIST:
+            for item in items:
+                work(item)
+            return
+        async with self.pieces() as pieces:
+            for item in items:
+                work(item)
+                if pieces.is_over():
+                    await pieces.next()
+
+    async def distinct(self, items: Iterable[H], count: int) -> list[H]:
+        """The different ones of `count` items, in the order in which they come first; in pieces if they are many."""
+        found: dict[H, None] = {}
+        await self.each(items, count, lambda item: found.setdefault(item))
+        return list(found)
 
     def pieces(self) -> Pieces:
         """Long work: `async with costs.pieces() as pieces`; in its loop, `if pieces.is_over(): await pieces.next()`."""

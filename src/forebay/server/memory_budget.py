@@ -75,6 +75,8 @@ class Half:
         self._wait_seconds = wait_seconds
         self._waiting: deque[_Waiting] = deque()
         self._watch: asyncio.TimerHandle | None = None
+        self._held_up: dict[Consumer, Callable[[], None]] = {}
+        self._relief: asyncio.TimerHandle | None = None
 
     @property
     def is_overfull(self) -> bool:
@@ -97,6 +99,10 @@ class Half:
         self.used -= size
         if self._waiting and self._grant():
             self._watch_out(again=True)
+        if self._held_up and not self.is_overfull:
+            held_up, self._held_up = self._held_up, {}
+            for go_on in held_up.values():
+                asyncio.get_running_loop().call_soon(go_on)
 
     def wait(
         self, consumer: Consumer, size: int, granted: Callable[[], None], refused: Callable[[Unavailable], None]
@@ -134,13 +140,27 @@ class Half:
 
     def forget(self, consumer: Consumer) -> None:
         """A connection is gone: it waits no more."""
+        self._held_up.pop(consumer, None)
         if self._waiting:
             self._waiting = deque(each for each in self._waiting if each.consumer is not consumer)
 
+    def wait_for_relief(self, consumer: Consumer, go_on: Callable[[], None]) -> None:
+        """Call `go_on` once the half is no longer overfull, which it will be in bounded time."""
+        self._held_up[consumer] = go_on
+        if self._relief is None:
+            self._relief = asyncio.get_running_loop().call_later(self._wait_seconds, self._relieve_overfull)
+
+    def _relieve_overfull(self) -> None:
+        """Take memory from the largest consumer if the half is still overfull, and look again soon."""
+        self._relief = None
+        if self.is_overfull and self._take_from_largest():
+            self._relief = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._relieve_overfull)
+
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        for timer in (self._watch, self._relief):
+            if timer is not None:
+                timer.cancel()
+        self._watch = self._relief = None
 
     # ---- those who wait ---------------------------------------------------------------------------------------------
 
@@ -173,21 +193,27 @@ class Half:
         """The first one has waited long enough: take memory from the largest consumers, or refuse those who wait."""
         self._watch = None
         if self._waiting and not self._grant():
-            holding = [(held, each) for each in list(self._consumers()) if (held := each.held_bytes(self))]
-            if not holding:
+            if not self._take_from_largest():
                 self._refuse()
                 return
-            held, victim = max(holding, key=lambda each: each[0] * (_STILL if each[1].stands_still(self) else 1))
-            victim.give_back(
-                self,
-                f"the server has {self.limit} bytes for {self.name} of all connections, and they are used up; this "
-                f"connection held {held} of them (server.connections.memory, docs/server.md)",
-            )
             if self._waiting and not self._grant():
                 # What its requests have reserved comes back in a moment; if that is not enough, the next one loses.
                 self._watch_out(again=True, seconds=_GRACE_SECONDS)
                 return
         self._watch_out(again=True)
+
+    def _take_from_largest(self) -> bool:
+        """Let the largest consumer lose what it holds, those that stand still first. Returns whether there is one."""
+        holding = [(held, each) for each in list(self._consumers()) if (held := each.held_bytes(self))]
+        if not holding:
+            return False
+        held, victim = max(holding, key=lambda each: each[0] * (_STILL if each[1].stands_still(self) else 1))
+        victim.give_back(
+            self,
+            f"the server has {self.limit} bytes for {self.name} of all connections, and they are used up; this "
+            f"connection held {held} of them (server.connections.memory, docs/server.md)",
+        )
+        return True
 
     def _refuse(self) -> None:
         waiting, self._waiting = self._waiting, deque()

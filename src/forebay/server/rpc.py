@@ -37,6 +37,7 @@ from forebay.protocol.server_connection import ServerConnection
 from forebay.server.connection_memory import ConnectionMemory
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
 from forebay.server.context import HANDLERS, Answer, AnswerRoom, Call, ServerContext
+from forebay.server.costs import SHORT_LIST
 from forebay.server.turns import REQUESTS_PER_TURN
 
 _LOGGER = logging.getLogger(__name__)
@@ -61,11 +62,12 @@ _OPEN_BYTES_MAX = 64 << 20
 _PARSED_APART_BYTES = 64 << 10
 """Requests without records are parsed in a thread if they are longer: they may be made of very many small things."""
 
+_PARSED_FACTOR = 16
+"""A request without records takes about so many times its length in memory once it is parsed."""
+
 _REFUSAL_SECONDS = 1.0
 _REFUSALS_MAX = 64
 """Connections at a time that are told why they are refused; further ones are only closed."""
-
-_OVERFULL_RETRY_SECONDS = 0.05
 
 
 class RpcProtocol(asyncio.BufferedProtocol):
@@ -291,7 +293,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         ):
             return True
         if self.memory.is_overfull:
-            asyncio.get_running_loop().call_later(_OVERFULL_RETRY_SECONDS, self.balance)
+            self.memory.receiving.wait_for_relief(self.memory, self.balance)
             return True
         return False
 
@@ -329,11 +331,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._send(request.request_id, outcome)
             return
         size = len(request.body)
+        if request.api.key not in BULK_REQUESTS:
+            size *= _PARSED_FACTOR
+            self.memory.open_control_bytes += size
         self._open_bytes += size
         self.memory.receiving.take(size)
         task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._finished, size, outcome, room))
+        task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
 
     def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
         key = request.api.key
@@ -361,7 +366,18 @@ class RpcProtocol(asyncio.BufferedProtocol):
             None if principal is None else principal.name,
             room,
         )
-        return HANDLERS[request.api.key](self._context, call)
+        outcome = HANDLERS[request.api.key](self._context, call)
+        if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
+            self._is_blocked = True
+            return self._write_alone(outcome)
+        return outcome
+
+    async def _write_alone(self, outcome: Coroutine[Any, Any, Answer | Message]) -> Answer | Message:
+        """The answer to a write of very many buckets, which are begun one after the other: none may overtake them."""
+        try:
+            return await outcome
+        finally:
+            self._unblock()
 
     async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
         """The answer to a long request without records; those behind it wait until it is parsed."""
@@ -431,12 +447,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self.send_error(request.request_id, e)
 
     def _finished(
-        self, size: int, outcome: Coroutine[Any, Any, Any], room: AnswerRoom, task: asyncio.Task[None]
+        self, key: ApiKey, size: int, outcome: Coroutine[Any, Any, Any], room: AnswerRoom, task: asyncio.Task[None]
     ) -> None:
         self._tasks.discard(task)
         outcome.close()  # if it was cancelled before it began
         room.leave()
         self._open_bytes -= size
+        if key not in BULK_REQUESTS:
+            self.memory.open_control_bytes -= size
         self.memory.receiving.give(size)
         self.balance()
 

@@ -203,7 +203,7 @@ class ForebayServer:
             RequestCosts(
                 injected.clock,
                 config.value("server.request.max-items"),
-                config.value("server.request.max-answer-size"),
+                config.answer_bytes_max,
             ),
         )
         for bound in self._bound:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forebay.kv.engine import EngineState, KvEngine
+from forebay.kv.engine import EngineState, KvEngine, just_longer_than
 
 Operation = tuple[bytes, bytes | None]
 _operations = st.lists(
@@ -59,8 +59,12 @@ class KvEngineContract:
         ordered = [model[key] for key in sorted(model)]
         for limit in (0, 1, len(model), len(model) + 5):
             assert engine.first(limit) == ordered[:limit]
+            assert engine.first(limit, 4) == just_longer_than(4, ordered[:limit])
         for prefix in [key[:1] for key in keys] + [b"\0"]:
-            assert engine.prefix(prefix) == [model[key] for key in sorted(model) if key.startswith(prefix)]
+            found = [model[key] for key in sorted(model) if key.startswith(prefix)]
+            assert engine.prefix(prefix) == found
+            for bytes_max in (0, 4, sum(map(len, found))):
+                assert engine.prefix(prefix, bytes_max) == just_longer_than(bytes_max, found)
         snapshot = engine.snapshot()
         assert list(snapshot.values()) == ordered
         snapshot.close()

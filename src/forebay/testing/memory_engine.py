@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from forebay.kv.engine import EngineState, KvCursor, WriteSize
+from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_longer_than
 
 
 class MemorySnapshot:
@@ -62,11 +62,11 @@ class MemoryEngine:
                 rows[key] = value
         self._rows, self._state = rows, state
 
-    def prefix(self, prefix: bytes) -> list[bytes]:
-        return [self._rows[key] for key in sorted(self._rows) if key.startswith(prefix)]
+    def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        return just_longer_than(bytes_max, (self._rows[key] for key in sorted(self._rows) if key.startswith(prefix)))
 
-    def first(self, limit: int) -> list[bytes]:
-        return [self._rows[key] for key in islice(sorted(self._rows), limit)]
+    def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        return just_longer_than(bytes_max, (self._rows[key] for key in islice(sorted(self._rows), limit)))
 
     def snapshot(self) -> MemorySnapshot:
         return MemorySnapshot(dict(self._rows), self._state)

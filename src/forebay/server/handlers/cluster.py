@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from forebay.base.errors import AccessDenied, ErrorCode, NotFound
 from forebay.metadata import json_serde
 from forebay.metadata.table import PartitionInfo, TableInfo
@@ -17,64 +20,85 @@ _LEADER_EPOCH = 0
 
 
 @serves(ApiKey.GET_METADATA)
-def get_metadata(context: ServerContext, call: Call) -> Message:
-    """Nodes as this listener's clients see them, and the tables and partitions that were asked for."""
-    request = call.message
+async def get_metadata(context: ServerContext, call: Call) -> Message:
+    """Nodes as this listener's clients see them, and the tables and partitions that were asked for, each once."""
+    request, costs = call.message, context.costs
+    named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
+    costs.check_items(named, "tables and partitions")
+    paths = await costs.distinct(map(table_path_from_pb, request.table_path), len(request.table_path))
+    tables = [context.catalog.table(path) for path in paths]
+    physical_paths = await costs.distinct(
+        map(physical_path_from_pb, request.partitions_path), len(request.partitions_path)
+    )
+    partitions: dict[int, tuple[TableInfo, PartitionInfo]] = {}
+    for path in physical_paths:
+        table = context.catalog.table(path.table)
+        partition = table.current.partition(path.partition or "")
+        partitions[partition.partition_id] = (table.info, partition)
+    if request.partitions_id:
+        await _add_partitions_by_id(context, tables, request.partitions_id, partitions)
+
+    infos = [table.info for table in tables]
+    described = [info for info in infos if not info.is_partitioned] + [info for info, _ in partitions.values()]
+    count = named + sum(info.bucket_count for info in described)
+    costs.check_items(count, "tables, partitions and their buckets")
+    await call.room.enter_for(count)
     coordinator, tablet_server = context.nodes[call.listener]
     response = pb.MetadataResponse(
         coordinator_server=server_node_to_pb(coordinator), tablet_servers=[server_node_to_pb(tablet_server)]
     )
-    tables: list[LiveTable] = []
-    for message in request.table_path:
-        table = context.catalog.table(table_path_from_pb(message))
-        tables.append(table)
-        response.table_metadata.append(_table_metadata(context, table.info, tablet_server.node_id))
-    for message in request.partitions_path:
-        path = physical_path_from_pb(message)
-        table = context.catalog.table(path.table)
-        partition = table.current.partition(path.partition or "")
-        response.partition_metadata.append(_partition_metadata(table.info, partition, tablet_server.node_id))
-    for partition_id in request.partitions_id:
-        response.partition_metadata.append(_partition_by_id(context, tables, partition_id, tablet_server.node_id))
+    leader = tablet_server.node_id
+
+    def unfilled() -> Iterator[tuple[Any, int]]:
+        """Each bucket with the answer it belongs into; answers are begun on the way."""
+        answer_bytes = 0
+        for info in infos:
+            description = json_serde.descriptor_to_json(context.lake.tables.described(info.descriptor))
+            answer: Any = response.table_metadata.add(
+                table_path=table_path_to_pb(info.path),
+                table_id=info.table_id,
+                schema_id=info.schema_id,
+                table_json=json_serde.dumps(description),
+                created_time=info.created_ms,
+                modified_time=info.modified_ms,
+            )
+            answer_bytes += len(answer.table_json)
+            costs.check_answer_bytes(answer_bytes, f"descriptions of {len(infos)} tables")
+            yield from ((answer, bucket) for bucket in range(0 if info.is_partitioned else info.bucket_count))
+        for info, partition in partitions.values():
+            answer = response.partition_metadata.add(
+                table_id=info.table_id, partition_name=partition.name, partition_id=partition.partition_id
+            )
+            yield from ((answer, bucket) for bucket in range(info.bucket_count))
+
+    def fill(unit: tuple[Any, int]) -> None:
+        answer, bucket = unit
+        answer.bucket_metadata.add(bucket_id=bucket, leader_id=leader, replica_id=[leader], leader_epoch=_LEADER_EPOCH)
+
+    columns = sum(len(info.schema.columns) for info in infos)
+    await costs.each(unfilled(), count + columns, fill)
     return response
 
 
-def _partition_by_id(
-    context: ServerContext, tables: list[LiveTable], partition_id: int, leader: int
-) -> pb.PbPartitionMetadata:
-    for table in tables or context.catalog.tables():
-        partition = table.current.partitions_by_id.get(partition_id)
-        if partition is not None:
-            return _partition_metadata(table.info, partition, leader)
-    raise NotFound(f"there is no partition with id {partition_id}", ErrorCode.PARTITION_NOT_EXISTS)
+async def _add_partitions_by_id(
+    context: ServerContext,
+    tables: list[LiveTable],
+    partition_ids: Iterable[int],
+    partitions: dict[int, tuple[TableInfo, PartitionInfo]],
+) -> None:
+    """Look partitions up in `tables`, or in all that there are where none is named."""
+    wanted = set(partition_ids)
+    candidates = tables or context.catalog.tables()
 
+    def look(table: LiveTable) -> None:
+        by_id = table.current.partitions_by_id
+        for partition_id in wanted & by_id.keys():
+            partitions[partition_id] = (table.info, by_id[partition_id])
 
-def _buckets(info: TableInfo, leader: int) -> list[pb.PbBucketMetadata]:
-    return [
-        pb.PbBucketMetadata(bucket_id=b, leader_id=leader, replica_id=[leader], leader_epoch=_LEADER_EPOCH)
-        for b in range(info.bucket_count)
-    ]
-
-
-def _table_metadata(context: ServerContext, info: TableInfo, leader: int) -> pb.PbTableMetadata:
-    return pb.PbTableMetadata(
-        table_path=table_path_to_pb(info.path),
-        table_id=info.table_id,
-        schema_id=info.schema_id,
-        table_json=json_serde.dumps(json_serde.descriptor_to_json(context.lake.tables.described(info.descriptor))),
-        bucket_metadata=[] if info.is_partitioned else _buckets(info, leader),
-        created_time=info.created_ms,
-        modified_time=info.modified_ms,
-    )
-
-
-def _partition_metadata(info: TableInfo, partition: PartitionInfo, leader: int) -> pb.PbPartitionMetadata:
-    return pb.PbPartitionMetadata(
-        table_id=info.table_id,
-        partition_name=partition.name,
-        partition_id=partition.partition_id,
-        bucket_metadata=_buckets(info, leader),
-    )
+    await context.costs.each(candidates, len(candidates), look)
+    for partition_id in wanted:
+        if partition_id not in partitions:
+            raise NotFound(f"there is no partition with id {partition_id}", ErrorCode.PARTITION_NOT_EXISTS)
 
 
 @serves(ApiKey.GET_CLUSTER_HEALTH)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,15 @@ from forebay.codec.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
 from forebay.codec.log_batch_header import iter_headers
 from forebay.codec.statistics import StatisticsFilter
-from forebay.metadata.table import LogFormat, TableBucket
+from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Buffer
 from forebay.protocol.predicates import predicate_from_pb
+from forebay.server.catalog import LiveTable
 from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+from forebay.server.costs import ITEM_BYTES, SHORT_LIST
 from forebay.server.replica import BucketReplica
 
 _LOGGER = logging.getLogger(__name__)
@@ -35,6 +37,12 @@ _MIN_BYTES_WAIT_MS = 100
 _ROOM_BYTES_MIN = 64 << 10
 """What is reserved for an answer at least: one batch is returned whatever the limits are."""
 
+_LONG_REQUEST_WAIT_MS = 1000
+"""How long a request about very many buckets waits for news at most: all the while it takes memory."""
+
+_FILTER_BYTES_MAX = 64 << 10
+"""Filters that are longer are not looked at: a filter is a hint, and each batch would be tested with all of it."""
+
 _PROJECTED_READ_FACTOR = 8
 _READ_BYTES_MAX = 16 << 20
 """Most bytes of log that are read at once to be cut down by a projection."""
@@ -44,15 +52,25 @@ _RETRIABLE_WITHOUT_HURRY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_
 
 
 @dataclass(slots=True)
+class _TableFetch:
+    """What a fetch request says for several buckets at once; made ready for a table once, not for each bucket."""
+
+    projected: tuple[int, ...] | None
+    filter_message: Any
+    filter_schema_id: int
+    ready_for: TableInfo | None = None
+    projection: Projection | None = None
+    bound: BoundPredicate | None = None
+
+
+@dataclass(slots=True)
 class _BucketFetch:
     """One bucket of a fetch request, and what was found for it."""
 
     bucket: TableBucket
     offset: int
     bytes_max: int
-    projected: tuple[int, ...] | None
-    filter_message: Any
-    filter_schema_id: int
+    table: _TableFetch
     data: Sequence[Buffer] = ()
     size: int = 0
     high_watermark: int = -1
@@ -64,13 +82,18 @@ class _BucketFetch:
 @serves(ApiKey.FETCH_LOG)
 async def fetch_log(context: ServerContext, call: Call) -> Answer:
     request = call.message
-    fetches = _bucket_fetches(request)
+    named = sum(len(table.buckets_req) for table in request.tables_req)
+    context.costs.check_items(named, "buckets")
+    fetches = await _bucket_fetches(context, request, named)
     wait_ms = request.max_wait_ms if request.HasField("max_wait_ms") else 0
     min_bytes = request.min_bytes if request.HasField("min_bytes") else 0
     if min_bytes > 0 and not request.HasField("max_wait_ms"):
         wait_ms = _MIN_BYTES_WAIT_MS
+    if len(fetches) > SHORT_LIST:
+        wait_ms = min(wait_ms, _LONG_REQUEST_WAIT_MS)
     buckets = [fetch.bucket for fetch in fetches]
-    room_bytes = max(min(request.max_bytes, sum(max(fetch.bytes_max, 0) for fetch in fetches)), _ROOM_BYTES_MIN)
+    data_bytes = max(min(request.max_bytes, sum(max(fetch.bytes_max, 0) for fetch in fetches)), _ROOM_BYTES_MIN)
+    room_bytes = min(data_bytes, context.costs.answer_bytes_max) + len(fetches) * ITEM_BYTES
     deadline = context.clock.monotonic() + wait_ms / 1000
     # Registered before the first look, so that no progress falls between look and wait.
     progress = context.notifier.register(buckets)
@@ -78,7 +101,7 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
         while True:
             progress.clear()
             await call.room.enter(room_bytes)
-            await _read_all(context, fetches, request.max_bytes)
+            await _read_all(context, fetches, min(request.max_bytes, context.costs.answer_bytes_max))
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
                 break
@@ -89,27 +112,30 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
                 break
     finally:
         context.notifier.unregister(buckets, progress)
-    return _answer(request, fetches)
+    return await _answer(context, fetches)
 
 
-def _bucket_fetches(request: Any) -> list[_BucketFetch]:
-    fetches = []
-    for table in request.tables_req:
-        projected = tuple(table.projected_fields) if table.projection_pushdown_enabled else None
-        filter_message = table.filter_predicate if table.HasField("filter_predicate") else None
-        for message in table.buckets_req:
-            bucket = TableBucket(table.table_id, message.bucket_id, partition_id_of(message))
-            fetches.append(
-                _BucketFetch(
-                    bucket,
-                    message.fetch_offset,
-                    message.max_fetch_bytes,
-                    projected,
-                    filter_message,
-                    table.filter_schema_id,
-                )
-            )
-    return fetches
+async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> list[_BucketFetch]:
+    """What to read, each bucket once: of one that is named again the last word counts, as for Fluss."""
+    by_table: dict[int, dict[TableBucket, _BucketFetch]] = {}
+
+    def messages() -> Iterator[tuple[int, _TableFetch, Any]]:
+        for table in request.tables_req:
+            projected = tuple(table.projected_fields) if table.projection_pushdown_enabled else None
+            filter_message = None
+            if table.HasField("filter_predicate") and table.filter_predicate.ByteSize() <= _FILTER_BYTES_MAX:
+                filter_message = table.filter_predicate
+            of_table = _TableFetch(projected, filter_message, table.filter_schema_id)
+            yield from ((table.table_id, of_table, message) for message in table.buckets_req)
+
+    def note(each: tuple[int, _TableFetch, Any]) -> None:
+        table_id, of_table, message = each
+        bucket = TableBucket(table_id, message.bucket_id, partition_id_of(message))
+        fetch = _BucketFetch(bucket, message.fetch_offset, message.max_fetch_bytes, of_table)
+        by_table.setdefault(table_id, {})[bucket] = fetch
+
+    await context.costs.each(messages(), named, note)
+    return [fetch for fetches in by_table.values() for fetch in fetches.values()]
 
 
 def _is_answerable(fetches: list[_BucketFetch], min_bytes: int) -> bool:
@@ -125,24 +151,28 @@ def _is_answerable(fetches: list[_BucketFetch], min_bytes: int) -> bool:
 
 async def _read_all(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> None:
     """Read every bucket anew, the earlier ones first, until the request's bytes are used up."""
-    replicas: list[BucketReplica | None] = []
-    for fetch in fetches:
+    replicas = await context.replicas_of([fetch.bucket for fetch in fetches])
+    there: list[tuple[_BucketFetch, BucketReplica]] = []
+
+    def begin(fetch: _BucketFetch) -> None:
         fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset = (), 0, None, None
-        try:
-            replicas.append(await context.replica(fetch.bucket))
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            fetch.error = e
-            replicas.append(None)
-    if any(replica is not None for replica in replicas):
-        await context.in_io(_read_replicas, fetches, replicas, bytes_max)
+        replica = replicas[fetch.bucket]
+        if isinstance(replica, Exception):
+            fetch.error = replica
+        else:
+            there.append((fetch, replica))
 
-
-def _read_replicas(fetches: list[_BucketFetch], replicas: list[BucketReplica | None], bytes_max: int) -> None:
+    await context.costs.each(fetches, len(fetches), begin)
     left = bytes_max
-    first = True
-    for fetch, replica in zip(fetches, replicas, strict=True):
-        if replica is None:
-            continue
+    for first in range(0, len(there), SHORT_LIST):
+        left = await context.in_io(_read_replicas, there[first : first + SHORT_LIST], left, left == bytes_max)
+
+
+def _read_replicas(there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: int, nothing_yet: bool) -> int:
+    """Read some buckets; return how many bytes are left for others."""
+    left = bytes_max
+    first = nothing_yet
+    for fetch, replica in there:
         try:
             _read_replica(fetch, replica, min(left, fetch.bytes_max), first)
         except Exception as e:  # noqa: BLE001 - as above
@@ -150,14 +180,14 @@ def _read_replicas(fetches: list[_BucketFetch], replicas: list[BucketReplica | N
             continue
         left -= fetch.size
         first = first and fetch.size == 0
+    return left
 
 
 def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, min_one_batch: bool) -> None:
     log = replica.log
     fetch.high_watermark = log.high_watermark
     fetch.log_start_offset = log.log_start_offset
-    projection = _projection(fetch, replica)
-    bound = _bound_filter(fetch, replica)
+    projection, bound = _prepared(fetch.table, replica.table)
     if bytes_max <= 0 and not min_one_batch:
         log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # an offset out of range is told anyhow
         return
@@ -207,49 +237,65 @@ def _pieces(data: memoryview, positions: list[int]) -> list[memoryview]:
     return [*pieces, data[start:end]]
 
 
-def _projection(fetch: _BucketFetch, replica: BucketReplica) -> Projection | None:
+def _prepared(fetch: _TableFetch, table: LiveTable) -> tuple[Projection | None, BoundPredicate | None]:
+    """Projection and filter for a table. Raises `InvalidRequest` for a projection that cannot be."""
+    info = table.info
+    if fetch.ready_for is not info:
+        fetch.projection, fetch.bound = _projection(fetch, table), _bound_filter(fetch, table)
+        fetch.ready_for = info
+    return fetch.projection, fetch.bound
+
+
+def _projection(fetch: _TableFetch, table: LiveTable) -> Projection | None:
     if fetch.projected is None:
         return None
-    info = replica.table.info
+    info = table.info
+    if len(fetch.projected) > len(info.schema.columns):
+        raise InvalidRequest(
+            f"{len(fetch.projected)} columns are asked for; table {info.path} has {len(info.schema.columns)}",
+            ErrorCode.INVALID_COLUMN_PROJECTION,
+        )
     if info.descriptor.log_format is not LogFormat.ARROW:
         raise InvalidRequest(
             f"table {info.path} has log format {info.descriptor.log_format.value}; only ARROW logs can be projected",
             ErrorCode.INVALID_COLUMN_PROJECTION,
         )
-    return Projection(info.schema, fetch.projected, replica.table.schema_by_id)
+    return Projection(info.schema, fetch.projected, table.schema_by_id)
 
 
-def _bound_filter(fetch: _BucketFetch, replica: BucketReplica) -> BoundPredicate | None:
-    info = replica.table.info
+def _bound_filter(fetch: _TableFetch, table: LiveTable) -> BoundPredicate | None:
+    info = table.info
     if fetch.filter_message is None or info.descriptor.log_format is not LogFormat.ARROW:
         return None
     try:
-        schema = replica.table.schema_by_id(fetch.filter_schema_id or info.schema_id)
+        schema = table.schema_by_id(fetch.filter_schema_id or info.schema_id)
         return bind(predicate_from_pb(fetch.filter_message, schema), schema)
     except (InvalidRequest, NotFound) as e:
         # A filter is a hint: the client applies it to every row anyhow, so Fluss reads on without it, and so do we.
-        _LOGGER.debug("reading %s without a filter that does not fit: %s", replica.bucket, e)
+        _LOGGER.debug("reading %s without a filter that does not fit: %s", info.path, e)
         return None
 
 
-def _answer(request: Any, fetches: list[_BucketFetch]) -> Answer:
+async def _answer(context: ServerContext, fetches: list[_BucketFetch]) -> Answer:
     response = pb.FetchLogResponse()
     payloads: list[Buffer] = []
-    remaining = iter(fetches)
-    for table in request.tables_req:
-        table_answer = response.tables_resp.add(table_id=table.table_id)
-        for _ in table.buckets_req:
-            fetch = next(remaining)
-            answer = table_answer.buckets_resp.add(bucket_id=fetch.bucket.bucket)
-            if fetch.bucket.partition_id is not None:
-                answer.partition_id = fetch.bucket.partition_id
-            if fetch.error is not None:
-                put_error(answer, fetch.error)
-                continue
-            answer.high_watermark = fetch.high_watermark
-            answer.log_start_offset = fetch.log_start_offset
-            if fetch.filtered_end_offset is not None:
-                answer.filtered_end_offset = fetch.filtered_end_offset
-            answer.records = b""
-            payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))
+    tables: dict[int, Any] = {}
+
+    def put(fetch: _BucketFetch) -> None:
+        bucket = fetch.bucket
+        of_table = tables.get(bucket.table_id)
+        if of_table is None:
+            of_table = tables[bucket.table_id] = response.tables_resp.add(table_id=bucket.table_id)
+        answer = of_table.buckets_resp.add(bucket_id=bucket.bucket, partition_id=bucket.partition_id)
+        if fetch.error is not None:
+            put_error(answer, fetch.error)
+            return
+        answer.high_watermark = fetch.high_watermark
+        answer.log_start_offset = fetch.log_start_offset
+        if fetch.filtered_end_offset is not None:
+            answer.filtered_end_offset = fetch.filtered_end_offset
+        answer.records = b""
+        payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))
+
+    await context.costs.each(fetches, len(fetches), put)
     return Answer(response, payloads)

@@ -6,7 +6,7 @@ by the offsets of the snapshots that are known (`forebay.server.lake_snapshots`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from forebay.server.lake_snapshots import LakeSnapshotCommit
 
 
 @serves(ApiKey.LAKE_TIERING_HEARTBEAT)
-def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
+async def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
     """What a worker gave up, is at and finished, in this order (Fluss's); then, if it asks, its next table."""
     request = call.message
     lake = context.lake
@@ -51,9 +51,17 @@ def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
         ),
         (request.finished_tables, response.finished_table_resp, finish),
     )
+    count = sum(len(tables) for tables, _, _ in reports) + len(request.force_finished_tables)
+    context.costs.check_items(count, "tables")
+    await call.room.enter_for(count)
     for tables, answers, report in reports:
-        for table in tables:
+        # Twice the same news of one table is one piece of news.
+        distinct = {(table.table_id, table.tiering_epoch, table.coordinator_epoch): table for table in tables}
+
+        def answer(table: Any, answers: Any = answers, report: Callable[[Any], None] = report) -> None:
             _answer_report(lake.coordinator_epoch, table, answers.add(table_id=table.table_id), report)
+
+        await context.costs.each(distinct.values(), len(distinct), answer)
     if request.request_table:
         assignment = lake.tiering.request()
         if assignment is not None:
@@ -94,6 +102,7 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Mes
             _table(context, message.table_id), _offsets(message.table_id, message.bucket_offsets), merge=merge
         )
 
+    _check_offsets(context, request.bucket_offsets, [message.bucket_offsets for message in request.bucket_offsets])
     response = pb.PrepareLakeTableSnapshotResponse()
     for message in request.bucket_offsets:
         answer = response.prepare_lake_table_resp.add(table_id=message.table_id)
@@ -108,6 +117,8 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Mes
 async def commit_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
     """The newer form names files; the older one, where it stands alone, the offsets themselves."""
     request = call.message
+    named = request.lake_table_snapshot_metadata
+    _check_offsets(context, [*request.tables_req, *named], [message.buckets_req for message in request.tables_req])
     newer = {message.table_id for message in request.lake_table_snapshot_metadata}
     commits: list[tuple[int, Callable[[], None]]] = []
     for message in request.tables_req:
@@ -124,6 +135,10 @@ async def commit_lake_table_snapshot(context: ServerContext, call: Call) -> Mess
         except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its table
             put_error(answer, e)
     return response
+
+
+def _check_offsets(context: ServerContext, tables: Sequence[Any], offsets: Sequence[Sequence[Any]]) -> None:
+    context.costs.check_items(len(tables) + sum(map(len, offsets)), "tables and buckets")
 
 
 def _commit_files(context: ServerContext, message: Any) -> None:

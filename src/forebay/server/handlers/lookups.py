@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.kv_batch import encode_kv_batch
 from forebay.codec.layout import RowFormat
 from forebay.codec.rows import row_codec
@@ -18,13 +21,17 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Message
 from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+from forebay.server.costs import ITEM_BYTES, SHORT_LIST
 from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.replica import BucketReplica
 
 _INLINE_KEYS_MAX = 256
 """Lookups of up to so many keys run on the event loop: a thread would take longer to begin than they take."""
 
-_LIMIT_SCAN_BYTES_MAX = 64 << 20
+_LISTS_AT_ONCE = 16
+
+_KEYS_AT_FIRST, _KEYS_AT_ONCE, _GROUP_BYTES = 16, 4096, 1 << 20
+"""Keys are looked up in groups, which are larger where values are small."""
 
 
 @serves(ApiKey.LOOKUP)
@@ -32,39 +39,112 @@ async def lookup(context: ServerContext, call: Call) -> Message:
     request = call.message
     insert = request.HasField("insert_if_not_exists") and request.insert_if_not_exists
     response = pb.LookupResponse()
-    for message in request.buckets_req:
-        answer = response.buckets_resp.add(bucket_id=message.bucket_id)
-        if message.HasField("partition_id"):
-            answer.partition_id = message.partition_id
-        try:
-            if message.HasField("original_partition_name"):
-                raise UnsupportedOperation("Forebay does not serve historical partitions yet (docs/limits.md)")
-            replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
-            check_key_version(replica.table.info, call.api_version)
-            values = await _lookup(context, replica, list(message.keys))
-            if insert and None in values:
-                values = await _insert_missing(context, replica, list(message.keys), values, request)
-            _add_values(answer, values)
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            put_error(answer, e)
+    room = _Room(context, call)
+
+    async def look_up(message: Any, replica: BucketReplica, answer: Any) -> None:
+        if message.HasField("original_partition_name"):
+            raise UnsupportedOperation("Forebay does not serve historical partitions yet (docs/limits.md)")
+        check_key_version(replica.table.info, call.api_version)
+        keys = list(message.keys)
+        values = await _lookup(context, replica, keys, room)
+        if insert and None in values:
+            values = await _insert_missing(context, replica, keys, values, request, room)
+
+        def add(value: bytes | None) -> None:
+            if value is None:
+                answer.values.add()
+            else:
+                answer.values.add(values=value)
+
+        await context.costs.each(values, len(values), add)
+
+    await _for_each_bucket(context, call, response, look_up)
     return response
 
 
-async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[bytes]) -> list[bytes | None]:
-    kv = replica.kv
-    return kv.lookup(keys) if len(keys) <= _INLINE_KEYS_MAX else await context.in_io(kv.lookup, keys)
+class _Room:
+    """How large the answer to one lookup has become."""
+
+    def __init__(self, context: ServerContext, call: Call) -> None:
+        self._context = context
+        self._call = call
+        self._used = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes the answer may grow by."""
+        return self._context.costs.answer_bytes_max - self._used
+
+    async def take(self, size: int) -> None:
+        """Have memory for so many more bytes. Raises `LimitExceeded`, or `Unavailable` where there is none."""
+        self._used += size
+        self._context.costs.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
+        await self._call.room.grow_to(self._used)
 
 
-def _add_values(answer: Any, values: list[bytes | None]) -> None:
-    for value in values:
-        if value is None:
-            answer.values.add()
+async def _for_each_bucket(
+    context: ServerContext, call: Call, response: Any, work: Callable[[Any, BucketReplica, Any], Awaitable[None]]
+) -> None:
+    """Work on the buckets of a lookup, one after the other; a failure stays with its bucket."""
+    messages = call.message.buckets_req
+    context.costs.check_items(len(messages) + sum(len(message.keys) for message in messages), "buckets and keys")
+    if len(messages) > SHORT_LIST:
+        await call.room.grow_to(len(messages) * ITEM_BYTES)
+
+    def bucket_of(message: Any) -> TableBucket:
+        return TableBucket(call.message.table_id, message.bucket_id, partition_id_of(message))
+
+    replicas = await context.replicas_of(await context.costs.distinct(map(bucket_of, messages), len(messages)))
+    found: list[tuple[Any, BucketReplica, Any]] = []
+
+    def begin(message: Any) -> None:
+        answer = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
+        replica = replicas[bucket_of(message)]
+        if isinstance(replica, Exception):
+            put_error(answer, replica)
         else:
-            answer.values.add(values=value)
+            found.append((message, replica, answer))
+
+    await context.costs.each(messages, len(messages), begin)
+    for number, (message, replica, answer) in enumerate(found, 1):
+        try:
+            await work(message, replica, answer)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            put_error(answer, e)
+        if not number % SHORT_LIST:
+            await asyncio.sleep(0)
+
+
+async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[bytes], room: _Room) -> list[bytes | None]:
+    """The value of each key. Many are looked up group by group, each different one once."""
+    kv = replica.kv
+    if len(keys) <= _KEYS_AT_FIRST:
+        values = kv.lookup(keys)
+        await room.take(sum(len(value) for value in values if value is not None))
+        return values
+    found = dict.fromkeys(keys)
+    times = Counter(keys) if len(found) < len(keys) else dict.fromkeys(keys, 1)
+    different, first, count = list(found), 0, _KEYS_AT_FIRST
+    while first < len(different):
+        group = different[first : first + count]
+        inline = count <= _INLINE_KEYS_MAX and len(different) <= _INLINE_KEYS_MAX
+        values = kv.lookup(group) if inline else await context.in_io(kv.lookup, group)
+        found.update(zip(group, values, strict=True))
+        size = sum(len(value) for value in values if value is not None)
+        await room.take(sum(times[key] * len(value) for key, value in zip(group, values, strict=True) if value))
+        first += count
+        # Values may be large: the next group is larger only if this one was small.
+        count = min(4 * count, _KEYS_AT_ONCE) if size < _GROUP_BYTES else max(count // 4, 1)
+    return [found[key] for key in keys]
 
 
 async def _insert_missing(
-    context: ServerContext, replica: BucketReplica, keys: list[bytes], values: list[bytes | None], request: Any
+    context: ServerContext,
+    replica: BucketReplica,
+    keys: list[bytes],
+    values: list[bytes | None],
+    request: Any,
+    room: _Room,
 ) -> list[bytes | None]:
     """Insert rows of nothing but their key for the keys that have none, then look them up again."""
     missing = [key for key, value in zip(keys, values, strict=True) if value is None]
@@ -75,7 +155,7 @@ async def _insert_missing(
     result = await acknowledged(future, acks or 1, timeout_ms)
     if result.error is not None:
         raise result.error
-    return await _lookup(context, replica, keys)
+    return await _lookup(context, replica, keys, room)
 
 
 def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tuple[int, ...]]:
@@ -102,25 +182,23 @@ def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tup
 
 @serves(ApiKey.PREFIX_LOOKUP)
 async def prefix_lookup(context: ServerContext, call: Call) -> Message:
-    request = call.message
     response = pb.PrefixLookupResponse()
-    for message in request.buckets_req:
-        answer = response.buckets_resp.add(bucket_id=message.bucket_id)
-        if message.HasField("partition_id"):
-            answer.partition_id = message.partition_id
-        try:
-            replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
-            check_key_version(replica.table.info, call.api_version)
-            for values in await context.in_io(_prefix_lookups, replica, list(message.keys)):
-                answer.value_lists.add(values=values)
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            put_error(answer, e)
+    room = _Room(context, call)
+
+    async def look_up(message: Any, replica: BucketReplica, answer: Any) -> None:
+        check_key_version(replica.table.info, call.api_version)
+        found: dict[bytes, list[bytes]] = {}
+        for prefix in message.keys:
+            if prefix not in found:
+                found[prefix] = await context.in_io(replica.kv.prefix_lookup, prefix, room.left)
+            await room.take(sum(map(len, found[prefix])) + ITEM_BYTES)
+        for number, prefix in enumerate(message.keys, 1):
+            answer.value_lists.add(values=found[prefix])
+            if not number % _LISTS_AT_ONCE:
+                await asyncio.sleep(0)
+
+    await _for_each_bucket(context, call, response, look_up)
     return response
-
-
-def _prefix_lookups(replica: BucketReplica, prefixes: list[bytes]) -> list[list[bytes]]:
-    kv = replica.kv
-    return [kv.prefix_lookup(prefix) for prefix in prefixes]
 
 
 @serves(ApiKey.LIMIT_SCAN)
@@ -134,7 +212,9 @@ async def limit_scan(context: ServerContext, call: Call) -> Answer:
             raise InvalidRequest(f"a limit scan needs a limit of at least 0, not {request.limit}")
         replica = await context.replica(TableBucket(request.table_id, request.bucket_id, partition_id_of(request)))
         read = _first_rows if replica.has_kv else _last_batches
-        payloads.append(await context.in_io(read, replica, request.limit))
+        payload = await context.in_io(read, replica, request.limit, context.costs.answer_bytes_max)
+        await call.room.grow_to(len(payload))
+        payloads.append(payload)
         response.is_log_table = not replica.has_kv
         response.records = b""
     except Exception as e:  # noqa: BLE001 - errors of this API travel in its answer
@@ -142,11 +222,21 @@ async def limit_scan(context: ServerContext, call: Call) -> Answer:
     return Answer(response, payloads)
 
 
-def _first_rows(replica: BucketReplica, limit: int) -> bytes:
-    return encode_value_batch(replica.kv.first_values(limit))
+def _first_rows(replica: BucketReplica, limit: int, bytes_max: int) -> bytes:
+    values = replica.kv.first_values(limit, bytes_max)
+    if sum(map(len, values)) > bytes_max:
+        raise _too_much(f"the first {limit} rows of {replica.bucket}", bytes_max, "scan the table")
+    return encode_value_batch(values)
 
 
-def _last_batches(replica: BucketReplica, limit: int) -> bytes:
+def _too_much(what: str, bytes_max: int, instead: str) -> LimitExceeded:
+    return LimitExceeded(
+        f"{what} are more than {bytes_max} bytes (server.request.max-answer-size): ask for fewer, or {instead}",
+        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+    )
+
+
+def _last_batches(replica: BucketReplica, limit: int, bytes_max: int) -> bytes:
     """Whole batches that cover the last `limit` records; the client cuts off what is too much."""
     log = replica.log
     end = log.high_watermark
@@ -154,14 +244,10 @@ def _last_batches(replica: BucketReplica, limit: int) -> bytes:
     pieces: list[memoryview] = []
     size = 0
     while offset < end:
-        piece = log.read(offset, _LIMIT_SCAN_BYTES_MAX, end)
+        piece = log.read(offset, bytes_max, end)
         size += len(piece.data)
-        if size > _LIMIT_SCAN_BYTES_MAX and pieces:
-            raise InvalidRequest(
-                f"the last {limit} records of {replica.bucket} are more than {_LIMIT_SCAN_BYTES_MAX} bytes; "
-                "ask for fewer, or read the log",
-                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-            )
+        if size > bytes_max and pieces:
+            raise _too_much(f"the last {limit} records of {replica.bucket}", bytes_max, "read the log")
         pieces.append(piece.data)
         offset = piece.next_offset
     return b"".join(pieces)

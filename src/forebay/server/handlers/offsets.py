@@ -9,6 +9,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Message
 from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.costs import SHORT_LIST
 from forebay.server.replica import BucketReplica
 
 _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
@@ -16,19 +17,48 @@ _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
 
 @serves(ApiKey.LIST_OFFSETS)
 async def list_offsets(context: ServerContext, call: Call) -> Message:
-    request = call.message
+    request, partition = call.message, partition_id_of(call.message)
+    count = len(request.bucket_id)
+    context.costs.check_items(count, "buckets")
+    await call.room.enter_for(count)
+    buckets = await context.costs.distinct(
+        (TableBucket(request.table_id, bucket_id, partition) for bucket_id in request.bucket_id), count
+    )
+    opened = await context.replicas_of(buckets)
+    found: dict[TableBucket, int | Exception] = {}
+    timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
+    replicas = []
+    for bucket, replica in opened.items():
+        if isinstance(replica, BucketReplica):
+            replicas.append(replica)
+        else:
+            found[bucket] = replica
+    for first in range(0, len(replicas), SHORT_LIST):
+        group = replicas[first : first + SHORT_LIST]
+        found |= await context.in_io(_offsets, group, request.offset_type, timestamp, context.clock.now_ms())
     response = pb.ListOffsetsResponse()
-    for bucket_id in request.bucket_id:
-        answer = response.buckets_resp.add(bucket_id=bucket_id)
-        try:
-            replica = await context.replica(TableBucket(request.table_id, bucket_id, partition_id_of(request)))
-            timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
-            answer.offset = await context.in_io(
-                _offset, replica, request.offset_type, timestamp, context.clock.now_ms()
-            )
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            put_error(answer, e)
+
+    def put(bucket: TableBucket) -> None:
+        answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
+        if isinstance(offset, int):
+            answer.offset = offset
+        else:
+            put_error(answer, offset)
+
+    await context.costs.each(buckets, len(buckets), put)
     return response
+
+
+def _offsets(
+    replicas: list[BucketReplica], offset_type: int, timestamp_ms: int | None, now_ms: int
+) -> dict[TableBucket, int | Exception]:
+    found: dict[TableBucket, int | Exception] = {}
+    for replica in replicas:
+        try:
+            found[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            found[replica.bucket] = e
+    return found
 
 
 def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, now_ms: int) -> int:
@@ -57,16 +87,26 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
 @serves(ApiKey.GET_TABLE_STATS)
 async def get_table_stats(context: ServerContext, call: Call) -> Message:
     request = call.message
+    count = len(request.buckets_req)
+    context.costs.check_items(count, "buckets")
+    await call.room.enter_for(count)
+    buckets = await context.costs.distinct(
+        (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)) for each in request.buckets_req), count
+    )
+    replicas = await context.replicas_of(buckets)
     response = pb.GetTableStatsResponse()
-    for message in request.buckets_req:
-        answer = response.buckets_resp.add(bucket_id=message.bucket_id)
-        if message.HasField("partition_id"):
-            answer.partition_id = message.partition_id
+
+    def put(bucket: TableBucket) -> None:
+        answer = response.buckets_resp.add(bucket_id=bucket.bucket, partition_id=bucket.partition_id)
+        replica = replicas[bucket]
         try:
-            replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
+            if isinstance(replica, Exception):
+                raise replica
             answer.row_count = _row_count(replica)
         except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
             put_error(answer, e)
+
+    await context.costs.each(buckets, len(buckets), put)
     return response
 
 

@@ -22,6 +22,7 @@ _NAME_CHARS_MAX = 200
 @serves(ApiKey.OPEN_TABLE_SNAPSHOT)
 async def open_table_snapshot(context: ServerContext, call: Call) -> Message:
     request = call.message
+    context.costs.check_items(len(request.partition_id), "partitions")
     buckets = _buckets(context, request)
     replicas = [await context.replica(bucket) for bucket in buckets]
     opened = await context.in_io(
@@ -61,7 +62,14 @@ def _buckets(context: ServerContext, request: Any) -> list[TableBucket]:
         )
     if request.partition_id and not table.info.is_partitioned:
         raise InvalidRequest(f"table {table.info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
-    partitions = list(dict.fromkeys(request.partition_id)) or sorted(table.current.partitions_by_id)
+    there = table.current.partitions_by_id
+    partitions = list(dict.fromkeys(request.partition_id)) or sorted(there)
+    unknown = [partition_id for partition_id in request.partition_id if partition_id not in there]
+    if unknown and table.info.is_partitioned:
+        raise Unavailable(
+            f"table {table.info.path} has no partition with id {unknown[0]}: it was dropped, or never was",
+            ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+        )
     return buckets_of(table.info, partitions)
 
 

@@ -23,9 +23,13 @@ _POSITION_LAST = 0
 @serves(ApiKey.CREATE_TABLE)
 async def create_table(context: ServerContext, call: Call) -> Message:
     request = call.message
-    descriptor = json_serde.descriptor_from_json(json_serde.loads(request.table_json, "table descriptor"))
     path = table_path_from_pb(request.table_path)
-    await context.in_coordinator(context.catalog.create_table, path, descriptor, request.ignore_if_exists)
+
+    def create() -> None:
+        descriptor = json_serde.descriptor_from_json(json_serde.loads(request.table_json, "table descriptor"))
+        context.catalog.create_table(path, descriptor, request.ignore_if_exists)
+
+    await context.in_coordinator(create)
     await _follow_the_clock(context, path)
     return pb.CreateTableResponse()
 
@@ -77,9 +81,12 @@ async def alter_table(context: ServerContext, call: Call) -> Message:
         )
     try:
         if request.add_columns:
-            columns = [_added_column(message) for message in request.add_columns]
-            await context.in_coordinator(context.catalog.add_columns, path, columns)
+            context.costs.check_items(len(request.add_columns), "columns")
+            await context.in_coordinator(
+                lambda: context.catalog.add_columns(path, [_added_column(message) for message in request.add_columns])
+            )
         else:
+            context.costs.check_items(len(request.config_changes), "options")
             to_set, to_reset = config_changes(request.config_changes)
             await context.in_coordinator(context.catalog.alter_properties, path, to_set, to_reset)
             await _follow_the_clock(context, path)

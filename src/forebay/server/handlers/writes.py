@@ -15,6 +15,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Message
 from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.costs import SHORT_LIST
 from forebay.server.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)
@@ -58,7 +59,7 @@ async def produce_log(context: ServerContext, call: Call) -> Message:
                 raise result.error
             answer.base_offset = result.base_offset
 
-    await _for_each_bucket(request.buckets_req, call, response.buckets_resp, append)
+    await _for_each_bucket(context, call, response.buckets_resp, append)
     return response
 
 
@@ -83,7 +84,7 @@ async def put_kv(context: ServerContext, call: Call) -> Message:
                 raise result.error
             answer.log_end_offset = result.log_end_offset
 
-    await _for_each_bucket(request.buckets_req, call, response.buckets_resp, put)
+    await _for_each_bucket(context, call, response.buckets_resp, put)
     if call.api_version < _BACKPRESSURE_VERSION:
         for answer in response.buckets_resp:
             if answer.error_code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
@@ -107,9 +108,14 @@ def check_key_version(info: TableInfo, api_version: int) -> None:
 
 
 async def _for_each_bucket(
-    messages: Any, call: Call, answers: Any, work: Callable[[Any, memoryview, Any], Awaitable[None]]
+    context: ServerContext, call: Call, answers: Any, work: Callable[[Any, memoryview, Any], Awaitable[None]]
 ) -> None:
-    """Work on all buckets of a request at once; a failure stays with its bucket. Answers come in request order."""
+    """Work on all buckets of a request at once; a failure stays with its bucket. Answers come in request order.
+
+    Very many are begun in pieces; requests of the connection that come behind wait meanwhile (forebay.server.rpc).
+    """
+    messages = call.message.buckets_req
+    context.costs.check_items(len(messages), "buckets")
 
     async def one(message: Any, payload: memoryview, answer: Any) -> None:
         try:
@@ -117,17 +123,18 @@ async def _for_each_bucket(
         except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
             put_error(answer, e)
 
-    jobs = []
-    for message, payload in zip(messages, call.payloads, strict=True):
-        answer = answers.add(bucket_id=message.bucket_id)
-        if message.HasField("partition_id"):
-            answer.partition_id = message.partition_id
-        jobs.append((message, payload, answer))
+    jobs: list[tuple[Any, memoryview, Any]] = []
+
+    def begin(message: Any) -> None:
+        answer = answers.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
+        jobs.append((message, call.payloads[len(jobs)], answer))
+
+    await context.costs.each(messages, len(messages), begin)
     if len(jobs) == 1:
         await asyncio.sleep(0)  # as long as `gather` takes to begin: one bucket must not overtake many
         await one(*jobs[0])
-    else:
-        await asyncio.gather(*(one(*job) for job in jobs))
+    for first in range(0, len(jobs) if len(jobs) > 1 else 0, SHORT_LIST):
+        await asyncio.gather(*(one(*job) for job in jobs[first : first + SHORT_LIST]))
 
 
 async def acknowledged(future: Future[Any], acks: int, timeout_ms: int) -> Any:
