@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -42,6 +42,9 @@ kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
 
 power-cuts: $(VENV)/dev-ready build ## real power cuts of an ext4 on a loop device under load (root): POWER_CUTS=20 make power-cuts
 	$(BIN)/python -m tests.reliability.power_cuts $(POWER_CUTS_ARGS)
+
+hostile-clients: $(VENV)/dev-ready build ## hostile and slow clients: memory of the server, waiting time of others
+	$(BIN)/python -m tests.reliability.hostile_clients $(HOSTILE_ARGS)
 
 invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minutes: INVARIANT_SECONDS=60 make invariants
 	INVARIANT_SECONDS=$${INVARIANT_SECONDS:-1800} $(BIN)/python -m pytest tests/invariants -s
