@@ -29,7 +29,8 @@ def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProce
     """`forebay server` with the users that the tests of others expect, in a process of its own."""
     credentials = ",".join(f"{name}:{password}" for name, password in SASL_USERS.items())
     folder = tmp_path_factory.mktemp("exam") / "data"
-    server = ServerProcess(folder, sasl=True, settings={"security.sasl.plain.credentials": credentials})
+    settings = {"security.sasl.plain.credentials": credentials}
+    server = ServerProcess(folder, sasl=True, settings=settings, arguments=["--plain"])
     server.start()
     yield server
     server.kill()

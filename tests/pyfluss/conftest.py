@@ -92,6 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     with EmbeddedServer(
         tmp_path_factory.mktemp("pyfluss") / "data",
         sasl=True,
+        plain=True,
         settings={"security.sasl.plain.credentials": credentials, "max.partition.num": "20"},
     ) as started:
         yield started

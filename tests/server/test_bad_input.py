@@ -8,9 +8,11 @@ import struct
 
 import pytest
 
-from forebay.base.errors import ErrorCode, ForebayError
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.codec.kv_batch import HEADER_BYTES
 from forebay.metadata import types
+from forebay.protocol.listeners import SecurityProtocol
+from forebay.server.embedded import EmbeddedServer
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
@@ -204,11 +206,30 @@ def test_hostile_kv_requests_in_bulk_leave_the_state_as_it_was(bench, kv_table):
 # ---- security -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_but_versions_is_served_before_authentication(tmp_path):
-    from forebay.server.embedded import EmbeddedServer
-
-    settings = {"security.sasl.plain.credentials": "admin:secret,alice:secret2"}
+def test_sasl_leaves_no_port_open_to_clients_without_a_password_unless_asked_to(tmp_path):
+    settings = {"security.sasl.plain.credentials": "admin:secret"}
+    request = pb.DatabaseExistsRequest(database_name="fluss")
     with EmbeddedServer(tmp_path / "data", sasl=True, settings=settings) as server:
+        addresses = server.addresses
+        assert addresses.bootstrap_servers == addresses.sasl_bootstrap_servers
+        assert {bound.listener.protocol for bound in server.server._bound} == {SecurityProtocol.SASL}
+        for where in (addresses.bootstrap_servers, addresses.tablet_servers):
+            with RawClient(where) as client, pytest.raises(ForebayError) as refused:
+                client.call(ApiKey.DATABASE_EXISTS, request)
+            assert refused.value.code == ErrorCode.AUTHENTICATE_EXCEPTION
+            with RawClient(where, PlainClient("admin", "secret")) as client:
+                assert client.call(ApiKey.DATABASE_EXISTS, request).exists
+    with EmbeddedServer(tmp_path / "data", sasl=True, plain=True, settings=settings) as server:
+        assert server.addresses.bootstrap_servers != server.addresses.sasl_bootstrap_servers
+        with RawClient(server.bootstrap_servers) as client:
+            assert client.call(ApiKey.DATABASE_EXISTS, request).exists
+    with pytest.raises(InvalidRequest, match="--plain"):
+        EmbeddedServer(tmp_path / "data", plain=True)
+
+
+def test_nothing_but_versions_is_served_before_authentication(tmp_path):
+    settings = {"security.sasl.plain.credentials": "admin:secret,alice:secret2"}
+    with EmbeddedServer(tmp_path / "data", sasl=True, plain=True, settings=settings) as server:
         where = server.addresses.sasl_bootstrap_servers
         assert where
         request = pb.DatabaseExistsRequest(database_name="fluss")

@@ -41,7 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--tablet-port", type=int, default=9124, metavar="PORT", help="data is served here (default: %(default)s)"
     )
     parser.add_argument(
-        "--sasl", action="store_true", help="add listeners that ask for user and password, at ports that are printed"
+        "--sasl", action="store_true", help="ask clients for user and password; nobody comes in without"
+    )
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="with --sasl: serve clients without a password, too; SASL then has ports of its own, which are printed",
     )
     parser.add_argument(
         "-D",
@@ -70,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
         coordinator_port=options.coordinator_port,
         tablet_port=options.tablet_port,
         sasl=options.sasl,
+        plain=options.plain,
         settings=settings,
     )
     for key in exposed_settings(config, options.definitions):

@@ -201,6 +201,8 @@ class ServerConfig:
     coordinator_port: int = 9123
     tablet_port: int = 9124
     sasl: bool = False
+    plain: bool = False
+    """Whether clients may come in without a password beside `sasl`; without `sasl` they may in any case."""
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def value(self, key: str) -> Any:
@@ -294,13 +296,20 @@ def server_config(
     coordinator_port: int = 9123,
     tablet_port: int = 9124,
     sasl: bool = False,
+    plain: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> ServerConfig:
     """A checked configuration. Raises `InvalidRequest` or `UnsupportedOperation` naming the setting at fault."""
     given = dict(settings or {})
     for key, text in given.items():
         _check(key, text)
-    config = ServerConfig(Path(data_dir), host, coordinator_port, tablet_port, sasl, given)
+    if plain and not sasl:
+        raise InvalidRequest(
+            "plain=True (--plain) keeps the plain listeners beside SASL's; without sasl=True (--sasl) there are no "
+            "others: leave it out",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    config = ServerConfig(Path(data_dir), host, coordinator_port, tablet_port, sasl, plain, given)
     _check_lake(config)
     return config
 

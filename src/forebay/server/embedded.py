@@ -30,16 +30,21 @@ class EmbeddedServer:
         coordinator_port: int = 0,
         tablet_port: int = 0,
         sasl: bool = False,
+        plain: bool = False,
         settings: Mapping[str, str] | None = None,
         injected: Injected | None = None,
     ) -> None:
-        """`settings` are those of `forebay server -D key=value` (docs/server.md); port 0 lets the system choose."""
+        """`settings` are those of `forebay server -D key=value` (docs/server.md); port 0 lets the system choose.
+
+        With `sasl` clients need a password, unless they come by the plain listeners, which `plain` keeps.
+        """
         self.config: ServerConfig = server_config(
             data_dir,
             host=host,
             coordinator_port=coordinator_port,
             tablet_port=tablet_port,
             sasl=sasl,
+            plain=plain,
             settings=settings,
         )
         self._injected = injected

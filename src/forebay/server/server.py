@@ -387,10 +387,12 @@ def _listeners(config: ServerConfig, role: ServerRole) -> tuple[Listener, ...]:
     port = config.coordinator_port if role is ServerRole.COORDINATOR else config.tablet_port
     if "bind.listeners" in settings:
         return parse_listeners(settings)
-    listeners = [Listener(CLIENT_LISTENER, SecurityProtocol.PLAINTEXT, config.host, port, config.host, 0)]
-    if config.sasl:
-        listeners.append(Listener(SASL_LISTENER, SecurityProtocol.SASL, config.host, 0, config.host, 0))
-    return tuple(listeners)
+    plain = Listener(CLIENT_LISTENER, SecurityProtocol.PLAINTEXT, config.host, port, config.host, 0)
+    if not config.sasl:
+        return (plain,)
+    sasl_port = 0 if config.plain else port
+    sasl = Listener(SASL_LISTENER, SecurityProtocol.SASL, config.host, sasl_port, config.host, 0)
+    return (plain, sasl) if config.plain else (sasl,)
 
 
 def _with_port(listeners: str, port: int) -> str:
