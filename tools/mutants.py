@@ -5,10 +5,9 @@
     python -m tools.mutants --list                         # shows the mutants and runs nothing
 
 A mutant turns one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges one
-`and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs. The tests of a package
-are those in the folder of its name below tests/, and all files that import the module; files near to the module run
-first. A test that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked slow, are
-left out.
+`and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs. Its judges
+are the tests of its package (the folder of its name below tests/) that run its line, which is measured before. A test
+that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked slow, are left out.
 
 Survivors are named, and the exit code is 1 if less than 95 % of the mutants are caught. Those that change no behaviour
 that is promised stand in tools/mutants_equivalent.txt, each with its reason, and do not count.
@@ -21,34 +20,39 @@ import ast
 import os
 import queue
 import random
-import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+
+import coverage
 
 from tests import results
 
 ROOT = Path(__file__).parents[1]
 SOURCE, TESTS = ROOT / "src", ROOT / "tests"
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
+MEASURED = ROOT / "build" / "mutants"
 TARGET = 0.95
+TESTS_MAX = 500
+"""A mutant is judged by at most so many tests."""
 
-WITHOUT_A_FOLDER = {
-    "base": ("client", "log", "server", "codec"),
+JUDGES = {
+    "base": ("client", "log", "server"),
     "metadata": ("codec", "server", "client"),
     "lakes": ("lake", "unionread"),
     "inprocess": ("cli", "client"),
+    "fs": ("fs", "log", "kv", "server"),
 }
-"""Where the tests of packages are that have no folder of their name."""
+"""Where the tests of packages are that have no folder of their name, or that others test by using them."""
 
 LEFT_OUT = ("testing", "spark", "cli/quickstart", "protocol/fluss_pb2")
 """No mutants here: helpers of tests, what only runs in Spark, a demonstration, generated code."""
@@ -79,6 +83,7 @@ class Mutant:
     text: str
     start: int
     end: int
+    last_line: int
 
     @property
     def name(self) -> str:
@@ -102,7 +107,9 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         before = " ".join(source[start:end].decode().split())
-        return Mutant(str(path.relative_to(ROOT)), node.lineno, function, kind, before, text, start, end)
+        return Mutant(
+            str(path.relative_to(ROOT)), node.lineno, function, kind, before, text, start, end, node.end_lineno
+        )
 
     def walk(node: ast.AST, function: str) -> Iterator[Mutant]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -142,68 +149,70 @@ def _calls(value: ast.expr) -> bool:
 # ---- which tests judge ----------------------------------------------------------------------------------------------
 
 
-@cache
-def imports_of(path: Path) -> frozenset[str]:
-    """The modules of Forebay and of its tests that a file imports, as dotted names."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return frozenset(name for name in found if name.startswith(("forebay", "tests")))
+def folders_of(module: str) -> tuple[str, ...]:
+    """The folders of tests that judge mutants of a module."""
+    package = (ROOT / module).relative_to(SOURCE / "forebay").parts[0].removesuffix(".py")
+    return JUDGES.get(package, (package,))
 
 
-@cache
-def importers() -> dict[str, list[Path]]:
-    """Who imports a module, by the module's dotted name."""
-    found: dict[str, list[Path]] = {}
-    for path in [*SOURCE.rglob("*.py"), *TESTS.rglob("*.py")]:
-        for name in imports_of(path):
-            found.setdefault(name, []).append(path)
-    return found
+class Coverage:
+    """Which tests run which line, measured once for each folder of tests and kept until sources or tests change."""
 
+    def __init__(self) -> None:
+        self._data: dict[str, coverage.CoverageData] = {}
+        self._sizes: dict[str, int] = {}
 
-def dotted(path: Path) -> str:
-    base = SOURCE if path.is_relative_to(SOURCE) else ROOT
-    return ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__")
+    def measure(self, folder: str, source: Path) -> None:
+        """Run the tests of a folder, if need be, and note which lines each of them runs."""
+        path = MEASURED / f"{folder}.coverage"
+        changed = max(p.stat().st_mtime for p in [*SOURCE.rglob("*.py"), *(TESTS / folder).rglob("*.py")])
+        if not path.exists() or path.stat().st_mtime < changed:
+            print(f"measuring which lines the tests in tests/{folder} run", flush=True)
+            MEASURED.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            outcome, failed = run_tests([f"tests/{folder}"], source, 7200, stop=False, MUTANTS_COVERAGE=str(path))
+            if outcome != "passed":
+                print(f"  without any mutant: {outcome} {', '.join(failed)}")
+        data = coverage.CoverageData(str(path))
+        data.read()
+        self._data[folder] = data
+        with closing(sqlite3.connect(path)) as database:
+            sizes = "SELECT context, count(*) FROM line_bits JOIN context ON context.id = context_id GROUP BY context"
+            self._sizes |= dict(database.execute(sizes))
 
-
-def tests_of(module: str) -> list[str]:
-    """The test files that judge mutants of a module, nearest by imports first."""
-    start = ROOT / module
-    distance: dict[Path, int] = {start: 0}
-    waiting = deque([start])
-    while waiting:
-        path = waiting.popleft()
-        for importer in importers().get(dotted(path), []):
-            if importer not in distance:
-                distance[importer] = distance[path] + 1
-                waiting.append(importer)
-    package = start.relative_to(SOURCE / "forebay").parts[0].removesuffix(".py")
-    folders = [TESTS / name for name in WITHOUT_A_FOLDER.get(package, (package,))]
-    judges = {path for folder in folders for path in folder.rglob("test_*.py")}
-    judges |= {path for path, steps in distance.items() if steps == 1 and path.name.startswith("test_")}
-    stem = start.stem.strip("_")
-    ranked = sorted(judges, key=lambda p: (stem not in p.name, distance.get(p, 99), p))
-    return [str(path.relative_to(ROOT)) for path in ranked if "spark" not in path.parts]
+    def tests_of(self, mutant: Mutant, source: Path) -> list[str]:
+        """The tests that run the lines of a mutant, those that run least besides first."""
+        found: set[str] = set()
+        for folder in folders_of(mutant.module):
+            lines = self._data[folder].contexts_by_lineno(str(source.parent / mutant.module))
+            for line in range(mutant.line, mutant.last_line + 1):
+                found.update(lines.get(line, ()))
+        found.discard("")  # what is run when a module is imported
+        return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
 
 
-def run_tests(tests: list[str], source: Path, seconds: float) -> tuple[str, list[str]]:
-    """Run tests with the sources in `source`. Returns "passed", "failed" or "unfinished", and the tests that failed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not spark and not slow"]
-    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}"}
-    with tempfile.TemporaryFile("w+") as output:
+def run_tests(
+    tests: list[str], source: Path, seconds: float, *, stop: bool = True, **variables: str
+) -> tuple[str, list[str]]:
+    """Run tests with the sources in `source`, until the first that fails if `stop`.
+
+    Returns "passed", "failed" or "unfinished", and the names of the tests that failed. `variables` come into the
+    environment.
+    """
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.mutants_plugin"]
+    command += ["-m", "not spark and not slow", "--timeout", "60", *(["-x"] if stop else [])]
+    with tempfile.TemporaryDirectory() as folder:
+        failures = Path(folder) / "failed"
+        environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "MUTANTS_FAILED": str(failures)}
         process = subprocess.Popen(
-            [*command, "-rfE", "--timeout", "60", *tests],
+            [*command, *tests],
             cwd=ROOT,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            env=environment | variables,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
         try:
@@ -217,10 +226,9 @@ def run_tests(tests: list[str], source: Path, seconds: float) -> tuple[str, list
             except ProcessLookupError:
                 pass
             process.wait()
-        output.seek(0)
-        failed = re.findall(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.*?)?)(?: - .*)?$", output.read(), re.MULTILINE)
+        failed = failures.read_text().splitlines() if failures.exists() else []
     no_tests = 5
-    return ("passed" if code in (0, no_tests) else "failed"), failed
+    return ("passed" if code in (0, no_tests) else "failed"), sorted(set(failed))
 
 
 class Workshop:
@@ -230,11 +238,12 @@ class Workshop:
         self.source = folder / "src"
         shutil.copytree(SOURCE, self.source, ignore=shutil.ignore_patterns("*.c", "*.pyx", "*.egg-info"))
 
-    def judge(self, mutant: Mutant, seconds: float) -> str:
+    def judge(self, mutant: Mutant, tests: list[str], seconds: float) -> str:
         """Run the tests of a mutant. Returns "caught by" a test, or what makes it a survivor."""
+        if not tests:
+            return "no test runs it"
         path = self.source.parent / mutant.module
         original = path.read_bytes()
-        tests = tests_of(mutant.module)
         mutated = original[: mutant.start] + mutant.text.encode() + original[mutant.end :]
         while tests:
             try:
@@ -247,9 +256,8 @@ class Workshop:
                 self._write(path, original)
             if fails_again and (not failed or run_tests(failed, self.source, seconds)[0] == "passed"):
                 return f"caught by {', '.join(failed) or 'a process that died'}"
-            print(f"  {failed[0]} fails only sometimes, or without a mutant, too: its file is left out")
-            files = {test.split("::")[0] for test in failed}
-            tests = [test for test in tests if test not in files]
+            print(f"  {failed[0]} fails only sometimes, or without a mutant, too, and is left out")
+            tests = [test for test in tests if test not in failed]
         return "passed"
 
     @staticmethod
@@ -280,7 +288,7 @@ def choose(count: int, seed: int, package: str | None) -> list[Mutant]:
     return random.Random(seed).sample(mutants, min(count, len(mutants)))
 
 
-def judge_all(mutants: list[Mutant], workshops: list[Workshop], seconds: float) -> list[Mutant]:
+def judge_all(mutants: list[Mutant], workshops: list[Workshop], measured: Coverage, seconds: float) -> list[Mutant]:
     """The mutants that survive. Tells about each as it is judged."""
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:
@@ -297,7 +305,7 @@ def judge_all(mutants: list[Mutant], workshops: list[Workshop], seconds: float) 
             except queue.Empty:
                 return
             began = time.monotonic()
-            verdict = workshop.judge(mutant, seconds)
+            verdict = workshop.judge(mutant, measured.tests_of(mutant, SOURCE), seconds)
             with telling:
                 judged += 1
                 if not verdict.startswith("caught"):
@@ -333,7 +341,10 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         workshops = [Workshop(Path(folder) / str(number)) for number in range(options.workers)]
-        survivors = judge_all(mutants, workshops, options.seconds)
+        measured = Coverage()
+        for name in sorted({name for mutant in mutants for name in folders_of(mutant.module)}):
+            measured.measure(name, SOURCE)
+        survivors = judge_all(mutants, workshops, measured, options.seconds)
     caught = len(mutants) - len(survivors)
     share = caught / max(len(mutants), 1)
     print(f"\n{caught} of {len(mutants)} mutants were caught ({share:.1%}; the target is {TARGET:.0%})")
