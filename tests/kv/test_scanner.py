@@ -293,6 +293,48 @@ def test_pages_kept_for_replay_stay_within_their_budget():
     assert rows_of(bench.manager.page(sessions[2].scanner_id, 0, 1)) == [b"a"]
 
 
+def test_scans_that_have_ended_stay_within_their_number_and_their_pages_are_counted():
+    bench = Bench(finished_max=100)
+    sessions = [bench.open() for _ in range(8)]
+    while len(sessions) < 258:
+        bench.manager.page(sessions[-8].scanner_id, 0, 100)
+        sessions.append(bench.open())
+    for session in sessions[-8:]:
+        bench.manager.page(session.scanner_id, 0, 100)
+    assert (bench.manager.session_count, bench.manager.finished_count) == (0, 100)
+    assert bench.manager._kept_bytes == 100 * len(bench.manager.page(sessions[-1].scanner_id, 0, 100).records)
+    with pytest.raises(NotFound):
+        bench.manager.page(sessions[157].scanner_id, 0, 100)
+    bench.manager.close(sessions[200].scanner_id)
+    bench.clock.advance(10_000)
+    bench.manager.expire()
+    assert (bench.manager.finished_count, bench.manager._kept_bytes) == (0, 0)
+
+
+def test_of_scans_that_expired_only_so_many_are_remembered():
+    bench = Bench(finished_max=10)
+    sessions = []
+    for _ in range(15):
+        sessions.append(bench.open())
+        bench.manager.close_bucket(BUCKET)
+    for session, code in ((sessions[4], ErrorCode.UNKNOWN_SCANNER_ID), (sessions[5], ErrorCode.SCANNER_EXPIRED)):
+        with pytest.raises(NotFound) as gone:
+            bench.manager.page(session.scanner_id, 0, 1)
+        assert code_of(gone) == code
+
+
+def test_expiry_goes_by_the_last_use():
+    bench = Bench()
+    first, second = bench.open(), bench.open()
+    bench.clock.advance(400)
+    bench.manager.page(first.scanner_id, 0, 1)
+    bench.clock.advance(400)
+    assert bench.manager.expire() == 1
+    with pytest.raises(NotFound):
+        bench.manager.page(second.scanner_id, 0, 1)
+    bench.manager.page(first.scanner_id, 1, 1)
+
+
 def test_a_single_row_larger_than_the_page_is_delivered():
     bench = Bench(page_bytes_max=10)
     bench.snapshot = FakeSnapshot([bytes(5000), b"x"])

@@ -12,6 +12,9 @@ Rules (reference: fluss.md part 3; numbers there):
   have been lost (Fluss fails such a scan). Any other number fails, and the session is gone (rule 11).
 - Every error ends the session. So do the last page and a close; the last page may still be asked for again.
 
+Nothing here takes longer the more scans have ended: sessions, ended scans and expired ids lie in the order of their last
+use, and the size of the pages that are kept is counted as they come and go.
+
 Threads: everything here may be called from any thread.
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from forebay.base import threads
 from forebay.base.clock import Clock
@@ -43,6 +47,8 @@ class ScannerLimits:
     page_bytes_max: int = 10 << 20
     replayable_bytes_max: int = 256 << 20
     """Pages kept for clients that may have lost a response, all sessions together; the oldest go first."""
+    finished_max: int = 10_000
+    """Scans that ended whose last page is kept, and scans that expired of which that is known; the oldest go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +124,11 @@ class ScannerManager:
         self._clock = clock
         self._ids = ids
         self._lock = threads.lock()
-        self._sessions: dict[bytes, ScanSession] = {}
+        self._sessions: OrderedDict[bytes, ScanSession] = OrderedDict()
         self._per_bucket: dict[TableBucket, int] = {}
         self._drained: OrderedDict[bytes, ScanSession] = OrderedDict()
         self._expired: OrderedDict[bytes, float] = OrderedDict()
+        self._kept_bytes = 0
         self._opening = 0
         self._shut_down = False
 
@@ -129,6 +136,12 @@ class ScannerManager:
     def session_count(self) -> int:
         with self._lock:
             return len(self._sessions)
+
+    @property
+    def finished_count(self) -> int:
+        """Scans that ended whose last page may be asked for again."""
+        with self._lock:
+            return len(self._drained)
 
     def bucket_session_count(self, bucket: TableBucket) -> int:
         with self._lock:
@@ -183,28 +196,29 @@ class ScannerManager:
                     f"{session.call + 1} was expected"
                 )
             if call == session.call:
-                if session.last_page is None:
+                kept = session.last_page
+                if kept is None:
                     raise _invalid(f"page {call} of scanner {scanner_id.decode()} is no longer kept; scan again")
                 finished = False
-                return session.last_page
-            session.last_used = self._clock.monotonic()
+                return kept
+            self._used(session)
             page = session.next_page(min(bytes_max, self.limits.page_bytes_max))
-            session.call, session.last_page = call, page
+            session.call = call
             finished = not page.has_more
-            if finished:
-                self._keep_drained(session)
+            self._keep_page(session, page)
             return page
         finally:
             if finished:
                 self._remove(session)
                 session.close()
             session.end_use()
-            self._trim_pages()
 
     def close(self, scanner_id: bytes) -> None:
         """End a scan; unknown ids are fine. Raises `InvalidRequest` while a call is running (and ends the scan)."""
         with self._lock:
-            self._drained.pop(scanner_id, None)
+            drained = self._drained.pop(scanner_id, None)
+            if drained is not None:
+                self._drop_page(drained)
             session = self._sessions.get(scanner_id)
         if session is None:
             return
@@ -221,7 +235,7 @@ class ScannerManager:
         """Close sessions that nobody has used for the TTL; return how many. The server calls this periodically."""
         now = self._clock.monotonic()
         with self._lock:
-            idle = [s for s in self._sessions.values() if now - s.last_used > self.limits.ttl_seconds]
+            idle = list(takewhile(lambda s: now - s.last_used > self.limits.ttl_seconds, self._sessions.values()))
             horizon = now - 2 * self.limits.ttl_seconds
             while self._expired and next(iter(self._expired.values())) < horizon:
                 self._expired.popitem(last=False)
@@ -229,7 +243,7 @@ class ScannerManager:
                 session = next(iter(self._drained.values()))
                 if now - session.last_used <= self.limits.ttl_seconds:
                     break
-                self._drained.popitem(last=False)
+                self._drop_oldest_drained()
         self._close_as_expired(idle)
         return len(idle)
 
@@ -245,7 +259,8 @@ class ScannerManager:
         with self._lock:
             self._shut_down = True
             sessions = list(self._sessions.values())
-            self._drained.clear()
+            while self._drained:
+                self._drop_oldest_drained()
         self._close_as_expired(sessions)
 
     def _close_as_expired(self, sessions: list[ScanSession]) -> None:
@@ -254,6 +269,8 @@ class ScannerManager:
             if self._remove(session):
                 with self._lock:
                     self._expired[session.scanner_id] = now
+                    if len(self._expired) > self.limits.finished_max:
+                        self._expired.popitem(last=False)
             session.close()
 
     # ---- bookkeeping ------------------------------------------------------------------------------------------------
@@ -290,7 +307,15 @@ class ScannerManager:
             if self._sessions.pop(session.scanner_id, None) is None:
                 return False
             self._forget_bucket(session.bucket)
+            if session.scanner_id not in self._drained:
+                self._drop_page(session)
             return True
+
+    def _used(self, session: ScanSession) -> None:
+        session.last_used = self._clock.monotonic()
+        with self._lock:
+            if session.scanner_id in self._sessions:
+                self._sessions.move_to_end(session.scanner_id)
 
     def _begin_use(self, scanner_id: bytes) -> ScanSession:
         with self._lock:
@@ -319,23 +344,34 @@ class ScannerManager:
             session = self._drained.get(scanner_id)
             return session.last_page if session is not None and session.call == call else None
 
-    def _keep_drained(self, session: ScanSession) -> None:
+    def _keep_page(self, session: ScanSession, page: ScanPage) -> None:
+        """Keep a page, in case its client asks for it again, and let others go that are too many."""
         with self._lock:
-            if not self._shut_down:
+            self._drop_page(session)
+            if session.scanner_id not in self._sessions:  # ended by another call meanwhile
+                return
+            session.last_page = page
+            self._kept_bytes += len(page.records)
+            if not page.has_more and not self._shut_down:
                 self._drained[session.scanner_id] = session
-
-    def _trim_pages(self) -> None:
-        """Keep the pages kept for replay within their budget: those of finished scans go first, oldest first."""
-        with self._lock:
-            holders = [*self._drained.values(), *sorted(self._sessions.values(), key=lambda s: s.last_used)]
-            total = sum(len(s.last_page.records) for s in holders if s.last_page is not None)
-            for session in holders:
-                if total <= self.limits.replayable_bytes_max:
+            while self._drained and (
+                len(self._drained) > self.limits.finished_max or self._kept_bytes > self.limits.replayable_bytes_max
+            ):
+                self._drop_oldest_drained()
+            for other in self._sessions.values():
+                if self._kept_bytes <= self.limits.replayable_bytes_max:
                     break
-                if session.last_page is not None:
-                    total -= len(session.last_page.records)
-                    session.last_page = None
-                    self._drained.pop(session.scanner_id, None)
+                self._drop_page(other)
+
+    def _drop_oldest_drained(self) -> None:
+        """Forget the scan that ended first of those whose last page is kept. With the lock held."""
+        self._drop_page(self._drained.popitem(last=False)[1])
+
+    def _drop_page(self, session: ScanSession) -> None:
+        """Forget the last page of a session. With the lock held."""
+        if session.last_page is not None:
+            self._kept_bytes -= len(session.last_page.records)
+            session.last_page = None
 
 
 def _shown(scanner_id: bytes) -> str:
