@@ -23,6 +23,7 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig
 from forebay.log.tablet import EARLIEST_OFFSET, LogTablet
+from forebay.log.writer_state import RETRY_HORIZON_MS
 from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch, open_log, payloads, read_all
 
 
@@ -627,3 +628,19 @@ def test_the_stored_form_is_the_wire_form() -> None:
     stored = fs.content(names.log_file(FOLDER, 0))
     assert stored == batch[:13] + (7).to_bytes(8, "little") + batch[21:]
     assert parse_header(stored).size_bytes == len(stored)
+
+
+def test_of_too_many_writers_those_silent_the_longest_are_forgotten_and_refused() -> None:
+    clock = ManualClock()
+    tablet = open_log(faulty_fs(), config=LogConfig(writers_max=3), clock=clock)
+    for writer in range(6):
+        tablet.append_as_leader(make_batch(1, writer_id=writer, sequence=0))
+        clock.advance(60)
+    assert tablet.expire_writers() == 0  # a client may still be repeating its first batch, which must not count twice
+    assert tablet.append_as_leader(make_batch(1, writer_id=0, sequence=0)).duplicate
+    clock.advance(RETRY_HORIZON_MS / 1000)
+    tablet.append_as_leader(make_batch(1, writer_id=0, sequence=1))
+    assert tablet.expire_writers() == 3
+    assert sorted(tablet.writer_states()) == [0, 4, 5]
+    with pytest.raises(Conflict, match="batch sequence 1 of writer 3 is out of order"):
+        tablet.append_as_leader(make_batch(1, writer_id=3, sequence=1))

@@ -12,8 +12,8 @@ Rules (reference: fluss.md part 3; numbers there):
   have been lost (Fluss fails such a scan). Any other number fails, and the session is gone (rule 11).
 - Every error ends the session. So do the last page and a close; the last page may still be asked for again.
 
-Nothing here takes longer the more scans have ended: sessions, ended scans and expired ids lie in the order of their last
-use, and the size of the pages that are kept is counted as they come and go.
+Nothing here takes longer the more scans have ended: sessions, ended scans and expired ids lie in the order of their
+last use, and the size of the pages that are kept is counted as they come and go.
 
 Threads: everything here may be called from any thread.
 """

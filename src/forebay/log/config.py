@@ -26,6 +26,9 @@ class LogConfig:
     writer_expiry_ms: int = 7 * 86_400_000
     """`server.writer-id.expiration-time`: a writer silent for longer is forgotten."""
 
+    writers_max: int = 10_000
+    """`server.writer-id.max-per-bucket`: where there are more, those that were silent the longest are forgotten."""
+
     writer_snapshots_retained: int = 3
     """Snapshots of the writers' state to keep: one in use, the others for a damaged newest one and for truncations."""
 
@@ -37,7 +40,13 @@ class LogConfig:
             raise _invalid(f"log.segment.file-size is {self.segment_bytes}: choose 1 to {SEGMENT_BYTES_LIMIT} bytes")
         if not 0 < self.batch_bytes_max <= SEGMENT_BYTES_LIMIT:
             raise _invalid(f"the largest batch is {self.batch_bytes_max}: choose 1 to {SEGMENT_BYTES_LIMIT} bytes")
-        for name in ("index_interval_bytes", "writer_expiry_ms", "writer_snapshots_retained", "scan_bytes"):
+        for name in (
+            "index_interval_bytes",
+            "writer_expiry_ms",
+            "writers_max",
+            "writer_snapshots_retained",
+            "scan_bytes",
+        ):
             if getattr(self, name) <= 0:
                 raise _invalid(f"{name} is {getattr(self, name)}: choose a positive number")
 

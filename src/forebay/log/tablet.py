@@ -88,7 +88,7 @@ class LogTablet(LogReads):
         self._clock = clock
         self._synced_offset = self._log_end_offset
         self._high_watermark = self.log_start_offset
-        self._writers = WriterStates(config.writer_expiry_ms)
+        self._writers = WriterStates(config.writer_expiry_ms, config.writers_max)
         self._writer_snapshots: list[int] = []
         self._sync_lock = threads.lock()
         self._closed = False

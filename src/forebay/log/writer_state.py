@@ -10,7 +10,10 @@ Rules (Fluss's, reference/fluss.md 1.7):
 - A writer without state must begin with 0, unless the batch's own commit timestamp is older than the writer expiry.
   (As the server sets that timestamp just before, only a clock that is far behind the log makes a difference.)
 - Batches without a writer id are not checked.
-- A writer silent for longer than the expiry is forgotten.
+- A writer silent for longer than the expiry is forgotten. So are, where a bucket has more writers than its limit, those
+  that were silent the longest, but none that wrote in the last fifteen minutes: a client that is still trying its first
+  batch again must not find its id forgotten, because that batch would then be stored twice. A later batch of a
+  forgotten writer is refused (error 31), and its client goes on under a new id.
 
 Snapshots are taken on roll, on close and before retention removes segments. They only save time, except for the state
 of writers whose batches retention has removed. Unlike Fluss's, they hold all five batches, so that a restart does not
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
+from heapq import nsmallest
 from typing import NamedTuple
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode
@@ -41,6 +45,10 @@ _BATCH = struct.Struct("<iqiq")
 _CRC = struct.Struct("<I")
 
 
+RETRY_HORIZON_MS = 15 * 60_000
+"""Longer than clients repeat a batch (`client.writer.delivery-timeout`, two minutes unless set otherwise)."""
+
+
 class WriterBatch(NamedTuple):
     """A batch that a writer has appended."""
 
@@ -53,8 +61,10 @@ class WriterBatch(NamedTuple):
 class WriterStates:
     """The states of all writers of one bucket. Not thread-safe: the tablet's lock guards it."""
 
-    def __init__(self, expiry_ms: int) -> None:
+    def __init__(self, expiry_ms: int, count_max: int = 10_000) -> None:
+        """`count_max`: writers to remember, but for those that wrote just now."""
         self._expiry_ms = expiry_ms
+        self._count_max = count_max
         self._writers: dict[int, tuple[WriterBatch, ...]] = {}
 
     def __len__(self) -> int:
@@ -114,12 +124,13 @@ class WriterStates:
         self._writers[header.writer_id] = (*remembered[1 - BATCHES_REMEMBERED :], batch)
 
     def expire(self, now_ms: int) -> int:
-        """Forget the writers that were silent for too long; return how many."""
-        gone = [
-            writer_id
-            for writer_id, batches in self._writers.items()
-            if now_ms - batches[-1].timestamp_ms > self._expiry_ms
-        ]
+        """Forget the writers that were silent for too long, or are too many; return how many."""
+        silent_since = {writer_id: batches[-1].timestamp_ms for writer_id, batches in self._writers.items()}
+        gone = [writer_id for writer_id, last_ms in silent_since.items() if now_ms - last_ms > self._expiry_ms]
+        if (excess := len(silent_since) - len(gone) - self._count_max) > 0:
+            left = silent_since.keys() - set(gone)
+            oldest = nsmallest(excess, left, key=lambda writer_id: (silent_since[writer_id], writer_id))
+            gone += [writer_id for writer_id in oldest if now_ms - silent_since[writer_id] > RETRY_HORIZON_MS]
         for writer_id in gone:
             del self._writers[writer_id]
         return len(gone)

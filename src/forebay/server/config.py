@@ -116,6 +116,9 @@ SETTINGS: dict[str, Setting] = {
     "log.index.interval-size": Setting(parse_memory_bytes, "4k", "bytes of log between two index entries"),
     "log.replica.high-watermark.checkpoint-interval": Setting(parse_duration_ms, "5 s", "how often offsets are saved"),
     "server.writer-id.expiration-time": Setting(parse_duration_ms, "7 d", "how long an idle writer is remembered"),
+    "server.writer-id.max-per-bucket": Setting(
+        _positive, "10000", "writers that a bucket remembers, besides those of the last 15 minutes"
+    ),
     "server.writer-id.expiration-check-interval": Setting(parse_duration_ms, "10 min", "how often that is checked"),
     "server.data-disk.reserve": Setting(
         parse_memory_bytes, "64mb", "space that writes leave free on the data disk, at most a twentieth of it"
@@ -286,6 +289,7 @@ class ServerConfig:
             segment_bytes=self.value("log.segment.file-size"),
             index_interval_bytes=self.value("log.index.interval-size"),
             writer_expiry_ms=self.value("server.writer-id.expiration-time"),
+            writers_max=self.value("server.writer-id.max-per-bucket"),
         )
 
 
