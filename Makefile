@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients invariants exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -54,6 +54,9 @@ pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fa
 
 mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our modules: MUTANTS=60 MUTANTS_SEED=1 make mutants
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
+
+versions: ## tests on the lowest and newest versions of the dependencies: VERSIONS="3.11:lowest" make versions
+	tools/versions.sh $(VERSIONS)
 
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest
 from forebay.metadata import types
 from forebay.paimon.catalog.definition import new_schema
-from forebay.paimon.files import parquet_layout
 from forebay.paimon.files import writer as writing
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
@@ -117,6 +116,7 @@ def test_parquet_columns_carry_the_ids_and_physical_types_that_java_writes(tmp_p
             "t": types.timestamp(3),
             "l": types.array(types.row(types.field("x", types.int_()))),
             "m": types.map_(types.string(), types.array(types.int_())),
+            "c": types.time(3),
         }
     )
     writer = writer_for(tmp_path, schema, {})
@@ -133,6 +133,7 @@ def test_parquet_columns_carry_the_ids_and_physical_types_that_java_writes(tmp_p
     assert f"required binary field_id={base - 5 * 1024 - 1} key (String)" in text
     assert f"group field_id={base + 5 * 1024 + 1} value (List)" in text
     assert f"optional int32 field_id={base + 5 * 1024 + 2} element" in text
+    assert "c (Time(isAdjustedToUTC=true, timeUnit=milliseconds" in text
     assert parquet.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
@@ -225,15 +226,3 @@ def test_unknown_compressions_and_statistics_modes_are_refused_by_name(tmp_path:
         append_files(tmp_path, random_rows(1), **{"file.compression": "best"})
     with pytest.raises(InvalidRequest, match="'most'"):
         append_files(tmp_path, random_rows(1), **{"metadata.stats_mode": "most"})
-
-
-@pytest.mark.parametrize("version", ["18.0.0", "21.0.0"])
-def test_a_pyarrow_that_always_labels_time_as_paimon_does_is_asked_for_nothing(version: str) -> None:
-    assert parquet_layout._time_arguments([types.time(3)], version) == {}
-
-
-def test_a_pyarrow_that_cannot_label_time_as_paimon_does_writes_no_time() -> None:
-    assert parquet_layout._time_arguments([types.int_()], "22.0.0") == {}
-    with pytest.raises(UnsupportedOperation, match=r"pyarrow 22.0.0 cannot write TIME columns"):
-        parquet_layout._time_arguments([types.array(types.time(3))], "22.0.0")
-    assert parquet_layout._time_arguments([types.time(3)], "26.0.1") == {"write_time_adjusted_to_utc": True}

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import DataType, TypeRoot, child, walk
 from forebay.paimon.format.arrow import arrow_type
 from forebay.paimon.format.schema import DataField
@@ -27,8 +27,6 @@ _ID_KEY = b"PARQUET:field_id"
 
 COMPRESSIONS = {"none": "NONE", "uncompressed": "NONE", "snappy": "SNAPPY", "gzip": "GZIP", "zstd": "ZSTD",
                 "lz4": "LZ4", "lz4_raw": "LZ4", "brotli": "BROTLI"}  # fmt: skip
-_TIME_OPTION_SINCE = 23
-"""The first release of pyarrow that is told how to label TIME."""
 _LEVELLED = frozenset({"ZSTD", "GZIP", "BROTLI"})
 
 
@@ -106,25 +104,8 @@ def open_writer(
         store_decimal_as_integer=True,
         store_schema=False,
         metadata_collector=footers,
-        **_time_arguments([f.type for f in fields], pa.__version__),
+        write_time_adjusted_to_utc=True,  # Paimon's label of TIME
     )
-
-
-def _time_arguments(types: Iterable[DataType], version: str) -> dict[str, Any]:
-    """The arguments by which pyarrow `version` labels TIME as adjusted to UTC, which is Paimon's label.
-
-    Up to 21 pyarrow does so always, from 23 on when it is asked to. Raises `UnsupportedOperation` for TIME in 22,
-    which never does.
-    """
-    major = int(version.split(".", 1)[0])
-    if major >= _TIME_OPTION_SINCE:
-        return {"write_time_adjusted_to_utc": True}
-    if major == _TIME_OPTION_SINCE - 1 and any(t.root is TypeRoot.TIME for top in types for t in walk(top)):
-        raise UnsupportedOperation(
-            f"pyarrow {version} cannot write TIME columns into Parquet files as Paimon has them (labelled as adjusted "
-            "to UTC): install pyarrow 23 or newer, or 21 or older"
-        )
-    return {}
 
 
 def has_nanoseconds(types: Iterable[DataType]) -> bool:
