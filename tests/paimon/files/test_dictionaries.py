@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,23 @@ def test_columns_get_a_dictionary_where_values_repeat(tmp_path: Path) -> None:
     path = written(tmp_path, columns(), {})
     assert with_dictionary(path) - {"nothing"} == {"status", "small", "day", "tags.list.element", "pair.kind"}
     assert pq.read_table(path).cast(columns().schema).equals(columns())
+
+
+@pytest.mark.parametrize("count", [10, ROWS])
+def test_decimals_of_more_than_eighteen_digits_get_none(tmp_path: Path, count: int) -> None:
+    """Java's filters would not find their rows (tests/paimon/foreign/test_foreign_java_buckets.py)."""
+    sevens = [Decimal(7)] * count
+    narrow, wide = pa.array(sevens, pa.decimal128(18, 0)), pa.array(sevens, pa.decimal128(19, 0))
+    offsets = pa.array(range(count + 1), pa.int32())
+    data = pa.table(
+        {
+            "narrow": narrow,
+            "wide": wide,
+            "list": pa.ListArray.from_arrays(offsets, wide),
+            "pair": pa.StructArray.from_arrays([narrow, wide], ["n", "w"]),
+        }
+    )
+    assert with_dictionary(written(tmp_path, data, {})) == {"narrow", "pair.n"}
 
 
 def test_files_are_no_larger_than_with_a_dictionary_for_every_column(tmp_path: Path) -> None:

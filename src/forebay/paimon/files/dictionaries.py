@@ -3,6 +3,9 @@
 Arrow's writer builds a dictionary for every column and gives up only when it is very large. Where most values differ,
 that costs several times the time of writing them plainly, and makes the file larger. Java's writer looks at the first
 page and goes on without a dictionary where it saves nothing. Here a sample of a file's first row group decides.
+
+Decimals of more than 18 digits get none, as in Java's files: Java looks for a filter's literal in the dictionary in
+fewer bytes than the dictionary's values have, finds nothing, and leaves out rows that match.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from forebay.metadata.types import DECIMAL_COMPACT_PRECISION_MAX
 
 ROWS_MIN = 1024
 """With fewer rows nothing is sampled: a dictionary costs little then."""
@@ -89,8 +94,12 @@ def _width(values: pa.Array, seen: int) -> float:
         letters: int = pc.sum(pc.binary_length(values)).as_py() or 0
         return 4 + letters / seen
     if pa.types.is_decimal(t):
-        return 4.0 if t.precision <= 9 else 8.0 if t.precision <= 18 else 16.0
+        return 4.0 if t.precision <= 9 else 8.0
     return float(max(32, t.bit_width)) / 8
+
+
+def _is_wide_decimal(t: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(t)) and t.precision > DECIMAL_COMPACT_PRECISION_MAX
 
 
 def _paths(path: str, t: pa.DataType) -> list[str]:
@@ -100,11 +109,11 @@ def _paths(path: str, t: pa.DataType) -> list[str]:
         return [*_paths(f"{path}.key_value.key", t.key_type), *_paths(f"{path}.key_value.value", t.item_type)]
     if pa.types.is_struct(t):
         return [leaf for f in t for leaf in _paths(f"{path}.{f.name}", f.type)]
-    return [path]
+    return [] if _is_wide_decimal(t) else [path]
 
 
 def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """The values of `array` by Parquet column."""
+    """The values of `array` by Parquet column, of those that may have a dictionary."""
     t = array.type
     if pa.types.is_list(t):
         yield from _leaves(f"{path}.list.element", array.flatten())
@@ -114,5 +123,5 @@ def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     elif pa.types.is_struct(t):
         for f, values in zip(t, array.flatten(), strict=True):
             yield from _leaves(f"{path}.{f.name}", values)
-    else:
+    elif not _is_wide_decimal(t):
         yield path, array
