@@ -108,6 +108,7 @@ def test_a_user_may_choose_another_changelog_producer(storage: PaimonLakeStorage
     [
         ({"paimon.deletion-vectors.enabled": "true"}, UnsupportedOperation),
         ({"paimon.path": "/elsewhere"}, UnsupportedOperation),
+        ({"paimon.bucket-function.type": "hive"}, UnsupportedOperation),
         ({"paimon.file.format": "orc"}, UnsupportedOperation),
         ({"paimon.changelog-file.format": "avro"}, UnsupportedOperation),
         ({"paimon.file.format.per.level": "0:avro,5:parquet"}, UnsupportedOperation),

@@ -98,6 +98,78 @@ def buckets(array_capsule, int function, int32_t count):
     return out
 
 
+def byte_polynomials(array_capsule):
+    """Java's `31 * h + b` over the signed bytes of each value of a Binary or String array, as int32.
+
+    The array is an `arrow_array` capsule. What a null gives is undefined.
+    """
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
+    if array.n_buffers != 3:
+        raise ValueError("hashes of bytes need a binary array")
+    out = np.empty(array.length, np.uint32)
+    cdef uint32_t[::1] view = out
+    cdef const int32_t* offsets = <const int32_t*> array.buffers[1] + array.offset
+    cdef const uint8_t* data = <const uint8_t*> array.buffers[2]
+    cdef uint32_t h
+    cdef int64_t i, at
+    with nogil:
+        for i in range(array.length):
+            h = 0
+            for at in range(offsets[i], offsets[i + 1]):
+                h = h * 31 + <uint32_t> <int32_t> (<int8_t> data[at])
+            view[i] = h
+    return out.view(np.int32)
+
+
+cdef uint32_t decimal_hash(const uint32_t* words, uint32_t scale) noexcept nogil:
+    """`BigDecimal.hashCode` of a 128-bit number of `scale` digits behind the point, without zeros at its end."""
+    cdef uint32_t limbs[4]
+    cdef uint32_t quotient[4]
+    cdef bint negative = words[3] >> 31
+    cdef uint64_t carry = 1, rest
+    cdef uint32_t h = 0
+    cdef int i
+    for i in range(4):
+        limbs[i] = words[i]
+        if negative:
+            carry += <uint32_t> ~words[i]
+            limbs[i] = <uint32_t> carry
+            carry >>= 32
+    if not (limbs[0] | limbs[1] | limbs[2] | limbs[3]):
+        return 0  # zero has no scale: the loop below would take all its digits away
+    while scale:
+        rest = 0
+        for i in range(3, -1, -1):
+            rest = (rest << 32) | limbs[i]
+            quotient[i] = <uint32_t> (rest // 10)
+            rest = rest % 10
+        if rest:
+            break
+        limbs = quotient
+        scale -= 1
+    for i in range(3, -1, -1):
+        h = h * 31 + limbs[i]
+    return 31 * (0 - h if negative else h) + scale
+
+
+def decimal_hashes(array_capsule, uint32_t scale):
+    """`BigDecimal.hashCode` of each value of a Decimal128 array, without zeros at its end, as int32.
+
+    The array is an `arrow_array` capsule. What a null gives is undefined.
+    """
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
+    if array.n_buffers != 2:
+        raise ValueError("hashes of decimals need a decimal array")
+    out = np.empty(array.length, np.uint32)
+    cdef uint32_t[::1] view = out
+    cdef const uint32_t* words = <const uint32_t*> array.buffers[1] + 4 * array.offset
+    cdef int64_t i
+    with nogil:
+        for i in range(array.length):
+            view[i] = decimal_hash(words + 4 * i, scale)
+    return out.view(np.int32)
+
+
 cdef uint64_t hash64(const uint8_t* data, int64_t size) noexcept nogil:
     """A hash for checksums: FNV-1a over words of 8 bytes, each mixed; not for keys that an enemy chooses."""
     cdef uint64_t h = <uint64_t> 0xCBF29CE484222325 ^ <uint64_t> size

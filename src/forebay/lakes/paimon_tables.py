@@ -129,6 +129,12 @@ def _check_options(options: Mapping[str, str]) -> None:
             f"option 'paimon.{_VECTORS}' is not supported for tables that are tiered: their newest rows can be read "
             "only after a compaction"
         )
+    function = CoreOptions(options).bucket_function_type
+    if function != "default":
+        raise UnsupportedOperation(
+            f"option 'paimon.bucket-function.type' is '{function}', but the server and its clients choose buckets by "
+            "the default function: leave it out"
+        )
     if "path" in options:
         raise UnsupportedOperation("option 'paimon.path' is not supported: tables lie below the lake's warehouse")
     unwritten = _unwritten_format(options)

@@ -128,6 +128,7 @@ class CoreOptions:
     # buckets, paths, branches
     bucket = _integer("bucket", -1)
     bucket_key = _names("bucket-key")
+    bucket_function_type = _choice("bucket-function.type", "default", "mod", "hive")
     bucket_append_ordered = _flag("bucket-append-ordered", True)
     branch = _text("branch", "main")
     partition_default_name = _text("partition.default-name", "__DEFAULT_PARTITION__")
@@ -405,7 +406,6 @@ class CoreOptions:
 
 _NOT_BUILT: dict[str, tuple[str, ...]] = {
     "type": ("table", "materialized-table"),
-    "bucket-function.type": ("default",),
     "data-file.external-paths": ("",),
     "data-evolution.enabled": ("false",),
     "row-tracking.enabled": ("false",),

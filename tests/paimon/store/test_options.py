@@ -81,10 +81,9 @@ def test_statistics_modes_are_per_column_per_level_or_for_all() -> None:
 
 
 def test_features_that_are_not_built_are_refused_by_name_unless_switched_off() -> None:
-    CoreOptions({"row-tracking.enabled": "false", "bucket-function.type": "default"}).check_supported()
+    CoreOptions({"row-tracking.enabled": "false", "bucket-function.type": "hive"}).check_supported()
     for key, value in (
         ("row-tracking.enabled", "true"),
-        ("bucket-function.type", "mod"),
         ("scan.fallback-branch", "b"),
         ("write-buffer-spillable", "false"),
         ("compaction.delete-ratio-threshold", "0.5"),

@@ -42,6 +42,14 @@ def test_rows_of_one_bucket_are_passed_on_as_they_are() -> None:
     assert [(p.partition, p.bucket, p.rows) for p in parts] == [(EMPTY_ROW, 2, None)]
 
 
+def test_a_table_may_have_more_buckets_than_memory_has_room_for() -> None:
+    partitions, partition_of = [b"a", b"b"], np.array([0, 1, 1, 0, 1])
+    last = (1 << 31) - 2
+    parts = parts_of(partitions, partition_of, np.array([7, last, 7, last, last], np.int32))
+    found = [(p.partition, p.bucket, p.rows.to_pylist()) for p in parts if p.rows is not None]
+    assert found == [(b"a", 7, [0]), (b"a", last, [3]), (b"b", 7, [2]), (b"b", last, [1, 4])]
+
+
 def test_the_row_hash_is_the_one_that_decides_on_buckets() -> None:
     """The bucket is the hash's remainder, so the compiled kernel, which Java's own buckets were tested with, judges."""
     from forebay.codec.buckets import bucket_ids

@@ -13,6 +13,7 @@ from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.codec.arrow_types import from_arrow_type
 from forebay.metadata.types import DataType, TypeRoot, child
+from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.schema import KEY_PREFIX, SEQUENCE_NUMBER, VALUE_KIND, DataField, TableSchema
 from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.option_names import option_texts
@@ -166,6 +167,8 @@ def _validate_bucket(schema: TableSchema, options: CoreOptions) -> None:
         raise InvalidRequest(f"option 'bucket' is {bucket}; write a positive number, or -1")
     elif not schema.has_primary_key and not keys:
         raise InvalidRequest("a table with buckets and without a primary key needs option 'bucket-key'")
+    if bucket != -1:
+        bucket_function(schema)  # refuses keys that it has no hash of
 
 
 def _validate_changelog(schema: TableSchema, options: CoreOptions) -> None:

@@ -70,6 +70,10 @@ class RowLayout:
         """One row for each row of `batch`, which has a column of the layout's type for each of its names."""
         if not self.fields:
             return pa.array([EMPTY_ROW] * batch.num_rows, pa.binary())
+        return self._codec.encode(self.stored(batch))
+
+    def stored(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        """The layout's columns of `batch`, in the types of which rows are encoded: timestamps without a zone."""
         columns = []
         for f, column in zip(self.fields, self._columns, strict=True):
             values = batch.column(f.name)
@@ -78,7 +82,7 @@ class RowLayout:
             if isinstance(values, pa.ChunkedArray):  # a table without chunks
                 values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
             columns.append(_as_stored(values, f, column.data_type))
-        return self._codec.encode(pa.RecordBatch.from_arrays(columns, schema=self._codec.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self._codec.schema)
 
     def encode_one(self, values: Sequence[Any]) -> bytes:
         """The row of column values. Raises `InvalidRequest` naming the value that its type cannot hold."""

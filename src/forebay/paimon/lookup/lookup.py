@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.buckets import bucket_ids
+from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -76,7 +76,7 @@ class Lookup:
         self._names = list(columns) if columns is not None else list(schema.names)
         fields = schema.fields_named(self._names)
         self._layout = row_layout(schema.fields_named(schema.trimmed_primary_keys))
-        self._bucket_layout = row_layout(schema.fields_named(schema.bucket_keys))
+        self._bucket_function = bucket_function(schema)
         self._partitions = PartitionSplitter(schema)
         self._intake = Intake(schema, self._keys)
         self._files = TableFiles(table, snapshots, manifests)
@@ -231,8 +231,7 @@ class Lookup:
                 dynamic.add(partition)
             elif total > 1:
                 rows = np.flatnonzero(partition_of == i)
-                keys = self._bucket_layout.encode(batch.take(pa.array(rows)))
-                bucket_of[rows] = bucket_ids(keys, total, "paimon")
+                bucket_of[rows] = self._bucket_function.buckets(batch.take(pa.array(rows)), total)
         for part in parts_of(partitions, partition_of, bucket_of):
             bucket = None if part.partition in dynamic else part.bucket
             splits = self._files.splits(part.partition, bucket)

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from forebay.base.errors import InvalidRequest
-from forebay.codec.buckets import bucket_of
 from forebay.codec.filters import BoundLeaf, BoundPredicate, mask
 from forebay.metadata.predicate import Compound, CompoundFunction, LeafFunction, Predicate
+from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.pruning import bind_filter, columns_of, conjuncts, join
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
@@ -47,7 +49,7 @@ class ScanFilter:
     partition: BoundPredicate | None = None
     rows: BoundPredicate | None = None
     key: BoundPredicate | None = None
-    _bucket_keys: list[bytes] | None = field(default=None, repr=False)
+    _bucket_keys: pa.RecordBatch | None = field(default=None, repr=False)
     _buckets: dict[int, frozenset[int]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -94,13 +96,13 @@ class ScanFilter:
             return True
         chosen = self._buckets.get(total_buckets)
         if chosen is None:
-            chosen = frozenset(bucket_of(key, total_buckets, "paimon") for key in self._bucket_keys)
+            chosen = frozenset(bucket_function(self.schema).buckets(self._bucket_keys, total_buckets).tolist())
             self._buckets[total_buckets] = chosen
         return bucket in chosen
 
 
-def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> list[bytes] | None:
-    """The encoded bucket keys that the filter allows; None if it does not fix all columns of the bucket key."""
+def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> pa.RecordBatch | None:
+    """The bucket keys that the filter allows; None if it does not fix all columns of the bucket key."""
     if int(schema.options.get("bucket", "-1")) <= 0 or not schema.bucket_keys:
         return None
     values: dict[str, Sequence[Any]] = {}
@@ -115,5 +117,9 @@ def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> list[b
         return None  # -0.0 equals 0.0 for filters, but they hash differently
     if math.prod(len(choice) for choice in choices) > BUCKET_COMBINATIONS_MAX:
         return None
+    try:
+        bucket_function(schema)
+    except InvalidRequest:
+        return None  # its rows cannot be written here, but read they can be
     layout = row_layout(schema.fields_named(schema.bucket_keys))
-    return [layout.encode_one(key) for key in itertools.product(*choices)]
+    return layout.decode_all([layout.encode_one(key) for key in itertools.product(*choices)])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import parse_bool
 from forebay.metadata.types import DataType, RowField, TypeRoot, child
+from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.schema import SCHEMA_VERSION, DataField, TableSchema
 from forebay.paimon.format.type_casts import supports_cast
 from forebay.paimon.options import CoreOptions
@@ -155,6 +156,8 @@ def apply_changes(
     after = draft.finish()
     if after == schema:
         return None
+    if after.fields != schema.fields and CoreOptions(after.options).bucket != -1:
+        bucket_function(after)  # refuses a type of the bucket key that it has no hash of
     return replace(after, id=schema.id + 1, time_millis=now_millis, version=SCHEMA_VERSION)
 
 

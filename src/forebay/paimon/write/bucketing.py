@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.codec.buckets import bucket_ids, split_by_group
+from forebay.codec.buckets import split_by_group
+from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW
 from forebay.paimon.format.schema import TableSchema
@@ -18,6 +19,8 @@ from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
 
 UNAWARE = -1
 """The option `bucket` of append tables without buckets, and of primary-key tables with dynamic ones."""
+
+_DENSE_GROUPS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class PartitionSplitter:
 
 
 class FixedBuckets:
-    """Bucket numbers of rows, by the hash of the bucket key. One bucket needs no hash, and no bucket key."""
+    """Bucket numbers of rows, by the bucket function of the bucket key. One bucket needs no hash, and no bucket key."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.total = CoreOptions(schema.options).bucket
@@ -55,12 +58,12 @@ class FixedBuckets:
         keys = schema.bucket_keys
         if self.total > 1 and not keys:
             raise InvalidRequest("a table with several buckets needs option 'bucket-key' or a primary key")
-        self._layout = row_layout(schema.fields_named(keys))
+        self._function = bucket_function(schema)
 
     def of(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         if self.total <= 1:
             return np.zeros(batch.num_rows, np.int32)
-        return bucket_ids(self._layout.encode(batch), self.total, "paimon")
+        return self._function.buckets(batch, self.total)
 
 
 def parts_of(
@@ -72,10 +75,16 @@ def parts_of(
     if len(groups) and groups[0] == groups[-1] and bool((groups == groups[0]).all()):
         yield Part(partitions[int(groups[0]) // width], int(groups[0]) % width, None)
         return
-    order, borders = split_by_group(groups, len(partitions) * width)
+    count = len(partitions) * width
+    names = None
+    if count > _DENSE_GROUPS_MAX:  # the memory of what follows grows with the number of groups
+        names, groups = np.unique(groups, return_inverse=True)
+        count = len(names)
+    order, borders = split_by_group(groups, count)
     for group in np.flatnonzero(np.diff(borders)).tolist():
         rows = pa.array(order[borders[group] : borders[group + 1]])
-        yield Part(partitions[group // width], group % width, rows)
+        name = group if names is None else int(names[group])
+        yield Part(partitions[name // width], name % width, rows)
 
 
 def java_row_hash(rows: pa.BinaryArray) -> npt.NDArray[np.int32]:
