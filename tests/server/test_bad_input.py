@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import socket
 import struct
@@ -110,6 +111,68 @@ def test_coordinator_requests_are_not_served_by_the_tablet_role(bench):
     with RawClient(bench.server.addresses.tablet_servers) as client, pytest.raises(ForebayError) as refused:
         client.call(ApiKey.CREATE_DATABASE, pb.CreateDatabaseRequest(database_name="x", ignore_if_exists=False))
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+TABLE_DOCUMENT = {
+    "version": 1,
+    "schema": {
+        "columns": [{"name": "id", "data_type": {"type": "INTEGER"}}, {"name": "s", "data_type": {"type": "STRING"}}]
+    },
+    "partition_key": [],
+    "bucket_key": [],
+    "bucket_count": 1,
+    "properties": {},
+    "custom_properties": {},
+}
+DEEP_TYPE = {"type": "INTEGER"}
+for _ in range(200):
+    DEEP_TYPE = {"type": "ARRAY", "element_type": DEEP_TYPE}
+
+
+@pytest.mark.parametrize(
+    ("places", "value", "match"),
+    [
+        (("schema", "columns", 0, "name"), 7, "'name' must be a string, got 7"),
+        (("schema", "columns", 0, "name"), [None], "'name' must be a string"),
+        (("schema", "columns", 0, "comment"), {}, "'comment' must be a string"),
+        (("schema", "columns", 0, "id"), 1.5, "'id' must be an integer"),
+        (
+            ("schema", "columns", 0, "data_type"),
+            {"type": "DECIMAL", "precision": 2.5},
+            "'precision' must be an integer",
+        ),
+        (("schema", "columns", 0, "data_type"), DEEP_TYPE, "nested deeper than 100 levels"),
+        (("schema", "primary_key"), "id", "'primary_key' must be a list of names"),
+        (("schema", "primary_key"), [["id"]], "'primary_key' must be a list of names"),
+        (("schema", "auto_increment_column"), [7], "'auto_increment_column' must be a list of names"),
+        (("bucket_key",), "s", "'bucket_key' must be a list of names"),
+        (("partition_key",), [None], "'partition_key' must be a list of names"),
+        (("bucket_count",), True, "'bucket_count' must be an integer"),
+        (("comment",), 1, "'comment' must be a string"),
+    ],
+)
+def test_a_table_document_with_values_of_the_wrong_kind_is_refused_by_name(bench, places, value, match):
+    document = copy.deepcopy(TABLE_DOCUMENT)
+    at = document
+    for place in places[:-1]:
+        at = at[place]
+    at[places[-1]] = value
+    with pytest.raises(InvalidRequest, match=match):
+        bench.create_from_json("strange", document)
+
+
+def test_a_database_document_that_is_nested_without_end_is_refused(bench):
+    request = pb.CreateDatabaseRequest(database_name="deep", ignore_if_exists=False, database_json=b"[" * 3000)
+    with pytest.raises(ForebayError, match="nested deeper than 100 levels"):
+        bench.coordinator.call(ApiKey.CREATE_DATABASE, request)
+
+
+def test_a_lake_snapshot_of_a_bucket_that_no_table_has_is_refused_and_costs_no_memory(bench, log_table):
+    request = pb.PrepareLakeTableSnapshotRequest()
+    table = request.bucket_offsets.add(table_id=log_table, table_path=bench.path("log"))
+    table.bucket_offsets.add(bucket_id=2**31 - 1, log_end_offset=1)
+    [answer] = bench.coordinator.call(ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT, request).prepare_lake_table_resp
+    assert "has no bucket 2147483647: its buckets are 0 to 0" in answer.error_message
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------

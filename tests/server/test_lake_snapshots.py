@@ -87,6 +87,13 @@ def test_a_prepared_file_holds_the_offsets_as_fluss_writes_them(lake: Lake) -> N
     assert nothing.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
 
+@pytest.mark.parametrize("bucket", [-1, 2, 1_000_000_000])
+def test_buckets_that_the_table_does_not_have_are_refused(lake: Lake, bucket: int) -> None:
+    with pytest.raises(InvalidRequest, match="its buckets are 0 to 1"):
+        lake.snapshots.prepare(INFO, {TableBucket(TABLE, bucket): 1})
+    assert not lake.files()
+
+
 def test_buckets_that_a_round_leaves_out_keep_the_offsets_of_the_newest_snapshot(lake: Lake) -> None:
     lake.commit(1, 10, 20)
     lake.commit(2, 15)

@@ -13,6 +13,9 @@ from forebay.metadata.types import DataType, RowField, TypeRoot
 
 _VERSION = 1
 
+NESTING_MAX = 100
+"""Levels of lists and objects that a document may have: each level of a type costs the call stack some frames."""
+
 Json = dict[str, Any]
 
 
@@ -25,11 +28,23 @@ def loads(data: bytes | str, what: str, code: ErrorCode = ErrorCode.INVALID_TABL
     """A JSON object; `InvalidRequest`, with `code`, says which document `what` was not one."""
     try:
         document = json.loads(data)
+    except RecursionError as e:
+        raise _too_deep(what, code) from e
     except (ValueError, UnicodeDecodeError) as e:
         raise InvalidRequest(f"the {what} is not valid JSON: {e}", code) from e
     if not isinstance(document, dict):
         raise InvalidRequest(f"the {what} must be a JSON object, not {type(document).__name__}", code)
-    return document
+    level: list[Any] = [document]
+    for _ in range(NESTING_MAX):
+        nested = [node for node in level if isinstance(node, dict | list)]
+        level = [child for node in nested for child in (node.values() if isinstance(node, dict) else node)]
+        if not level:
+            return document
+    raise _too_deep(what, code)
+
+
+def _too_deep(what: str, code: ErrorCode) -> InvalidRequest:
+    return InvalidRequest(f"the {what} is nested deeper than {NESTING_MAX} levels: use fewer nested types", code)
 
 
 # ---- data types -----------------------------------------------------------------------------------------------------
@@ -79,17 +94,17 @@ def data_type_from_json(node: Any) -> DataType:
 def _data_type_from_json(root: TypeRoot, node: Json) -> DataType:
     match root:
         case TypeRoot.CHAR:
-            return types.char(node.get("length", 1))
+            return types.char(_whole(node.get("length", 1), "length"))
         case TypeRoot.BINARY:
-            return types.binary(node.get("length", 1))
+            return types.binary(_whole(node.get("length", 1), "length"))
         case TypeRoot.DECIMAL:
-            return types.decimal(node["precision"], node.get("scale", 0))
+            return types.decimal(_whole(node["precision"], "precision"), _whole(node.get("scale", 0), "scale"))
         case TypeRoot.TIME:
-            return types.time(node.get("precision", 0))
+            return types.time(_whole(node.get("precision", 0), "precision"))
         case TypeRoot.TIMESTAMP:
-            return types.timestamp(node.get("precision", 6))
+            return types.timestamp(_whole(node.get("precision", 6), "precision"))
         case TypeRoot.TIMESTAMP_LTZ:
-            return types.timestamp_ltz(node.get("precision", 6))
+            return types.timestamp_ltz(_whole(node.get("precision", 6), "precision"))
         case TypeRoot.ARRAY:
             return types.array(data_type_from_json(node["element_type"]))
         case TypeRoot.MAP:
@@ -101,12 +116,11 @@ def _data_type_from_json(root: TypeRoot, node: Json) -> DataType:
 
 
 def _row_field_from_json(node: Json) -> RowField:
-    field_id = node.get("field_id", -1)
     return RowField(
-        node["name"],
+        _text(node["name"], "name"),
         data_type_from_json(node["field_type"]),
-        node.get("description"),
-        None if field_id is None or field_id < 0 else int(field_id),
+        _text_or_none(node.get("description"), "description"),
+        _id(node.get("field_id"), "field_id"),
     )
 
 
@@ -143,10 +157,10 @@ def schema_from_json(node: Json) -> Schema:
             raise _invalid("'primary_key' is empty; leave it out for a table without primary key")
         if isinstance(primary_key, dict):  # 0.8 wrote {"name": ..., "columns": [...]}
             primary_key = primary_key["columns"]
-        auto_increment = node.get("auto_increment_column") or [None]
+        auto_increment = _names(node.get("auto_increment_column"), "auto_increment_column")
         if len(auto_increment) > 1:
             raise _invalid(f"columns {', '.join(auto_increment)} are auto-increment; a table can have one such column")
-        schema = Schema.of(columns, tuple(primary_key), auto_increment[0])
+        schema = Schema.of(columns, _names(primary_key, "primary_key"), next(iter(auto_increment), None))
         highest = node.get("highest_field_id")
     except InvalidRequest:
         raise
@@ -165,13 +179,13 @@ def _column_from_json(node: Json) -> Column:
     if isinstance(function, str):
         aggregate = AggregateFunction(function)
     elif function is not None:
-        aggregate = AggregateFunction(function["type"], tuple(sorted((function.get("parameters") or {}).items())))
-    column_id = node.get("id", -1)
+        parameters = _string_map(function.get("parameters"), "parameters")
+        aggregate = AggregateFunction(_text(function["type"], "type"), tuple(sorted(parameters.items())))
     return Column(
-        node["name"],
+        _text(node["name"], "name"),
         data_type_from_json(node["data_type"]),
-        node.get("comment"),
-        None if column_id is None or column_id < 0 else int(column_id),
+        _text_or_none(node.get("comment"), "comment"),
+        _id(node.get("id"), "id"),
         aggregate,
     )
 
@@ -196,12 +210,13 @@ def descriptor_from_json(node: Json) -> TableDescriptor:
     """A descriptor as its author wrote it: no defaults filled in, keys not yet checked against each other."""
     try:
         schema = schema_from_json(node["schema"])
+        bucket_count = node.get("bucket_count")
         return TableDescriptor(
             schema,
-            tuple(node.get("partition_key") or ()),
-            tuple(node.get("bucket_key") or ()),
-            node.get("bucket_count"),
-            node.get("comment"),
+            _names(node.get("partition_key"), "partition_key"),
+            _names(node.get("bucket_key"), "bucket_key"),
+            None if bucket_count is None else _whole(bucket_count, "bucket_count"),
+            _text_or_none(node.get("comment"), "comment"),
             _string_map(node.get("properties"), "properties"),
             _string_map(node.get("custom_properties"), "custom_properties"),
         )
@@ -219,7 +234,40 @@ def database_to_json(info: DatabaseInfo) -> Json:
 
 def database_from_json(name: str, node: Json, created_ms: int = -1, modified_ms: int = -1) -> DatabaseInfo:
     properties = _string_map(node.get("custom_properties"), "custom_properties")
-    return DatabaseInfo(name, node.get("comment"), properties, created_ms, modified_ms)
+    return DatabaseInfo(name, _text_or_none(node.get("comment"), "comment"), properties, created_ms, modified_ms)
+
+
+# ---- values of a kind ----------------------------------------------------------------------------------------------
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise _invalid(f"'{what}' must be a string, got {value!r}")
+    return value
+
+
+def _text_or_none(value: Any, what: str) -> str | None:
+    return None if value is None else _text(value, what)
+
+
+def _whole(value: Any, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _invalid(f"'{what}' must be an integer, got {value!r}")
+    return value
+
+
+def _id(value: Any, what: str) -> int | None:
+    """The id of a column; null, like a negative one, leaves it to the server."""
+    number = -1 if value is None else _whole(value, what)
+    return None if number < 0 else number
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise _invalid(f"'{what}' must be a list of names, got {value!r}")
+    return tuple(value)
 
 
 def _string_map(node: Mapping[str, Any] | None, what: str) -> dict[str, str]:

@@ -80,8 +80,14 @@ class LakeSnapshots:
     def prepare(self, info: TableInfo, offsets: Mapping[TableBucket, int], *, merge: bool = True) -> str:
         """Write the offsets of a lake snapshot to come to a durable file; its absolute path.
 
-        With `merge`, buckets that `offsets` lacks get those of the newest known snapshot.
+        With `merge`, buckets that `offsets` lacks get those of the newest known snapshot. Raises `InvalidRequest` for
+        buckets that the table does not have: the file has a place for each number up to the greatest.
         """
+        for bucket in offsets:
+            if not 0 <= bucket.bucket < info.bucket_count:
+                raise InvalidRequest(
+                    f"table {info.path} has no bucket {bucket.bucket}: its buckets are 0 to {info.bucket_count - 1}"
+                )
         complete = BucketOffsets(info.table_id, dict(offsets))
         with self._lock:
             known = self._known.get(info.table_id)
