@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.codec._hash import decimal_hashes
 from forebay.metadata import types
 from forebay.metadata.predicate import col
@@ -133,6 +133,20 @@ def test_a_bucket_key_keeps_a_type_that_its_function_takes(tmp_path: Path) -> No
     table = new_catalog(tmp_path).create_table("db.t", {"k": types.int_()}, options=options)
     with pytest.raises(InvalidRequest, match="INT or BIGINT"):
         table.alter([UpdateColumnType(("k",), types.string())])
+
+
+@pytest.mark.parametrize("function", ["default", *FUNCTIONS])
+def test_rows_of_a_bucket_key_keep_their_buckets_or_it_keeps_its_type(tmp_path: Path, function: str) -> None:
+    options = {"bucket": "5", "bucket-key": "k", "bucket-function.type": function}
+    table = new_catalog(tmp_path).create_table("db.t", {"k": types.int_()}, options=options)
+    table.write(pa.table({"k": pa.array(range(-20, 20), pa.int32())}))
+    change = UpdateColumnType(("k",), types.bigint())
+    if function == "mod":
+        table = table.alter([change])
+    else:
+        with pytest.raises(UnsupportedOperation, match="'k' of type INT cannot become BIGINT: it is in the bucket key"):
+            table.alter([change])
+    assert [k for k in range(-20, 20) if rows_of(table, None, col("k") == k) != [(k,)]] == []
 
 
 def test_a_table_whose_function_does_not_take_its_key_is_read_by_filters_all_the_same(tmp_path: Path) -> None:

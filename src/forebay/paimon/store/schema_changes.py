@@ -14,6 +14,7 @@ from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import parse_bool
 from forebay.metadata.types import DataType, RowField, TypeRoot, child
 from forebay.paimon.bucket_function import bucket_function
+from forebay.paimon.format.arrow import storage_type
 from forebay.paimon.format.schema import SCHEMA_VERSION, DataField, TableSchema
 from forebay.paimon.format.type_casts import supports_cast
 from forebay.paimon.options import CoreOptions
@@ -266,9 +267,21 @@ class _Draft:
                 self._check_nullability(change.path, f.type.nullable, target.nullable)
             if not supports_cast(f.type, target, not self._old_options.disable_explicit_type_casting):
                 raise InvalidRequest(f"column '{_dotted(change.path)}' of type {f.type} cannot become {target}")
+            self._check_buckets(change.path, f.type, target)
             return replace(f, type=target)
 
         _edit(self._fields, change.path, _replacing(update))
+
+    def _check_buckets(self, path: Path, before: DataType, after: DataType) -> None:
+        """Refuse a type under which old rows would belong to other buckets: filters would not find them."""
+        same = storage_type(before).not_null() == storage_type(after).not_null()
+        widened = self._old_options.bucket_function_type == "mod" and after.root is TypeRoot.BIGINT
+        bucketed = self._old_options.bucket != -1 and len(path) == 1 and path[0] in self._schema.bucket_keys
+        if bucketed and self._has_snapshots and not same and not widened:
+            raise UnsupportedOperation(
+                f"column '{path[0]}' of type {before} cannot become {after}: it is in the bucket key, and its "
+                "rows would belong to other buckets"
+            )
 
     def _update_nullability(self, path: Path, nullable: bool) -> None:
         if nullable:
