@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients mutated-frames invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -45,6 +45,9 @@ power-cuts: $(VENV)/dev-ready build ## real power cuts of an ext4 on a loop devi
 
 hostile-clients: $(VENV)/dev-ready build ## hostile and slow clients: memory of the server, waiting time of others
 	$(BIN)/python -m tests.reliability.hostile_clients $(HOSTILE_ARGS)
+
+mutated-frames: $(VENV)/dev-ready build ## mutated requests against a server beside an honest client: FRAMES=20000 make mutated-frames
+	$(BIN)/python -m tests.reliability.mutated_frames --frames $${FRAMES:-200000} $(MUTATED_ARGS)
 
 invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minutes: INVARIANT_SECONDS=60 make invariants
 	INVARIANT_SECONDS=$${INVARIANT_SECONDS:-1800} $(BIN)/python -m pytest tests/invariants -s
