@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.codec.crc import crc32c
 from forebay.codec.kv_batch import HEADER_BYTES
 from forebay.metadata import types
 from forebay.protocol.listeners import SecurityProtocol
@@ -309,3 +310,22 @@ def test_nothing_but_versions_is_served_before_authentication(tmp_path):
             assert refused.value.code == ErrorCode.AUTHENTICATE_EXCEPTION
         with RawClient(server.bootstrap_servers) as plain:
             assert plain.call(ApiKey.DATABASE_EXISTS, request).exists
+
+
+def test_a_text_that_is_no_utf8_is_refused_and_changes_nothing(bench, kv_table):
+    end = bench.log_end(kv_table)
+    records = bytearray(kv_records([{"id": 9, "name": "damaged"}]))
+    records[records.index(b"damaged")] = 0xFF
+    struct.pack_into("<I", records, 5, crc32c(records, 9))
+    answer = bench.put(kv_table, bytes(records))
+    assert answer.error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+    assert "UTF8" in answer.error_message
+    assert bench.log_end(kv_table) == end
+    assert not bench.lookup(kv_table, [kv_key(9)]).values[0].HasField("values")
+
+
+def test_offsets_of_a_producer_may_be_kept_for_ever(bench):
+    request = pb.RegisterProducerOffsetsRequest(producer_id="for ever", ttl_ms=2**63 - 1)
+    assert bench.coordinator.call(ApiKey.REGISTER_PRODUCER_OFFSETS, request).result == 0
+    kept = bench.coordinator.call(ApiKey.GET_PRODUCER_OFFSETS, pb.GetProducerOffsetsRequest(producer_id="for ever"))
+    assert kept.expiration_time == 2**63 - 1

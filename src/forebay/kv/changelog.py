@@ -83,6 +83,12 @@ class ChangelogCodec:
         if not kinds:
             return build_empty_batch(schema_id=schema_id, writer_id=writer_id, batch_sequence=sequence)
         batch = self._rows.decode(rows)
+        try:
+            batch.validate(full=True)  # texts that are no UTF-8 would be damage to every reader, and to recovery
+        except pa.ArrowInvalid as e:
+            raise CorruptData(
+                f"a row written to table {self.info.path} is malformed: {e}", ErrorCode.CORRUPT_RECORD_EXCEPTION
+            ) from e
         self._check(batch, keys)
         if self._log_format is LogFormat.ARROW:
             return build_arrow_batch(

@@ -103,9 +103,10 @@ async def register_producer_offsets(context: ServerContext, call: Call) -> Messa
     _check_producer_id(request.producer_id)
     ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else context.config.value("coordinator.producer-offsets.ttl")
     now = context.clock.now_ms()
+    expires = min(now + ttl_ms, (1 << 63) - 1)  # "for ever" is as long as the clock goes
     stored = pb.GetProducerOffsetsResponse(table_offsets=request.table_offsets)
     created = await context.in_coordinator(
-        context.store.put_producer_offsets, request.producer_id, now + ttl_ms, stored.SerializeToString(), now
+        context.store.put_producer_offsets, request.producer_id, expires, stored.SerializeToString(), now
     )
     return pb.RegisterProducerOffsetsResponse(result=_CREATED if created else _ALREADY_EXISTS)
 
