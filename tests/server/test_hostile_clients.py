@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.errors import ErrorCode, ForebayError
+from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.codec.log_batch import build_arrow_batch
 from forebay.kv.tablet import KvTablet
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
@@ -80,14 +80,24 @@ def unfinished_puts(bench: Bench, count: int, announced: int, sent: int) -> Iter
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
+def put_patiently(bench: Bench, table: int, records: bytes) -> None:
+    """A put as clients do it: it is sent again if the server had no memory for it, which a busy machine may cause."""
+    for _ in range(20):
+        try:
+            assert not bench.put(table, records).error_code
+        except Unavailable:
+            continue
+        return
+    pytest.fail("none of 20 attempts of an honest client was served")
+
+
 def test_unfinished_requests_of_all_clients_share_one_budget_and_others_are_served(tmp_path, caplog):
     with running(tmp_path / "data", server_connections_memory="4mb", server_connections_memory__wait="100 ms") as bench:
         table = bench.create("t", KV_COLUMNS, ["id"])
         with caplog.at_level(logging.WARNING), unfinished_puts(bench, 20, 1900_000, 1_000_000) as hoarders:
             wait_until(lambda: receiving(bench).used > MEGABYTE, "nothing was received")
             for i in range(5):
-                records = kv_records([{"id": i, "name": "x" * 500_000}])
-                assert not bench.put(table, records).error_code
+                put_patiently(bench, table, kv_records([{"id": i, "name": "x" * 500_000}]))
                 assert receiving(bench).used <= receiving(bench).limit + MEGABYTE  # the one being handed over
             assert bench.lookup(table, [kv_key(1)]).values[0].HasField("values")
             assert "giving up an unfinished request" in caplog.text
