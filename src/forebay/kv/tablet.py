@@ -144,16 +144,17 @@ class KvTablet:
             changes.update(touched)
             added += rows
             results.append(PutResult(end))
-        if self._log.log_end_offset == end_before:
-            return results
         try:
             if any(r.acks == ACKS_ALL and not p.error for r, p in zip(requests, results)):
                 self._log.sync()
-            self.engine.apply(changes, self._state_after(added, digest_change if keeps_digest else None))
+            if self._log.log_end_offset != end_before:
+                self.engine.apply(changes, self._state_after(added, digest_change if keeps_digest else None))
         except ForebayError as e:
             error = _after_append(e)
             return [p if p.error else PutResult(error=error) for p in results]
-        self._log.high_watermark = self.applied_offset
+        # Also where nothing was appended: what is acknowledged now may be a batch that was sent again, whose first
+        # attempt had reached the log and then failed, without a sync and without becoming visible.
+        self._log.high_watermark = max(self._log.high_watermark, self.applied_offset)
         return results
 
     def _append_changelog(
