@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--tablet-port", type=int, default=9124, metavar="PORT", help="data is served here (default: %(default)s)"
     )
     parser.add_argument(
-        "--sasl", action="store_true", help="ask clients for user and password; nobody comes in without"
+        "--sasl", action="store_true", help="ask clients for user and password, and serve no port without"
     )
     parser.add_argument(
         "--plain",

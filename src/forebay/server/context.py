@@ -104,7 +104,7 @@ class ServerContext:
                 del self._opening[bucket]
 
     def _opened(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica if it is open and nobody waits for it. Raises as `replica` does."""
+        """The replica if it is open and no request waits for it. Raises as `replica` does."""
         if bucket in self._opening:
             return None
         opened = self.replicas.opened(bucket)
