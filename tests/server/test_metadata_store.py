@@ -6,6 +6,8 @@ import random
 import shutil
 from pathlib import Path
 
+import pytest
+
 from forebay.base.errors import CorruptData, StorageFailure
 from forebay.metadata.table import DatabaseInfo
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
@@ -42,3 +44,16 @@ def test_a_flipped_bit_in_any_file_of_a_killed_server_takes_no_commit_away_in_si
             told += 1
     store.close()
     assert 0 < told < 60
+
+
+@pytest.mark.parametrize(
+    ("found", "put"), [(b"CREATE TABLE tables", b"CREATE TABLEmounts."), (b"SQLite format", b"SQLite-format")]
+)
+def test_a_file_that_sqlite_cannot_open_is_told_as_damaged(tmp_path: Path, found: bytes, put: bytes) -> None:
+    path = tmp_path / "metadata.sqlite"
+    MetadataStore(LocalDatabaseFile(str(path))).close()
+    content = path.read_bytes()
+    assert content.count(found) == 1
+    path.write_bytes(content.replace(found, put))
+    with pytest.raises(CorruptData, match=f"the metadata file {path} is damaged: .* Restore it from a copy"):
+        stored(path)

@@ -22,6 +22,7 @@ SEEDS_FOUND = {
     579: "a flipped bit in the write-ahead log of the metadata took tables away in silence (601, too)",
     1157: "a full disk while metadata is written ended in an internal error: the simulation's database lacked a method",
     4542: "a batch sent again, whose first attempt had failed behind the log, was acknowledged and not visible",
+    6180: "a metadata file whose schema was damaged was told as one that cannot be opened just now",
     5477: "a server that stopped was told off for waiting for its threads: the simulation's fault",
 }
 """Seeds that have found a fault when they were run first, and what it was. What a seed does depends on all the code, so

@@ -144,6 +144,8 @@ class MetadataStore:
             self._connection.executescript(_TABLES)
             self._check_version()
         except sqlite3.Error as e:
+            if getattr(e, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise self._damaged(str(e)) from e
             raise StorageFailure(f"cannot open the metadata file {file.path}: {e}") from e
 
     def _check_structure(self) -> None:
@@ -153,7 +155,7 @@ class MetadataStore:
 
     def _damaged(self, reason: str) -> CorruptData:
         return CorruptData(
-            f"the metadata file {self._path} is damaged: {reason}. Restore it from a copy; without it nobody knows "
+            f"the metadata file {self._path} is damaged: {reason}. Restore it from a copy; only it tells "
             "which tables the other files belong to"
         )
 
