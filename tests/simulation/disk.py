@@ -371,6 +371,13 @@ class SimVfs(apsw.VFS):
         super().__init__(name, "")
         self.name = name
         self.fs = fs
+        self.databases: list[_Database] = []
+
+    def close(self) -> None:
+        """Close what a dead server has left open, which cannot reach the disk any more; SQLite would complain later."""
+        for database in self.databases:
+            database.close()
+        self.unregister()
 
     def guarded(self, work: Callable[[], Any]) -> Any:
         fs = self.fs
@@ -412,10 +419,11 @@ class _Cursor:
 def _translated(work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except (apsw.CorruptError, apsw.NotADBError) as e:
-        raise sqlite3.DatabaseError(str(e)) from e
     except apsw.Error as e:
-        translated = sqlite3.OperationalError(f"{type(e).__name__}: {e}")
+        kind = (
+            sqlite3.DatabaseError if isinstance(e, apsw.CorruptError | apsw.NotADBError) else sqlite3.OperationalError
+        )
+        translated = kind(f"{type(e).__name__}: {e}")
         translated.sqlite_errorcode = getattr(e, "result", 0)
         raise translated from e
 
@@ -424,8 +432,8 @@ class _Database:
     """What the metadata store uses of `sqlite3.Connection`, on apsw."""
 
     def __init__(self, path: str, vfs: SimVfs) -> None:
-        self._vfs = vfs
         self._connection = _translated(lambda: apsw.Connection(path, vfs=vfs.name))
+        vfs.databases.append(self)
         self.execute("PRAGMA locking_mode=EXCLUSIVE")
 
     def execute(self, sql: str, parameters: Any = ()) -> _Cursor:

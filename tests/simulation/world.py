@@ -181,7 +181,7 @@ class World:
         self.sched.timers.clear()
         self._stack.close()
         for vfs in self._vfs:
-            vfs.unregister()
+            vfs.close()
         forget_lake(LAKE)
 
     processes: list[Process]
