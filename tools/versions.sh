@@ -8,6 +8,7 @@ tests=${VERSIONS_TESTS:-tests/codec tests/kv tests/lake tests/paimon tests/union
 [ $# -gt 0 ] || set -- 3.11:lowest 3.11:newest 3.12:newest 3.13:newest 3.14:newest
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
+trap 'exit 130' INT TERM
 python=$(tools/find_python.sh) || exit 1
 
 # The interpreters of pyenv are in no PATH, and its shims there fail for all but one.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
+import forebay
+from forebay.base.errors import Conflict, ForebayError, NotFound, UnsupportedOperation
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
@@ -18,6 +23,9 @@ from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.server.embedded import EmbeddedServer
+from forebay.tiering.now import tier_table
+from forebay.tiering.runner import ThreadRunner
 from tests.paimon.commit.tables import SCHEMA, append, compact, data_file
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3 'moto[s3,server]'")
@@ -153,3 +161,47 @@ class ThreadLock:
     def hold(self) -> Iterator[None]:
         with self._lock:
             yield
+
+
+def test_readers_and_workers_bring_temporary_credentials_of_their_own(tmp_path: Path) -> None:
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+
+    def client(service: str) -> Any:
+        given = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+        return boto3.client(service, endpoint_url=endpoint, **given)
+
+    client("s3").create_bucket(Bucket="lake")
+    everything = json.dumps(
+        {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    )
+    iam = client("iam")
+    role = iam.create_role(RoleName="reader", AssumeRolePolicyDocument=everything)["Role"]["Arn"]
+    iam.put_role_policy(RoleName="reader", PolicyName="all", PolicyDocument=everything)
+    found = client("sts").assume_role(RoleArn=role, RoleSessionName="reader")["Credentials"]
+    settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": "s3://lake/w"}
+    settings |= {f"datalake.paimon.{name}": v for name, v in (("s3.endpoint", endpoint), ("s3.region", "us-east-1"))}
+    temporary = {"s3.access-key": found["AccessKeyId"], "s3.secret-key": found["SecretAccessKey"]}
+    whole = {**temporary, "s3.session-token": found["SessionToken"]}
+    settings |= {f"datalake.paimon.{name}": value for name, value in whole.items()}
+    refuse_strangers = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
+    urllib.request.urlopen(refuse_strangers, timeout=10).close()
+    with EmbeddedServer(tmp_path, settings=settings) as forebay_server:
+        address = forebay_server.bootstrap_servers
+        with forebay.connect(address, lake_options=whole) as connection:
+            properties = {"table.datalake.enabled": "true"}
+            connection.admin.create_table("fluss.t", {"id": pa.int32()}, properties=properties)
+            connection.table("fluss.t").append([{"id": 1}])
+            tier_table(connection, "fluss.t", ThreadRunner(1))
+            connection.table("fluss.t").append([{"id": 2}])
+            rows = connection.table("fluss.t").union_scan().to_arrow()
+            assert sorted(rows.column("id").to_pylist()) == [1, 2]
+        stale = {**whole, "s3.session-token": "ended"}
+        with (
+            forebay.connect(address, lake_options=stale) as connection,
+            pytest.raises(ForebayError, match=r"(?i)ACCESS_DENIED|InvalidToken|InvalidAccessKey|Forbidden|403"),
+        ):
+            connection.table("fluss.t").union_scan().to_arrow()
+    server.stop()
