@@ -136,12 +136,14 @@ def test_metadata_on_a_full_disk_stays_as_it_is_and_can_be_changed_with_room(tmp
 
 
 def test_upkeep_on_a_full_disk_is_a_line_in_the_log_and_goes_on_with_room(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mounted_tmpfs(tmp_path / "disk", 32) as disk, running(disk.path / "data", **SETTINGS) as bench:
         writers = Writers(bench)
         writers.write(bench, writers.log)
         disk.fill()
+        met_by_the_write(monkeypatch)
+        assert writers.write(bench, writers.log) is None  # there is room in the log's last page, so its end moves
         wait_until(lambda: "upkeep failed and will be tried again: cannot write" in caplog.text, "the error")
         assert "Traceback" not in caplog.text
         disk.make_room()

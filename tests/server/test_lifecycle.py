@@ -117,7 +117,7 @@ def test_a_bucket_that_opens_while_its_table_is_dropped_leaves_nothing_behind(tm
 
 def _open_or_refuse(replicas, bucket):
     try:
-        replicas.open(bucket)
+        replicas.begin(bucket)
     except ForebayError as e:
         if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
             raise

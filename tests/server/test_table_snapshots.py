@@ -199,7 +199,7 @@ def test_no_write_lies_between_the_pins_of_two_buckets(bench, monkeypatch):
     """A write that comes while the first bucket is pinned waits, and is in no bucket of the snapshot."""
     created = table_of(bench, "instant", rows=1)
     context = bench.server.server.context
-    last = context.replicas.open(TableBucket(created, 1))
+    last = context.replicas.begin(TableBucket(created, 1))
     put: list[Future[Any]] = []
     overtaken: list[Any] = []
     take = KvTablet.snapshot

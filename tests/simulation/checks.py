@@ -85,13 +85,14 @@ class Checks:
 
     def _check_offsets(self, path: str, bucket: TableBucket, rows: dict[int, Row]) -> None:
         server = self.world.server
-        replica = None if server is None else server.context.replicas.opened(bucket)
-        if replica is None and not rows:
+        if server is None:
+            if rows:
+                raise Damage(f"bucket {bucket} of {path} was read, and there is no server")
             return
-        if replica is None:
-            raise Damage(f"bucket {bucket} of {path} was read, and is not open")
+        with server.context.replicas.using(bucket) as replica:
+            headers = [header for header, _ in replica.log.iterate_batches(0)]
         expected, empty = 0, set()
-        for header, _ in replica.log.iterate_batches(0):
+        for header in headers:
             if header.base_offset != expected:
                 raise Damage(f"{path}, bucket {bucket.bucket}: a batch at {header.base_offset} after {expected - 1}")
             expected = header.next_offset

@@ -52,6 +52,7 @@ SERVER_SETTINGS = {
     "server.writer-id.expiration-check-interval": "10 s",
     "auto-partition.check.interval": "20 s",
     "server.worker-threads": "2",
+    "server.open-buckets.max": "2",
     "server.io-pool.size": "3",
     "datalake.format": "paimon",
     "datalake.paimon.name": LAKE,

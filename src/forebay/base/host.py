@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import struct
 from pathlib import Path
 
@@ -19,6 +20,20 @@ _SYNC_FILE_RANGE_WAIT_BEFORE = 1
 _SYSFS_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")
 _UNIQUE_SYSFS_INODES = (5, 5)
 """From this kernel on the inode numbers of sysfs are never used twice between two starts of the machine."""
+
+
+def open_files_max() -> int:
+    """How many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_open_files_max(wanted: int) -> int:
+    """Let this process have up to `wanted` files open, if the system allows it; return how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return open_files_max()
 
 
 def boot_id() -> str | None:

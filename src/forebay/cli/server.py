@@ -10,6 +10,7 @@ import os
 import signal
 from pathlib import Path
 
+from forebay.base.host import raise_open_files_max
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -21,6 +22,9 @@ from forebay.server.config import (
 from forebay.server.server import Addresses, ForebayServer
 
 _LOGGER = logging.getLogger(__name__)
+
+_OPEN_FILES = 65_536
+"""What is asked of the system: the usual limit of 1,024 is too little for many buckets and clients."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
@@ -86,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
             key,
         )
     _warn_of_others(Path(options.data_dir))
+    raise_open_files_max(_OPEN_FILES)
     asyncio.run(_serve(config, options.ready_file))
     return 0
 

@@ -33,6 +33,10 @@ class DiskReserve:
             min(self._reserve_bytes, total // _RESERVE_SHARE_OF_DISK), round(total * (1.0 - self._used_share_max))
         )
 
+    def is_free(self) -> bool:
+        """Whether at least the reserve is free."""
+        return self._fs.free_bytes(self._path) >= self.kept_free()
+
     def require(self, size: int) -> None:
         """Raise `DiskFull` (DISK_WRITE_LOCKED) unless `size` bytes can be written and the reserve stays free."""
         free = self._fs.free_bytes(self._path)

@@ -106,8 +106,25 @@ class KvFolder:
         self._trust_path = names.join(path, _TRUST_FILE)
         self._found_damaged = False
 
-    def open_engine(self, factory: EngineFactory, witnesses: PageCacheWitnesses) -> KvEngine:
-        """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none."""
+    def open_engine(
+        self, factory: EngineFactory, witnesses: PageCacheWitnesses, *, is_parked: bool = False
+    ) -> KvEngine:
+        """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none.
+
+        `is_parked`: `park_engine` closed it last. Nothing is written then, so it works on a full disk.
+        """
+        if not (is_parked and self._fs.exists(self._trust_path)):
+            self._prepare(witnesses)
+        try:
+            return factory(Path(self._engine_path))
+        except CorruptData as e:
+            _LOGGER.warning("%s; restoring it from a checkpoint and the changelog", e.message)
+            self._fs.remove_tree(self._engine_path)
+            self._restore()
+            return factory(Path(self._engine_path))
+
+    def _prepare(self, witnesses: PageCacheWitnesses) -> None:
+        """Put files in place that can be trusted, and mark them as in use."""
         self._fs.make_directories(self._path)
         self._remove_leftovers()
         if not self._is_trusted(witnesses):
@@ -117,16 +134,17 @@ class KvFolder:
         self._fs.make_directories(self._engine_path)
         in_use = _IN_USE + "".join(f"{witness}\n" for witness in sorted(witnesses(self._engine_path)))
         self._fs.write_atomic(self._trust_path, in_use.encode())
-        try:
-            return factory(Path(self._engine_path))
-        except CorruptData as e:
-            _LOGGER.warning("%s; restoring it from a checkpoint and the changelog", e.message)
-            self._fs.remove_tree(self._engine_path)
-            self._restore()
-            return factory(Path(self._engine_path))
 
     def close_engine(self, engine: KvEngine) -> None:
         """Close the engine so that its files will be trusted whatever happens to the machine."""
+        self.park_engine(engine)
+        self.mark_clean()
+
+    def park_engine(self, engine: KvEngine) -> None:
+        """Close the engine durably, for this process to open it again.
+
+        That reads no file, as `mark_clean` does to take checksums: large state may be parked often.
+        """
         try:
             try:
                 engine.sync()
@@ -139,6 +157,10 @@ class KvFolder:
             raise
         if self._found_damaged:
             self._fs.remove(self._trust_path)
+
+    def mark_clean(self) -> None:
+        """Let the files of a parked engine be trusted whatever happens to the machine, unless they are damaged."""
+        if self._found_damaged:
             return
         self._fs.write_atomic(self._trust_path, (_CLEAN + list_files(self._fs, self._engine_path)).encode())
 

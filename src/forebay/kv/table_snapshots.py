@@ -265,6 +265,11 @@ class TableSnapshotManager:
             pin.close()
         return len(doomed)
 
+    def has_pinned(self, bucket: TableBucket) -> bool:
+        """Whether a table snapshot that is open, or is being opened, may read the bucket."""
+        with self._lock:
+            return any(bucket in handle.pins for handle in self._handles.values())
+
     def shut_down(self) -> None:
         """End all handles and open no more."""
         with self._lock:

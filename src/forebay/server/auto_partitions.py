@@ -76,6 +76,9 @@ async def _drop_expired(context: ServerContext, table: LiveTable, rules: AutoPar
             for replica in sealed:
                 replica.unseal()
             raise
+        finally:
+            for replica in sealed:
+                context.replicas.end(replica)
 
 
 async def _drop(context: ServerContext, info: TableInfo, partition: PartitionInfo) -> None:
@@ -95,18 +98,24 @@ def _sealed_if_needed_no_more(
     """The buckets of a partition that the stream may forget, sealed; None where it may not.
 
     It may forget a partition of a lake table when the lake has all of its records. Sealed buckets take no more, so
-    that nothing comes between this and the end of the partition.
+    that nothing comes between this and the end of the partition. They stay open until the caller ends their use.
     """
     if not info.lake_enabled:
         return []
     sealed: list[BucketReplica] = []
-    for number in range(info.bucket_count):
-        bucket = TableBucket(info.table_id, number, partition.partition_id)
-        replica = context.replicas.open(bucket)
-        replica.seal()
-        sealed.append(replica)
-        if replica.log.log_end_offset > context.lake.snapshots.log_needed_from(info, bucket):
-            for one in sealed:
-                one.unseal()
-            return None
-    return sealed
+    is_needed = True
+    try:
+        for number in range(info.bucket_count):
+            bucket = TableBucket(info.table_id, number, partition.partition_id)
+            replica = context.replicas.begin(bucket)
+            sealed.append(replica)
+            replica.seal()
+            if replica.log.log_end_offset > context.lake.snapshots.log_needed_from(info, bucket):
+                return None
+        is_needed = False
+        return sealed
+    finally:
+        if is_needed:
+            for replica in sealed:
+                replica.unseal()
+                context.replicas.end(replica)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.host import open_files_max
 from forebay.base.indirect import is_marker, resolved, settings_of
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 from forebay.kv.scanner import ScannerLimits
@@ -30,6 +31,10 @@ from forebay.server.lake_tables import LakeSettings
 from forebay.server.memory_budget import default_budget
 
 _LOG = logging.getLogger(__name__)
+
+DESCRIPTORS_PER_BUCKET = 6
+"""What an open bucket takes while it is written and read: its log, its key-value state, an older segment."""
+_OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
 
 
 def _positive(text: str) -> int:
@@ -125,6 +130,9 @@ SETTINGS: dict[str, Setting] = {
     ),
     "server.data-disk.write-limit-ratio": Setting(
         _share, "1.0", "share of the data disk that may be in use before writes stop"
+    ),
+    "server.open-buckets.max": Setting(
+        _or_unset(_positive), "", "buckets that stay open unused; if not set, as many as the limit of open files allows"
     ),
     "server.worker-threads": Setting(_positive, "4", "threads that write buckets"),
     "server.io-pool.size": Setting(_positive, "4", "threads that read logs and serve scans"),
@@ -227,6 +235,15 @@ class ServerConfig:
             self.value("allow.create.log.tables"),
             self.value("allow.create.kv.tables"),
         )
+
+    @property
+    def open_buckets_max(self) -> int:
+        """How many buckets stay open while nothing uses them."""
+        given: int | None = self.value("server.open-buckets.max")
+        if given is not None:
+            return given
+        by_descriptors = open_files_max() // 2 // DESCRIPTORS_PER_BUCKET
+        return max(min(by_descriptors, _OPEN_BUCKETS_MAX), _OPEN_BUCKETS_MIN)
 
     @property
     def connection_memory(self) -> int:

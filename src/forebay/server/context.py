@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -84,42 +85,50 @@ class ServerContext:
         await self.in_io(self.replicas.drop, buckets_of(info, partition_ids))
         self.coordinator.submit(self.replicas.remove_folders, [folder])
 
-    async def replica(self, bucket: TableBucket) -> BucketReplica:
-        """The open replica of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET).
+    @asynccontextmanager
+    async def using(self, bucket: TableBucket) -> AsyncIterator[BucketReplica]:
+        """The replica of a bucket, which stays open inside the block. Raises what `begin` raises."""
+        replica = await self.begin(bucket)
+        try:
+            yield replica
+        finally:
+            self.replicas.end(replica)
+
+    async def begin(self, bucket: TableBucket) -> BucketReplica:
+        """The replica of a bucket, which stays open until `replicas.end`.
+
+        Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET).
 
         Calls that wait for a bucket to open get it in the order in which they came, and nobody overtakes them: writes
         of one connection must reach the bucket in their order.
         """
-        opened = self._opened(bucket)
+        opened = self._begin_if_open(bucket)
         if opened is not None:
             return opened
         queue = self._opening.setdefault(bucket, _Opening())
         queue.waiting += 1
         try:
             async with queue.turn:
-                return await self.in_io(self.replicas.open, bucket)
+                return await self._begin_opened(bucket)
         finally:
             queue.waiting -= 1
             if not queue.waiting:
                 del self._opening[bucket]
 
-    def _opened(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica if it is open and no request waits for it. Raises as `replica` does."""
-        if bucket in self._opening:
-            return None
-        opened = self.replicas.opened(bucket)
-        if opened is None:
-            self.replicas.table_of(bucket)
-        return opened
+    @asynccontextmanager
+    async def using_group(
+        self, buckets: Sequence[TableBucket], of: int
+    ) -> AsyncIterator[dict[TableBucket, BucketReplica | Exception]]:
+        """For each of different buckets its replica, which stays open inside the block, or why there is none.
 
-    async def replicas_of(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, BucketReplica | Exception]:
-        """For each of different buckets its open replica, or why there is none. Many are looked up in pieces."""
+        Not all buckets can be open at once, so this is for a group of up to `SHORT_LIST` `of` all that a request names.
+        """
         found: dict[TableBucket, BucketReplica | Exception] = {}
         unopened: list[TableBucket] = []
 
         def look_up(bucket: TableBucket) -> None:
             try:
-                opened = self._opened(bucket)
+                opened = self._begin_if_open(bucket)
             except Exception as e:  # noqa: BLE001 - it belongs to this bucket
                 found[bucket] = e
             else:
@@ -128,13 +137,41 @@ class ServerContext:
                 else:
                     found[bucket] = opened
 
-        await self.costs.each(buckets, len(buckets), look_up)
-        for bucket in unopened:
-            try:
-                found[bucket] = await self.replica(bucket)
-            except Exception as e:  # noqa: BLE001 - as above
-                found[bucket] = e
-        return found
+        if of > SHORT_LIST:
+            await asyncio.sleep(0)  # a group may have nothing to wait for, and others wait for it
+        try:
+            await self.costs.each(buckets, of, look_up)
+            for bucket in unopened:
+                try:
+                    found[bucket] = await self.begin(bucket)
+                except Exception as e:  # noqa: BLE001 - as above
+                    found[bucket] = e
+            yield found
+        finally:
+            for replica in found.values():
+                if isinstance(replica, BucketReplica):
+                    self.replicas.end(replica)
+
+    def _begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
+        """As `begin`, where the bucket is open and nothing waits for it. Raises as `begin` does."""
+        if bucket in self._opening:
+            return None
+        opened = self.replicas.begin_if_open(bucket)
+        if opened is None:
+            self.replicas.table_of(bucket)
+        return opened
+
+    async def _begin_opened(self, bucket: TableBucket) -> BucketReplica:
+        opening = asyncio.ensure_future(self.in_io(self.replicas.begin, bucket))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:  # the thread goes on, and what it begins must end
+            opening.add_done_callback(self._end_opened)
+            raise
+
+    def _end_opened(self, opening: asyncio.Future[BucketReplica]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.replicas.end(opening.result())
 
 
 class _Opening:

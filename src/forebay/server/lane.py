@@ -43,6 +43,12 @@ class Lane(Generic[Item, Result]):
         self._executor.submit(self._drain)
         return future
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or being written."""
+        with self._lock:
+            return not self._running
+
     def _drain(self) -> None:
         while True:
             with self._lock:

@@ -20,6 +20,7 @@ from forebay.codec.log_batch_header import iter_headers, verify_crc
 from forebay.codec.rows import row_codec
 from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import KvFolder
+from forebay.kv.engine import KvEngine
 from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import LogFormat, TableBucket
@@ -41,6 +42,18 @@ class AppendResult:
 
     base_offset: int = -1
     error: ForebayError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedBucket:
+    """What is known of a bucket that was closed in good order, and is as it was then."""
+
+    kv_folder: KvFolder | None
+    log_start_offset: int
+    end_offset: int | None
+    """Where readers have read everything; None if the log holds more than they may see yet."""
+    expirable_ms: int | None
+    """When the newest record of the first segment was appended, if that is not the only segment."""
 
 
 class BucketReplica:
@@ -71,6 +84,13 @@ class BucketReplica:
         self._writing = threads.lock()
         self._is_sealed = False
         self.closed = False
+        self.uses = 0
+        """Requests and upkeep that have the replica in their hands (`OpenBuckets`)."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no write is queued or under way."""
+        return self._append_lane.is_idle and self._put_lane.is_idle
 
     @property
     def kv(self) -> KvTablet:
@@ -238,12 +258,27 @@ class BucketReplica:
             return self._kv_folder.retained_offset
 
     def close(self) -> None:
-        """Close orderly: the log is synced, the state's files can be trusted."""
+        """Close in good order: the log is synced, the state's files can be trusted."""
+        self._close(KvFolder.close_engine)
+
+    def park(self) -> ParkedBucket:
+        """Close in good order until the bucket is needed again; return what is known of it."""
+        segments = self.log.segments()
+        self._close(KvFolder.park_engine)
+        end = self.log.high_watermark
+        return ParkedBucket(
+            self._kv_folder,
+            self.log.log_start_offset,
+            end if end == self.log.log_end_offset else None,
+            segments[0].last_timestamp_ms if len(segments) > 1 else None,
+        )
+
+    def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
         self.closed = True
         with ExitStack() as closing:  # every part is closed, whatever becomes of the others
             closing.callback(self.log.close)
             if self._kv is not None and self._kv_folder is not None:
-                closing.callback(self._kv_folder.close_engine, self._kv.engine)
+                closing.callback(close_engine, self._kv_folder, self._kv.engine)
             if not self.log.is_offline:
                 self.log.sync()
 

@@ -1,13 +1,15 @@
-"""All buckets that are open on this server: opened on first use, checkpointed, closed, dropped.
+"""All buckets of this server: opened on first use, checkpointed, parked when too many are open, closed, dropped.
 
 Opening a bucket may mean to recover its log and to replay changelog into its key-value state; it happens in a thread,
-once, and everybody who wants the bucket waits for that one opening.
+once, and everybody who wants the bucket waits for that one opening. Those who want a bucket that is being parked wait,
+too, and open it again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from forebay.base import threads
@@ -30,7 +32,8 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import Catalog, LiveTable
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.replica import BucketReplica
+from forebay.server.open_buckets import OpenBuckets
+from forebay.server.replica import BucketReplica, ParkedBucket
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -59,9 +62,13 @@ class ReplicaManager:
         clock: Clock,
         writers: Executor,
         on_progress: Callable[[TableBucket], None],
+        open_max: int,
+        checkpoint_records: int,
         engine_factory: EngineFactory | None = None,
     ) -> None:
-        """`engine_factory` replaces the library engines (for tests)."""
+        """`open_max`: buckets that stay open while nothing uses them. `checkpoint_records`: changelog records that are
+        worth a checkpoint. `engine_factory` replaces the library engines (for tests).
+        """
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -77,8 +84,12 @@ class ReplicaManager:
         self._writers = writers
         self._on_progress = on_progress
         self._lock = threads.lock()
-        self._opening: dict[TableBucket, Future[BucketReplica]] = {}
-        self._open: dict[TableBucket, BucketReplica] = {}
+        self._checkpoint_records = checkpoint_records
+        self._moving: dict[TableBucket, Future[None]] = {}
+        """Buckets that are being opened or parked."""
+        self._open = OpenBuckets(open_max, self._is_read)
+        self._parked: dict[TableBucket, ParkedBucket] = {}
+        self._saved: tuple[Mapping[TableBucket, int], Mapping[TableBucket, int]] | None = None
         self._closed = False
         self._clean = data_directory.take_clean_shutdown()
         self._recovery_points = data_directory.recovery_points.read()
@@ -89,8 +100,39 @@ class ReplicaManager:
     # ---- finding and opening ----------------------------------------------------------------------------------------
 
     def opened(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica if it is open already: the fast path."""
+        """The replica if it is open. It may be closed at any time: see `begin_if_open`."""
         return self._open.get(bucket)
+
+    def parked(self, bucket: TableBucket) -> ParkedBucket | None:
+        """What is known of a bucket that was closed because too many were open, and was not opened since."""
+        return self._parked.get(bucket)
+
+    def begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
+        """The replica if it is open already: the fast path. It stays open until `end`."""
+        return self._open.begin(bucket)
+
+    def end(self, replica: BucketReplica) -> None:
+        """What `begin` or `begin_if_open` gave is not in use any more."""
+        self._open.end(replica)
+
+    @contextmanager
+    def using(self, bucket: TableBucket, *, counts: bool = True) -> Iterator[BucketReplica]:
+        """The replica, opened if need be, which stays open inside the block. `counts`: whether for a client."""
+        replica = self.begin(bucket, counts=counts)
+        try:
+            yield replica
+        finally:
+            self.end(replica)
+
+    def each_open(self) -> Iterator[BucketReplica]:
+        """The replicas that are open, for upkeep: each stays open while it is looked at."""
+        for replica in self._open.all():
+            if self._open.begin(replica.bucket, counts=False) is not replica:
+                continue
+            try:
+                yield replica
+            finally:
+                self.end(replica)
 
     def table_of(self, bucket: TableBucket) -> LiveTable:
         """The table that a bucket belongs to. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET) unless it exists."""
@@ -104,37 +146,95 @@ class ReplicaManager:
             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
         )
 
-    def open(self, bucket: TableBucket) -> BucketReplica:
-        """The replica of `bucket`, opened now if need be. Raises what opening raises, every time it is tried."""
-        replica = self._open.get(bucket)
-        if replica is not None:
-            return replica
-        self.table_of(bucket)
-        with self._lock:
-            if self._closed:
-                raise Unavailable("the server is shutting down", ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            future = self._opening.get(bucket)
-            mine = future is None
-            if future is None:
-                future = self._opening[bucket] = threads.future()
-        if not mine:
-            return future.result()
-        try:
-            # Asked once more, now that `drop` sees this opening: files of a dropped bucket must not come back.
-            table = self.table_of(bucket)
-            replica = self._open.get(bucket) or self._open_replica(bucket, table)
-        except BaseException as e:
+    def begin(self, bucket: TableBucket, *, counts: bool = True) -> BucketReplica:
+        """The replica of `bucket`, opened now if need be; it stays open until `end`.
+
+        Raises what opening raises, every time it is tried.
+        """
+        while (replica := self._open.begin(bucket, counts=counts)) is None:
+            self.table_of(bucket)
             with self._lock:
-                del self._opening[bucket]
-            future.set_exception(e)
-            raise
-        with self._lock:
-            self._open[bucket] = replica
-            del self._opening[bucket]
-        future.set_result(replica)
+                if self._closed:
+                    raise Unavailable("the server is shutting down", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                moving = self._moving.get(bucket)
+                if moving is None:
+                    mine = self._moving[bucket] = threads.future()
+            if moving is not None:
+                moving.result()
+                continue
+            # From now on nobody else opens or parks the bucket, but that may have just happened.
+            if (replica := self._open.begin(bucket)) is None:
+                replica = self._begin_opened(bucket, mine)
+            else:
+                self._moved(bucket, mine)
+            self.close_idle()
+            break
         return replica
 
-    def _open_replica(self, bucket: TableBucket, table: LiveTable) -> BucketReplica:
+    def _begin_opened(self, bucket: TableBucket, moving: Future[None]) -> BucketReplica:
+        try:
+            # Asked once more, now that `drop` sees this opening: files of a dropped bucket must not come back.
+            replica = self._open_replica(bucket, self.table_of(bucket), self._parked.pop(bucket, None))
+        except BaseException as e:
+            with self._lock:
+                del self._moving[bucket]
+            moving.set_exception(e)
+            raise
+        self._open.add(replica)
+        self._moved(bucket, moving)
+        return replica
+
+    def _moved(self, bucket: TableBucket, moving: Future[None]) -> None:
+        with self._lock:
+            del self._moving[bucket]
+        moving.set_result(None)
+
+    # ---- parking ----------------------------------------------------------------------------------------------------
+
+    def _is_read(self, bucket: TableBucket) -> bool:
+        return self._scanners.bucket_session_count(bucket) > 0 or self._table_snapshots.has_pinned(bucket)
+
+    def close_idle(self) -> None:
+        """Park the buckets that were used least recently while more are open than may be.
+
+        That writes, so it waits while the disk is full: what is open can be read at least.
+        """
+
+        def begin_parking(bucket: TableBucket) -> bool:
+            with self._lock:
+                if self._closed or bucket in self._moving:
+                    return False
+                self._moving[bucket] = threads.future()
+                return True
+
+        while self._open.are_too_many and self._reserve.is_free():
+            replica = self._open.take_idle(begin_parking)
+            if replica is None:
+                return
+            moving = self._moving[replica.bucket]
+            try:
+                self._park(replica)
+            finally:
+                self._moved(replica.bucket, moving)
+
+    def _park(self, replica: BucketReplica) -> None:
+        bucket = replica.bucket
+        try:
+            replica.checkpoint_if_grown(self._checkpoint_records)
+        except ForebayError as e:
+            _LOGGER.error("checkpoint of %s failed: %s", bucket, e)
+        try:
+            parked = replica.park()
+        except ForebayError as e:
+            _LOGGER.error("bucket %s could not be closed, and will be checked when it is opened again: %s", bucket, e)
+            self._unchecked.add(bucket)
+            return
+        with self._lock:
+            self._parked[bucket] = parked
+            self._recovery_points[bucket] = replica.log.synced_offset
+            self._high_watermarks[bucket] = replica.log.high_watermark
+
+    def _open_replica(self, bucket: TableBucket, table: LiveTable, parked: ParkedBucket | None) -> BucketReplica:
         path, log_folder = self._log_folder(bucket, table)
         log = LogTablet.open(
             self._fs,
@@ -143,7 +243,7 @@ class ReplicaManager:
             clock=self._clock,
             recovery_point=self._recovery_points.get(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
-            clean_shutdown=self._clean and bucket in self._recovery_points and bucket not in self._unchecked,
+            clean_shutdown=parked is not None or self._was_closed(bucket),
             progress=_SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
         if log.recovery.cut_bytes:
@@ -159,7 +259,7 @@ class ReplicaManager:
             if table.info.has_primary_key:
                 kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
                 folder = KvFolder(self._fs, kv_folder)
-                kv = self._open_kv(bucket, table, log, folder)
+                kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None)
         except BaseException:
             log.close()
             raise
@@ -168,9 +268,15 @@ class ReplicaManager:
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
         return BucketReplica(bucket, table, log, kv, folder, self._writers, self._on_progress, self._reserve)
 
-    def _open_kv(self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder) -> KvTablet:
+    def _was_closed(self, bucket: TableBucket) -> bool:
+        """Whether a bucket that is opened for the first time was closed in good order before the start."""
+        return self._clean and bucket in self._recovery_points and bucket not in self._unchecked
+
+    def _open_kv(
+        self, bucket: TableBucket, table: LiveTable, log: LogTablet, folder: KvFolder, *, is_parked: bool
+    ) -> KvTablet:
         factory = self._factory_for(table.info)
-        engine = folder.open_engine(factory, self._witnesses)
+        engine = folder.open_engine(factory, self._witnesses, is_parked=is_parked)
         if engine.state.applied_offset > log.log_end_offset:
             # The state knows changes that the log has lost, so it is not a state of this log: begin again.
             _LOGGER.warning("rebuilding the key-value state of %s, which is ahead of its log", bucket)
@@ -227,13 +333,11 @@ class ReplicaManager:
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
     def replicas(self) -> list[BucketReplica]:
-        return list(self._open.values())
+        """Those that are open now. They may be closed at any time: see `each_open`."""
+        return self._open.all()
 
     def segment_offsets(self, bucket: TableBucket) -> list[int]:
-        """Where the segments of a bucket's log begin, also of one that nobody has opened; none if it has no log yet."""
-        replica = self.opened(bucket)
-        if replica is not None:
-            return [segment.base_offset for segment in replica.log.segments()]
+        """Where the segments of a bucket's log begin, of one that is not open; none if it has no log yet."""
         folder = self._log_folder(bucket, self.table_of(bucket))[1]
         if not self._fs.exists(folder):
             return []
@@ -247,31 +351,41 @@ class ReplicaManager:
 
     def save_offsets(self) -> None:
         """Checkpoint recovery points and high watermarks of all buckets, also of those not opened since the start."""
-        for replica in self.replicas():
-            if not replica.closed:
-                self._recovery_points[replica.bucket] = replica.log.synced_offset
-                self._high_watermarks[replica.bucket] = replica.log.high_watermark
-        self._directory.recovery_points.write(self._recovery_points)
-        self._directory.high_watermarks.write(self._high_watermarks)
+        for replica in self.each_open():
+            with self._lock:
+                if self.opened(replica.bucket) is replica:  # `drop` forgets it after it took it away
+                    self._recovery_points[replica.bucket] = replica.log.synced_offset
+                    self._high_watermarks[replica.bucket] = replica.log.high_watermark
+        self._write_offsets()
+
+    def _write_offsets(self) -> None:
+        with self._lock:
+            points, watermarks = dict(self._recovery_points), dict(self._high_watermarks)
+        if self._saved == (points, watermarks):
+            return
+        self._directory.recovery_points.write(points)
+        self._directory.high_watermarks.write(watermarks)
+        self._saved = (points, watermarks)
 
     def sync_idle(self) -> None:
         """Make durable what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
-        for replica in self.replicas():
+        for replica in self.each_open():
             try:
                 replica.sync_idle()
             except ForebayError as e:
                 _LOGGER.error("bucket %s: %s", replica.bucket, e)
 
-    def checkpoint_grown(self, records_min: int) -> None:
-        for replica in self.replicas():
+    def checkpoint_grown(self, records_min: int | None = None) -> None:
+        """Write checkpoints of states whose changelog has grown by so many records since the last one."""
+        for replica in self.each_open():
             try:
-                if replica.checkpoint_if_grown(records_min):
+                if replica.checkpoint_if_grown(self._checkpoint_records if records_min is None else records_min):
                     _LOGGER.info("wrote a checkpoint of the state of %s", replica.bucket)
             except ForebayError as e:
                 _LOGGER.error("checkpoint of %s failed: %s", replica.bucket, e)
 
     def expire_writers(self) -> None:
-        for replica in self.replicas():
+        for replica in self.each_open():
             replica.log.expire_writers()
 
     # ---- closing and dropping ---------------------------------------------------------------------------------------
@@ -279,19 +393,30 @@ class ReplicaManager:
     def drop(self, buckets: Iterable[TableBucket]) -> None:
         """Close buckets whose table or partition is gone from the catalog; waiting readers are woken."""
         for bucket in buckets:
+            moving = self._begin_dropping(bucket)
+            replica = self._open.remove(bucket)
             with self._lock:
-                opening = self._opening.get(bucket)
-            if opening is not None:
-                opening.exception()
-            with self._lock:
-                replica = self._open.pop(bucket, None)
+                self._parked.pop(bucket, None)
                 self._recovery_points.pop(bucket, None)
                 self._high_watermarks.pop(bucket, None)
                 self._unchecked.discard(bucket)
             self._close_readers(bucket)
-            if replica is not None:
-                replica.abandon()
+            try:
+                if replica is not None:
+                    replica.abandon()
+            finally:
+                self._moved(bucket, moving)
             self._on_progress(bucket)
+
+    def _begin_dropping(self, bucket: TableBucket) -> Future[None]:
+        """Wait until the bucket is neither being opened nor parked, and see to it that it will not be."""
+        while True:
+            with self._lock:
+                moving = self._moving.get(bucket)
+                if moving is None:
+                    mine = self._moving[bucket] = threads.future()
+                    return mine
+            moving.exception()
 
     def doomed_folders(self) -> list[str]:
         """Folders of tables and partitions that were dropped before the last stop, and could not be removed."""
@@ -308,11 +433,11 @@ class ReplicaManager:
             self._store.folder_removed(folder)
 
     def close(self) -> Mapping[TableBucket, ForebayError]:
-        """Close all buckets orderly and mark the shutdown clean unless one failed; return the failures."""
+        """Close all buckets in good order and mark the shutdown clean unless one failed; return the failures."""
         with self._lock:
             self._closed = True
-            opening = list(self._opening.values())
-        for future in opening:
+            moving = list(self._moving.values())
+        for future in moving:
             future.exception()
         failures: dict[TableBucket, ForebayError] = {}
         for replica in self.replicas():
@@ -324,8 +449,13 @@ class ReplicaManager:
                 continue
             self._recovery_points[replica.bucket] = replica.log.synced_offset
             self._high_watermarks[replica.bucket] = replica.log.high_watermark
-        self._directory.recovery_points.write(self._recovery_points)
-        self._directory.high_watermarks.write(self._high_watermarks)
+        for bucket, parked in self._parked.items():
+            try:
+                if parked.kv_folder is not None:
+                    parked.kv_folder.mark_clean()
+            except ForebayError as e:  # its log is closed, and its state is looked at as after an unclean end
+                _LOGGER.warning("the key-value state of bucket %s is not marked as clean: %s", bucket, e)
+        self._write_offsets()
         if not failures:
             self._directory.mark_clean_shutdown(self._unchecked)
         return failures

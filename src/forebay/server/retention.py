@@ -25,7 +25,7 @@ from forebay.base.errors import ForebayError
 from forebay.log.reading import SegmentInfo
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import option_value
-from forebay.server.catalog import Catalog, LiveTable
+from forebay.server.catalog import Catalog
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager, buckets_of
@@ -60,28 +60,28 @@ class LogRetention:
         for table in self._catalog.tables():
             for bucket in buckets_of(table.info, table.current.partitions_by_id):
                 try:
-                    replica = self._worth_a_look(bucket)
-                    if replica is None:
-                        short.add(bucket)
+                    if self._is_worth_a_look(table.info, bucket):
+                        with self._replicas.using(bucket, counts=False) as replica:
+                            count += self._expire(table.info, replica)
                     else:
-                        count += self._expire(table, replica)
+                        short.add(bucket)
                 except ForebayError as e:
                     _LOGGER.error("expired records of bucket %s stay for now: %s", bucket, e)
         self._closed_and_short = short
         return count
 
-    def _worth_a_look(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica, opened if need be; None while nobody has opened it and it has one segment only.
+    def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
+        """Whether a segment may have expired. A bucket that is not open does not grow, so it is not opened in vain."""
+        if self._replicas.opened(bucket) is not None:
+            return True
+        parked = self._replicas.parked(bucket)
+        if parked is not None:
+            ttl_ms: int = option_value(info.descriptor, _TTL)
+            return parked.expirable_ms is not None and parked.expirable_ms < self._clock.now_ms() - ttl_ms
+        return bucket not in self._closed_and_short and len(self._replicas.segment_offsets(bucket)) > 1
 
-        A bucket that is not open does not grow, so its folder is looked at once.
-        """
-        replica = self._replicas.opened(bucket)
-        if replica is not None or bucket in self._closed_and_short:
-            return replica
-        return self._replicas.open(bucket) if len(self._replicas.segment_offsets(bucket)) > 1 else None
-
-    def _expire(self, table: LiveTable, replica: BucketReplica) -> int:
-        log, info = replica.log, table.info
+    def _expire(self, info: TableInfo, replica: BucketReplica) -> int:
+        log = replica.log
         if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
             return 0
         ttl_ms: int = option_value(info.descriptor, _TTL)

@@ -182,6 +182,8 @@ class ForebayServer:
             log_config=config.log_config,
             reserve=reserve,
             engine=config.value("kv.engine"),
+            open_max=config.open_buckets_max,
+            checkpoint_records=config.value("kv.checkpoint.records"),
             engine_factory=injected.engine_factory,
             witnesses=injected.witnesses,
             clock=injected.clock,
@@ -271,8 +273,8 @@ class ForebayServer:
         every(config.seconds("kv.scanner.expiration-interval"), context.table_snapshots.expire)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.sync_idle)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.save_offsets)
-        records_min = config.value("kv.checkpoint.records")
-        every(config.seconds("kv.snapshot.interval"), lambda: replicas.checkpoint_grown(records_min))
+        every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.close_idle)
+        every(config.seconds("kv.snapshot.interval"), replicas.checkpoint_grown)
         every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
         retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
         every(config.seconds("remote.log.task-interval-duration"), retention.run)

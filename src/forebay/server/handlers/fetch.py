@@ -151,25 +151,38 @@ def _is_answerable(fetches: list[_BucketFetch], min_bytes: int) -> bool:
 
 async def _read_all(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> None:
     """Read every bucket anew, the earlier ones first, until the request's bytes are used up."""
-    replicas = await context.replicas_of([fetch.bucket for fetch in fetches])
-    there: list[tuple[_BucketFetch, BucketReplica]] = []
+    left = bytes_max
+    for first in range(0, len(fetches), SHORT_LIST):
+        group = fetches[first : first + SHORT_LIST]
+        left = await _read_group(context, group, len(fetches), left, left == bytes_max)
+
+
+async def _read_group(
+    context: ServerContext, group: list[_BucketFetch], of: int, bytes_max: int, nothing_yet: bool
+) -> int:
+    """Read some buckets, which stay open meanwhile; return how many bytes are left for others."""
+    unread: dict[TableBucket, _BucketFetch] = {}
 
     def begin(fetch: _BucketFetch) -> None:
         fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset = (), 0, None, None
-        replica = replicas[fetch.bucket]
-        if isinstance(replica, Exception):
-            fetch.error = replica
+        parked = context.replicas.parked(fetch.bucket)
+        if parked is not None and fetch.offset == parked.end_offset:
+            fetch.high_watermark, fetch.log_start_offset = fetch.offset, parked.log_start_offset
         else:
-            there.append((fetch, replica))
+            unread[fetch.bucket] = fetch
 
-    await context.costs.each(fetches, len(fetches), begin)
-    left = bytes_max
-    for first in range(0, len(there), SHORT_LIST):
-        left = await context.in_io(_read_replicas, there[first : first + SHORT_LIST], left, left == bytes_max)
+    await context.costs.each(group, of, begin)
+    async with context.using_group(list(unread), of) as replicas:
+        there: list[tuple[_BucketFetch, BucketReplica]] = []
+        for bucket, replica in replicas.items():
+            if isinstance(replica, Exception):
+                unread[bucket].error = replica
+            else:
+                there.append((unread[bucket], replica))
+        return await context.in_io(_read_replicas, there, bytes_max, nothing_yet) if there else bytes_max
 
 
 def _read_replicas(there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: int, nothing_yet: bool) -> int:
-    """Read some buckets; return how many bytes are left for others."""
     left = bytes_max
     first = nothing_yet
     for fetch, replica in there:

@@ -91,28 +91,29 @@ async def _for_each_bucket(
     if len(messages) > SHORT_LIST:
         await call.room.grow_to(len(messages) * ITEM_BYTES)
 
-    def bucket_of(message: Any) -> TableBucket:
-        return TableBucket(call.message.table_id, message.bucket_id, partition_id_of(message))
-
-    replicas = await context.replicas_of(await context.costs.distinct(map(bucket_of, messages), len(messages)))
-    found: list[tuple[Any, BucketReplica, Any]] = []
+    of_buckets: dict[TableBucket, list[tuple[Any, Any]]] = {}
 
     def begin(message: Any) -> None:
-        answer = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
-        replica = replicas[bucket_of(message)]
-        if isinstance(replica, Exception):
-            put_error(answer, replica)
-        else:
-            found.append((message, replica, answer))
+        partition = partition_id_of(message)
+        answer = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition)
+        bucket = TableBucket(call.message.table_id, message.bucket_id, partition)
+        of_buckets.setdefault(bucket, []).append((message, answer))
 
     await context.costs.each(messages, len(messages), begin)
-    for number, (message, replica, answer) in enumerate(found, 1):
-        try:
-            await work(message, replica, answer)
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            put_error(answer, e)
-        if not number % SHORT_LIST:
-            await asyncio.sleep(0)
+    buckets, number = list(of_buckets), 0
+    for first in range(0, len(buckets), SHORT_LIST):
+        async with context.using_group(buckets[first : first + SHORT_LIST], len(buckets)) as replicas:
+            for bucket, replica in replicas.items():
+                for message, answer in of_buckets[bucket]:
+                    try:
+                        if isinstance(replica, Exception):
+                            raise replica
+                        await work(message, replica, answer)
+                    except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+                        put_error(answer, e)
+                    number += 1
+                    if not number % SHORT_LIST:
+                        await asyncio.sleep(0)
 
 
 async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[bytes], room: _Room) -> list[bytes | None]:
@@ -210,12 +211,13 @@ async def limit_scan(context: ServerContext, call: Call) -> Answer:
     try:
         if request.limit < 0:
             raise InvalidRequest(f"a limit scan needs a limit of at least 0, not {request.limit}")
-        replica = await context.replica(TableBucket(request.table_id, request.bucket_id, partition_id_of(request)))
-        read = _first_rows if replica.has_kv else _last_batches
-        payload = await context.in_io(read, replica, request.limit, context.costs.answer_bytes_max)
+        bucket = TableBucket(request.table_id, request.bucket_id, partition_id_of(request))
+        async with context.using(bucket) as replica:
+            read = _first_rows if replica.has_kv else _last_batches
+            payload = await context.in_io(read, replica, request.limit, context.costs.answer_bytes_max)
+            response.is_log_table = not replica.has_kv
         await call.room.grow_to(len(payload))
         payloads.append(payload)
-        response.is_log_table = not replica.has_kv
         response.records = b""
     except Exception as e:  # noqa: BLE001 - errors of this API travel in its answer
         put_error(response, e)

@@ -11,8 +11,10 @@ from forebay.protocol.messages import Message
 from forebay.server.context import Call, ServerContext, put_error, serves
 from forebay.server.costs import SHORT_LIST
 from forebay.server.replica import BucketReplica
+from forebay.server.replicas import ReplicaManager
 
 _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
+_WITHOUT_OPENING = (_EARLIEST, _LATEST, _LEADER_END)
 
 
 @serves(ApiKey.LIST_OFFSETS)
@@ -24,18 +26,16 @@ async def list_offsets(context: ServerContext, call: Call) -> Message:
     buckets = await context.costs.distinct(
         (TableBucket(request.table_id, bucket_id, partition) for bucket_id in request.bucket_id), count
     )
-    opened = await context.replicas_of(buckets)
     found: dict[TableBucket, int | Exception] = {}
     timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
-    replicas = []
-    for bucket, replica in opened.items():
-        if isinstance(replica, BucketReplica):
-            replicas.append(replica)
-        else:
-            found[bucket] = replica
-    for first in range(0, len(replicas), SHORT_LIST):
-        group = replicas[first : first + SHORT_LIST]
-        found |= await context.in_io(_offsets, group, request.offset_type, timestamp, context.clock.now_ms())
+    for first in range(0, len(buckets), SHORT_LIST):
+        group = buckets[first : first + SHORT_LIST]
+        known = _without_opening(context.replicas, group, request.offset_type)
+        async with context.using_group([bucket for bucket in group if bucket not in known], len(buckets)) as opened:
+            replicas = [replica for replica in opened.values() if isinstance(replica, BucketReplica)]
+            found |= known | {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
+            if replicas:
+                found |= await context.in_io(_offsets, replicas, request.offset_type, timestamp, context.clock.now_ms())
     response = pb.ListOffsetsResponse()
 
     def put(bucket: TableBucket) -> None:
@@ -47,6 +47,16 @@ async def list_offsets(context: ServerContext, call: Call) -> Message:
 
     await context.costs.each(buckets, len(buckets), put)
     return response
+
+
+def _without_opening(replicas: ReplicaManager, buckets: list[TableBucket], offset_type: int) -> dict[TableBucket, int]:
+    """The offsets of those buckets that were parked with nothing hidden at their ends."""
+    found: dict[TableBucket, int] = {}
+    for bucket in buckets if offset_type in _WITHOUT_OPENING else ():
+        parked = replicas.parked(bucket)
+        if parked is not None and parked.end_offset is not None:
+            found[bucket] = parked.log_start_offset if offset_type == _EARLIEST else parked.end_offset
+    return found
 
 
 def _offsets(
@@ -93,20 +103,19 @@ async def get_table_stats(context: ServerContext, call: Call) -> Message:
     buckets = await context.costs.distinct(
         (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)) for each in request.buckets_req), count
     )
-    replicas = await context.replicas_of(buckets)
     response = pb.GetTableStatsResponse()
-
-    def put(bucket: TableBucket) -> None:
-        answer = response.buckets_resp.add(bucket_id=bucket.bucket, partition_id=bucket.partition_id)
-        replica = replicas[bucket]
-        try:
-            if isinstance(replica, Exception):
-                raise replica
-            answer.row_count = _row_count(replica)
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            put_error(answer, e)
-
-    await context.costs.each(buckets, len(buckets), put)
+    for first in range(0, len(buckets), SHORT_LIST):
+        group = buckets[first : first + SHORT_LIST]
+        async with context.using_group(group, len(buckets)) as replicas:
+            for bucket in group:
+                answer = response.buckets_resp.add(bucket_id=bucket.bucket, partition_id=bucket.partition_id)
+                replica = replicas[bucket]
+                try:
+                    if isinstance(replica, Exception):
+                        raise replica
+                    answer.row_count = _row_count(replica)
+                except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+                    put_error(answer, e)
     return response
 
 

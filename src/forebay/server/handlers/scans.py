@@ -63,10 +63,9 @@ def _invalid(reason: str) -> InvalidRequest:
 async def _open(context: ServerContext, request: Any, response: Any, payloads: list[Buffer]) -> None:
     target = request.bucket_scan_req
     bucket = TableBucket(target.table_id, target.bucket_id, partition_id_of(target))
-    replica = await context.replica(bucket)
-    kv = replica.kv
     limit = target.limit if target.HasField("limit") else None
-    session, log_offset = await context.in_io(context.scanners.open, bucket, kv.snapshot, limit)
+    async with context.using(bucket) as replica:
+        session, log_offset = await context.in_io(context.scanners.open, bucket, replica.kv.snapshot, limit)
     response.log_offset = log_offset
     if session is None:
         response.has_more_results = False

@@ -5,6 +5,7 @@ An addition of Forebay's to the protocol, in API keys of its own (docs/protocol.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -24,27 +25,28 @@ async def open_table_snapshot(context: ServerContext, call: Call) -> Message:
     request = call.message
     context.costs.check_items(len(request.partition_id), "partitions")
     buckets = _buckets(context, request)
-    replicas = [await context.replica(bucket) for bucket in buckets]
-    opened = await context.in_io(
-        context.table_snapshots.open,
-        request.table_id,
-        buckets,
-        partial(context.replicas.pin, replicas),
-        _lease_seconds(request),
-        request.name[:_NAME_CHARS_MAX],
-    )
-    response = pb.OpenTableSnapshotResponse(
-        table_snapshot_id=opened.snapshot_id, lease_ms=round(opened.lease_seconds * 1000)
-    )
-    for replica in replicas:
-        bucket, state = replica.bucket, opened.states[replica.bucket]
-        response.buckets.add(
-            bucket_id=bucket.bucket,
-            partition_id=bucket.partition_id,
-            log_offset=state.applied_offset,
-            row_count=None if replica.kv.row_count is None or state.row_count < 0 else state.row_count,
+    async with AsyncExitStack() as uses:
+        replicas = [await uses.enter_async_context(context.using(bucket)) for bucket in buckets]
+        opened = await context.in_io(
+            context.table_snapshots.open,
+            request.table_id,
+            buckets,
+            partial(context.replicas.pin, replicas),
+            _lease_seconds(request),
+            request.name[:_NAME_CHARS_MAX],
         )
-    return response
+        response = pb.OpenTableSnapshotResponse(
+            table_snapshot_id=opened.snapshot_id, lease_ms=round(opened.lease_seconds * 1000)
+        )
+        for replica in replicas:
+            bucket, state = replica.bucket, opened.states[replica.bucket]
+            response.buckets.add(
+                bucket_id=bucket.bucket,
+                partition_id=bucket.partition_id,
+                log_offset=state.applied_offset,
+                row_count=None if replica.kv.row_count is None or state.row_count < 0 else state.row_count,
+            )
+        return response
 
 
 def _buckets(context: ServerContext, request: Any) -> list[TableBucket]:

@@ -51,9 +51,10 @@ async def produce_log(context: ServerContext, call: Call) -> Message:
 
     async def append(message: Any, payload: memoryview, answer: Any) -> None:
         _refuse_historical(message)
-        replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
-        future = replica.append(AppendRequest(payload, request.acks))
-        result: AppendResult | None = await acknowledged(future, request.acks, request.timeout_ms)
+        bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
+        async with context.using(bucket) as replica:
+            future = replica.append(AppendRequest(payload, request.acks))
+            result: AppendResult | None = await acknowledged(future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -75,10 +76,11 @@ async def put_kv(context: ServerContext, call: Call) -> Message:
 
     async def put(message: Any, payload: memoryview, answer: Any) -> None:
         _refuse_historical(message)
-        replica = await context.replica(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
-        check_key_version(replica.table.info, call.api_version)
-        future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
-        result: PutResult | None = await acknowledged(future, request.acks, request.timeout_ms)
+        bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
+        async with context.using(bucket) as replica:
+            check_key_version(replica.table.info, call.api_version)
+            future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
+            result: PutResult | None = await acknowledged(future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error

@@ -1,0 +1,94 @@
+"""Which buckets are open, who uses them, and which one is closed next.
+
+An open bucket costs descriptors, address space and memory. So at most so many are open at a time: when there are more,
+the one that was used least recently is closed, unless something is under way in it. It is opened again when it is
+asked for. The cap gives way to need: buckets in use, and those that a scan or a table snapshot reads, stay open,
+however many they are.
+
+Nouns: a *use* is a request, or work of upkeep, between `begin` and `end`. A bucket that was closed in this way is
+*parked*: its files are synced and known to be whole, and what is asked most often is remembered of it (`ParkedBucket`),
+so that a reader at the end of its log need not open it.
+
+Threads: everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from forebay.base import threads
+from forebay.metadata.table import TableBucket
+from forebay.server.replica import BucketReplica
+
+
+class OpenBuckets:
+    """The open buckets in the order of their last use."""
+
+    def __init__(self, limit: int, is_read: Callable[[TableBucket], bool]) -> None:
+        """`is_read` tells whether scans or snapshots of a bucket are open. It must not call back."""
+        self._limit = limit
+        self._is_read = is_read
+        self._lock = threads.lock()
+        self._open: OrderedDict[TableBucket, BucketReplica] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether more are open than stay open unused."""
+        return len(self._open) > self._limit
+
+    def get(self, bucket: TableBucket) -> BucketReplica | None:
+        """The replica if it is open; it may be closed at any time."""
+        return self._open.get(bucket)
+
+    def all(self) -> list[BucketReplica]:
+        """All that are open now."""
+        with self._lock:
+            return list(self._open.values())
+
+    def begin(self, bucket: TableBucket, *, counts: bool = True) -> BucketReplica | None:
+        """The replica if it is open; it stays open until `end`. `counts`: whether that is a use by a client."""
+        with self._lock:
+            replica = self._open.get(bucket)
+            if replica is not None:
+                replica.uses += 1
+                if counts:
+                    self._open.move_to_end(bucket)
+            return replica
+
+    def end(self, replica: BucketReplica) -> None:
+        """The use that `begin` or `add` began is over."""
+        with self._lock:
+            replica.uses -= 1
+
+    def add(self, replica: BucketReplica) -> None:
+        """A bucket was opened, and is in use."""
+        with self._lock:
+            replica.uses += 1
+            self._open[replica.bucket] = replica
+
+    def remove(self, bucket: TableBucket) -> BucketReplica | None:
+        """Take a bucket out, whatever is under way in it."""
+        with self._lock:
+            return self._open.pop(bucket, None)
+
+    def take_idle(self, begin_closing: Callable[[TableBucket], bool]) -> BucketReplica | None:
+        """Take out the bucket to close now; None if they are not too many, or all are in use.
+
+        `begin_closing` is asked before any other thread can see that the bucket is not open any more; it may refuse.
+        """
+        with self._lock:
+            for _ in range(len(self._open) if self.are_too_many else 0):
+                bucket, replica = next(iter(self._open.items()))
+                if self._is_idle(replica) and begin_closing(bucket):
+                    del self._open[bucket]
+                    return replica
+                self._open.move_to_end(bucket)
+            return None
+
+    def _is_idle(self, replica: BucketReplica) -> bool:
+        # A log that is offline stays so until a restart, for everyone to see.
+        return not (replica.uses or replica.log.is_offline or self._is_read(replica.bucket)) and replica.is_idle

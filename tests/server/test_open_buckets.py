@@ -1,0 +1,226 @@
+"""Buckets that are closed because too many are open: what is under way goes on, and they open again on demand."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import StorageFailure
+from forebay.kv.checkpoint import KvFolder
+from forebay.metadata import types
+from forebay.metadata.table import TableBucket
+from tests.server.raw_client import ApiKey, pb
+from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
+from tests.server.test_full_disk import met_by_the_write
+from tests.server.test_scan_kv import go_on, open_request, scan
+from tests.small_disk import mounted_tmpfs
+
+TABLES = 6
+CAP = {"server_open__buckets_max": "2"}
+
+
+@pytest.fixture(params=["lmdb", "rocksdb"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "rocksdb":
+        pytest.importorskip("rocksdict")
+    return str(request.param)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, engine: str) -> Iterator[Bench]:
+    with running(tmp_path / "data", kv_engine=engine, **CAP) as bench:
+        yield bench
+
+
+def open_ids(bench: Bench) -> set[int]:
+    return {replica.bucket.table_id for replica in bench.server.server.context.replicas.replicas()}
+
+
+def is_parked(bench: Bench, table: int) -> bool:
+    return bench.server.server.context.replicas.parked(TableBucket(table, 0)) is not None
+
+
+def tables(bench: Bench) -> list[int]:
+    """Tables with a row each."""
+    made = []
+    for number in range(TABLES):
+        made.append(bench.create(f"t{number}", KV_COLUMNS, ["id"]))
+        assert not bench.put(made[-1], kv_records([{"id": 1, "name": f"of {number}"}])).error_code
+    return made
+
+
+def has(bench: Bench, table: int, *keys: int) -> bool:
+    answer = bench.lookup(table, [kv_key(key) for key in keys])
+    assert not answer.error_code, answer
+    return all(value.values for value in answer.values)
+
+
+def test_the_buckets_used_last_stay_open_and_the_others_open_again_on_demand(bench: Bench) -> None:
+    made = tables(bench)
+    assert open_ids(bench) == set(made[-2:])
+    for turn in range(2, 5):
+        for table in made:
+            assert has(bench, table, *range(1, turn))
+            assert not bench.put(table, kv_records([{"id": turn, "name": "later"}])).error_code
+            assert len(open_ids(bench)) <= 2
+    assert has(bench, made[0], 1, 2, 3, 4)
+    has(bench, made[3], 1)
+    has(bench, made[0], 1)
+    has(bench, made[4], 1)
+    assert open_ids(bench) == {made[0], made[4]}
+
+
+def test_descriptors_do_not_grow_with_the_number_of_buckets(bench: Bench) -> None:
+    tables(bench)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        table = bench.create(f"more{number}", KV_COLUMNS, ["id"])
+        bench.put(table, kv_records([{"id": 1, "name": "x"}]))
+        log = bench.create(f"log{number}", {"a": types.int_(), "s": types.string()})
+        bench.append(log, log_records([1]))
+    assert len(os.listdir("/proc/self/fd")) <= before + 6
+
+
+def test_what_was_parked_is_there_after_a_stop_and_after_a_second_one(tmp_path: Path, engine: str) -> None:
+    with running(tmp_path / "data", kv_engine=engine, **CAP) as bench:
+        made = tables(bench)
+    for _ in range(2):
+        with running(tmp_path / "data", kv_engine=engine, **CAP) as bench:
+            folder = tmp_path / "data" / "fluss" / f"t0-{made[0]}" / "kv-0"
+            assert (folder / "trust").read_text().startswith("clean\n")
+            for number, table in enumerate(made):
+                assert has(bench, table, 1), number
+                assert bench.log_end(table) == 1
+
+
+def test_a_scan_keeps_its_bucket_open_and_sees_its_instant(bench: Bench) -> None:
+    made = tables(bench)
+    table = made[0]
+    bench.put(table, kv_records([{"id": i, "name": "x" * 50} for i in range(200)]))
+    first = scan(bench.tablet, open_request(table, size=100))
+    for other in made[1:]:
+        assert has(bench, other, 1)
+    assert table in open_ids(bench)
+    assert not bench.put(table, kv_records([{"id": 1000, "name": "too late"}])).error_code
+    answers = [first]
+    while answers[-1].has_more_results:
+        answers.append(go_on(bench.tablet, first.scanner_id, len(answers), 100))
+        assert not answers[-1].error_code
+    assert len(answers) > 20
+    for other in made[1:]:
+        assert has(bench, other, 1)
+    assert table not in open_ids(bench)
+
+
+def test_a_table_snapshot_keeps_its_bucket_open(bench: Bench) -> None:
+    made = tables(bench)
+    opened = bench.tablet.call(ApiKey.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest(table_id=made[0]))
+    for other in made[1:]:
+        assert has(bench, other, 1)
+    assert made[0] in open_ids(bench)
+    request = open_request(made[0], call=None)
+    request.table_snapshot_id = opened.table_snapshot_id
+    assert scan(bench.tablet, request).records
+    bench.tablet.call(
+        ApiKey.RELEASE_TABLE_SNAPSHOT,
+        pb.ReleaseTableSnapshotRequest(table_snapshot_id=opened.table_snapshot_id),
+    )
+    for other in made[1:]:
+        assert has(bench, other, 1)
+    assert made[0] not in open_ids(bench)
+
+
+def test_readers_at_the_end_of_a_log_do_not_open_it_and_are_woken_by_a_write(bench: Bench) -> None:
+    made = tables(bench)
+    assert is_parked(bench, made[0])
+    answer = bench.fetch(made[0], 1)
+    assert (answer.error_code, answer.high_watermark, bench.log_end(made[0]), bytes(answer.records)) == (0, 1, 1, b"")
+    assert is_parked(bench, made[0])
+    found: list[object] = []
+    other = Bench(bench.server.bootstrap_servers, bench.server.addresses.tablet_servers)
+    waiting = threading.Thread(target=lambda: found.append(other.fetch(made[0], 1, wait_ms=20_000)))
+    waiting.start()
+    bench.put(made[0], kv_records([{"id": 2, "name": "woken"}]))
+    waiting.join(20)
+    other.close()
+    assert found
+    assert found[0].records  # type: ignore[attr-defined]
+    assert bench.fetch(made[1], 0).records  # a reader behind the end opens it
+    assert bench.fetch(made[2], 7).error_code
+
+
+def test_writes_of_many_clients_go_through_while_buckets_come_and_go(bench: Bench) -> None:
+    made = tables(bench)
+    failures: list[str] = []
+
+    def write(start: int) -> None:
+        client = Bench(bench.server.bootstrap_servers, bench.server.addresses.tablet_servers)
+        for i in range(40):
+            table = made[(start + i) % len(made)]
+            answer = client.put(table, kv_records([{"id": 1000 * start + i, "name": "x"}]), acks=(i % 3) - 1)
+            if answer.error_code:
+                failures.append(answer.error_message)
+        client.close()
+
+    writers = [threading.Thread(target=write, args=(start,)) for start in range(1, 5)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert failures == []
+    for start in range(1, 5):
+        for i in range(40):
+            if i % 3 != 1:  # acks=0 may still be on its way
+                assert has(bench, made[(start + i) % len(made)], 1000 * start + i)
+    assert len(open_ids(bench)) <= 4
+
+
+def test_a_bucket_that_cannot_be_closed_is_checked_when_it_opens_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = tables(bench)
+
+    def fails(self: KvFolder, engine: object) -> None:
+        self_engine_close(self, engine)  # type: ignore[arg-type]
+        raise StorageFailure("the disk has a bad day")
+
+    self_engine_close = KvFolder.park_engine
+    with monkeypatch.context() as patch:
+        patch.setattr(KvFolder, "park_engine", fails)
+        assert has(bench, made[0], 1)
+    assert "could not be closed, and will be checked when it is opened again: the disk has a bad day" in caplog.text
+    assert not is_parked(bench, made[-2])
+    assert has(bench, made[-2], 1)
+
+
+def test_a_dropped_table_leaves_nothing_behind_when_its_bucket_was_parked(bench: Bench, tmp_path: Path) -> None:
+    made = tables(bench)
+    assert is_parked(bench, made[0])
+    bench.coordinator.call(
+        ApiKey.DROP_TABLE, pb.DropTableRequest(table_path=bench.path("t0"), ignore_if_not_exists=False)
+    )
+    assert not is_parked(bench, made[0])
+    replicas = bench.server.server.context.replicas
+    replicas.save_offsets()
+    assert str(made[0]) not in {
+        line.split()[0] for line in (tmp_path / "data" / "recovery-points.checkpoint").read_text().splitlines()[1:-1]
+    }
+
+
+def test_parked_buckets_are_read_on_a_full_disk_and_none_is_parked_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mounted_tmpfs(tmp_path / "disk", 48) as disk, running(disk.path / "data", **CAP) as bench:
+        made = tables(bench)
+        disk.fill()
+        for table in made:
+            assert has(bench, table, 1)
+        assert open_ids(bench) == set(made)
+        disk.make_room()
+        met_by_the_write(monkeypatch)
+        bench.server.server.context.replicas.close_idle()
+        assert len(open_ids(bench)) == 2
