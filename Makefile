@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients mutated-frames invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -48,6 +48,9 @@ hostile-clients: $(VENV)/dev-ready build ## hostile and slow clients: memory of 
 
 mutated-frames: $(VENV)/dev-ready build ## mutated requests against a server beside an honest client: FRAMES=20000 make mutated-frames
 	$(BIN)/python -m tests.reliability.mutated_frames --frames $${FRAMES:-200000} $(MUTATED_ARGS)
+
+growth: $(VENV)/dev-ready build ## what 5,000 tables, 2,000 partitions, 10,000 scans and 20,000 writers take: GROWTH_ARGS=--write make growth
+	$(BIN)/python -m tests.server.test_growth $(GROWTH_ARGS)
 
 invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minutes: INVARIANT_SECONDS=60 make invariants
 	INVARIANT_SECONDS=$${INVARIANT_SECONDS:-1800} $(BIN)/python -m pytest tests/invariants -s
