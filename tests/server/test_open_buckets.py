@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from forebay.metadata.table import TableBucket
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_full_disk import met_by_the_write
+from tests.server.test_hostile_clients import wait_until
 from tests.server.test_scan_kv import go_on, open_request, scan
 from tests.small_disk import mounted_tmpfs
 
@@ -151,6 +154,28 @@ def test_readers_at_the_end_of_a_log_do_not_open_it_and_are_woken_by_a_write(ben
     assert found[0].records  # type: ignore[attr-defined]
     assert bench.fetch(made[1], 0).records  # a reader behind the end opens it
     assert bench.fetch(made[2], 7).error_code
+
+
+def test_a_bucket_that_was_closed_leaves_memory_without_a_garbage_collection(bench: Bench) -> None:
+    made = tables(bench)
+    log = bench.create("log", {"a": types.int_(), "s": types.string()})
+    assert not bench.append(log, log_records([1])).error_code
+    replicas = bench.server.server.context.replicas
+    gc.collect()
+    gc.disable()
+    try:
+        for table in (made[0], log):
+            with replicas.using(TableBucket(table, 0)) as replica:
+                state = [replica.kv, replica.kv.engine] if replica.has_kv else []
+                parts = [weakref.ref(part) for part in (replica, replica.log, *state)]
+            del replica, state
+            assert table in open_ids(bench)
+            for other in made[1:]:
+                assert has(bench, other, 1)
+            assert table not in open_ids(bench)
+            wait_until(lambda: not any(part() for part in parts), "the end of the bucket's parts")  # noqa: B023 - called here
+    finally:
+        gc.enable()
 
 
 def test_writes_of_many_clients_go_through_while_buckets_come_and_go(bench: Bench) -> None:

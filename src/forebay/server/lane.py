@@ -21,18 +21,24 @@ GROUP_ITEMS_MAX = 64
 
 
 class Lane(Generic[Item, Result]):
-    """Runs `work` on groups of submitted items, in order, never two groups at once."""
+    """Runs work on groups of submitted items, in order, never two groups at once.
 
-    def __init__(self, executor: Executor, work: Callable[[Sequence[Item]], Sequence[Result]]) -> None:
-        """`work` returns one result for each item. If it raises, every item of the group fails with that error."""
+    A lane does not know its work while it is idle: an owner whose method that is would be in a cycle with it, and
+    would keep what it holds (of a bucket hundreds of kilobytes) from its end until the next garbage collection.
+    """
+
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._work = work
         self._lock = threads.lock()
         self._queue: deque[tuple[Item, Future[Result]]] = deque()
         self._running = False
 
-    def submit(self, item: Item) -> Future[Result]:
-        """Queue `item`; the future gets its result. It cannot be cancelled: what is queued will be written."""
+    def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Future[Result]:
+        """Queue `item`; the future gets its result. It cannot be cancelled: what is queued will be written.
+
+        `work`, the same for all items of a lane, returns one result for each item of a group. If it raises, every item
+        of the group fails with that error.
+        """
         future: Future[Result] = threads.future()
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -40,7 +46,7 @@ class Lane(Generic[Item, Result]):
             if self._running:
                 return future
             self._running = True
-        self._executor.submit(self._drain)
+        self._executor.submit(self._drain, work)
         return future
 
     @property
@@ -49,14 +55,14 @@ class Lane(Generic[Item, Result]):
         with self._lock:
             return not self._running
 
-    def _drain(self) -> None:
+    def _drain(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> None:
         while True:
             with self._lock:
                 group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_ITEMS_MAX))]
                 if not group:
                     self._running = False
                     return
-            _run(self._work, group)
+            _run(work, group)
 
 
 def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, Future[Any]]]) -> None:

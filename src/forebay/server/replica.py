@@ -78,8 +78,8 @@ class BucketReplica:
         self._kv_folder = kv_folder
         self._on_progress = on_progress
         self._reserve = reserve
-        self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor, self._append_group)
-        self._put_lane: Lane[PutRequest, PutResult] = Lane(executor, self._put_group)
+        self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor)
+        self._put_lane: Lane[PutRequest, PutResult] = Lane(executor)
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
         self._is_sealed = False
@@ -116,7 +116,7 @@ class BucketReplica:
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
         self._require_open()
-        return self._append_lane.submit(request)
+        return self._append_lane.submit(request, self._append_group)
 
     def _append_group(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
         with self._writing:
@@ -192,7 +192,7 @@ class BucketReplica:
         """Put and delete rows. Raises `InvalidRequest` for a log table."""
         _ = self.kv
         self._require_open()
-        return self._put_lane.submit(request)
+        return self._put_lane.submit(request, self._put_group)
 
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         before = self.log.high_watermark
