@@ -15,6 +15,9 @@ from forebay.base.errors import StorageFailure
 from forebay.kv.checkpoint import KvFolder
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
+from forebay.server import context
+from forebay.server.handlers import fetch, lookups, offsets
+from forebay.server.replica import BucketReplica
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_full_disk import met_by_the_write
@@ -154,6 +157,58 @@ def test_readers_at_the_end_of_a_log_do_not_open_it_and_are_woken_by_a_write(ben
     assert found[0].records  # type: ignore[attr-defined]
     assert bench.fetch(made[1], 0).records  # a reader behind the end opens it
     assert bench.fetch(made[2], 7).error_code
+
+
+def test_a_request_about_many_buckets_opens_them_in_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (context, fetch, lookups, offsets):
+        monkeypatch.setattr(module, "SHORT_LIST", 3)
+    count = 11
+    table = bench.create("wide", KV_COLUMNS, ["id"], buckets=count)
+    for bucket in range(count):
+        assert not bench.put(table, kv_records([{"id": bucket, "name": "x"}]), bucket=bucket).error_code
+    opened: list[int] = []
+    buckets = bench.server.server.context.replicas._open
+    add = buckets.add
+
+    def counted(replica: BucketReplica) -> None:
+        add(replica)
+        opened.append(len(buckets))
+
+    monkeypatch.setattr(buckets, "add", counted)
+    wanted = [*range(count), count + 5, 0]  # one that is not there, one twice
+
+    listed = pb.ListOffsetsRequest(
+        follower_server_id=-1, offset_type=2, startTimestamp=0, table_id=table, bucket_id=wanted
+    )
+    found = bench.tablet.call(ApiKey.LIST_OFFSETS, listed).buckets_resp
+    assert [each.bucket_id for each in found] == wanted[:-1]
+    assert [bool(each.error_code) for each in found] == [False] * count + [True]
+
+    lookup = pb.LookupRequest(table_id=table)
+    for bucket in wanted:
+        lookup.buckets_req.add(bucket_id=bucket, keys=[kv_key(bucket)])
+    answers = bench.tablet.call(ApiKey.LOOKUP, lookup).buckets_resp
+    assert [each.bucket_id for each in answers] == wanted
+    assert [bool(each.values and each.values[0].values) for each in answers] == [True] * count + [False, True]
+
+    stats = pb.GetTableStatsRequest(table_id=table)
+    for bucket in wanted:
+        stats.buckets_req.add(bucket_id=bucket)
+    rows = bench.tablet.call(ApiKey.GET_TABLE_STATS, stats).buckets_resp
+    assert [(each.bucket_id, each.row_count) for each in rows] == [(bucket, 1) for bucket in range(count)] + [
+        (count + 5, 0)
+    ]
+
+    request = bench.fetch_request(table, 0)
+    for bucket in wanted[1:]:
+        request.tables_req[0].buckets_req.add(bucket_id=bucket, fetch_offset=0, max_fetch_bytes=1 << 20)
+    fetched = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp
+    assert [each.bucket_id for each in fetched] == wanted[:-1]
+    assert [bool(each.records) for each in fetched] == [True] * count + [False]
+
+    assert len(opened) >= 4 * (count - 4)
+    assert max(opened) <= 5  # those of a group, and as many as stay open
+    assert len(bench.server.server.context.replicas.replicas()) <= 3
 
 
 def test_a_bucket_that_was_closed_leaves_memory_without_a_garbage_collection(bench: Bench) -> None:
