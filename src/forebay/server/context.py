@@ -119,7 +119,7 @@ class ServerContext:
     async def using_group(
         self, buckets: Sequence[TableBucket], of: int
     ) -> AsyncIterator[dict[TableBucket, BucketReplica | Exception]]:
-        """For each of different buckets its replica, which stays open inside the block, or why there is none.
+        """For each of different buckets, in order, its replica, which stays open in the block, or why there is none.
 
         Not all buckets can be open at once, so this is for a group of up to `SHORT_LIST` `of` all that a request names.
         """
@@ -146,7 +146,7 @@ class ServerContext:
                     found[bucket] = await self.begin(bucket)
                 except Exception as e:  # noqa: BLE001 - as above
                     found[bucket] = e
-            yield found
+            yield {bucket: found[bucket] for bucket in buckets}
         finally:
             for replica in found.values():
                 if isinstance(replica, BucketReplica):
