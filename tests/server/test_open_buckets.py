@@ -13,6 +13,7 @@ import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.kv.checkpoint import KvFolder
+from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.server import context
@@ -120,6 +121,40 @@ def test_a_scan_keeps_its_bucket_open_and_sees_its_instant(bench: Bench) -> None
     for other in made[1:]:
         assert has(bench, other, 1)
     assert table not in open_ids(bench)
+
+
+def test_a_bucket_stays_open_while_a_thread_works_for_a_client_that_is_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tables(bench)
+    server = bench.server.server
+    entered, released = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        entered.set()
+        assert released.wait(20)
+        raise StorageFailure("the scan of a client that is gone")
+
+    monkeypatch.setattr(server.context.scanners, "open", slow)
+    count = len(server.connections)
+    other = Bench(bench.server.bootstrap_servers, bench.server.addresses.tablet_servers)
+    other.tablet.send(ApiKey.SCAN_KV, open_request(made[0]))
+    assert entered.wait(20)
+    other.close()
+    wait_until(lambda: len(server.connections) == count, "the end of the connection")
+    try:
+        for table in made[1:]:
+            assert has(bench, table, 1)
+        assert made[0] in open_ids(bench)
+    finally:
+        released.set()
+
+    def is_closed() -> bool:
+        for table in made[1:]:
+            assert has(bench, table, 1)
+        return made[0] not in open_ids(bench)
+
+    wait_until(is_closed, "the end of the bucket")
 
 
 def test_a_table_snapshot_keeps_its_bucket_open(bench: Bench) -> None:
@@ -275,6 +310,26 @@ def test_a_bucket_that_cannot_be_closed_is_checked_when_it_opens_again(
     assert "could not be closed, and will be checked when it is opened again: the disk has a bad day" in caplog.text
     assert not is_parked(bench, made[-2])
     assert has(bench, made[-2], 1)
+
+
+def test_what_was_acknowledged_is_not_cut_where_closing_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = tables(bench)
+    bucket = TableBucket(made[-2], 0)
+
+    def fails(_: LogTablet) -> None:
+        raise StorageFailure("the disk has a bad day")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogTablet, "snapshot_writers", fails)
+        assert has(bench, made[0], 1)
+    assert bench.server.server.context.replicas.opened(bucket) is None
+    [log] = (tmp_path / "data").rglob(f"t{TABLES - 2}-{made[-2]}/log-0/*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+    answer = bench.fetch(made[-2], 0)
+    assert answer.error_code, "a log that ends before its recovery point was served"
+    assert log.name in answer.error_message
 
 
 def test_a_dropped_table_leaves_nothing_behind_when_its_bucket_was_parked(bench: Bench, tmp_path: Path) -> None:

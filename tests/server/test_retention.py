@@ -14,6 +14,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, NotFound, StorageFailure
 from forebay.kv.checkpoint import KvFolder
 from forebay.log.reading import SegmentInfo
+from forebay.metadata.table import TableBucket
 from forebay.server.lake_snapshots import LakeSnapshotCommit
 from forebay.server.retention import LogRetention, first_unexpired_offset
 from forebay.server.server import Injected
@@ -116,6 +117,17 @@ def test_expired_segments_of_a_bucket_that_nobody_opens_go_as_well(tmp_path, clo
     with retention(tmp_path, clock) as server:
         assert server.expire() == 2
         assert [replica.bucket.table_id for replica in server.context.replicas.replicas()] == [long]
+
+
+def test_the_changelog_of_a_primary_key_table_does_not_open_its_bucket_in_vain(tmp_path, clock):
+    with retention(tmp_path, clock) as server:
+        table = server.bench.create("t", KV_COLUMNS, ["id"])
+        server.put(table, 0, 1, 2)
+    clock.advance(30 * 86_400)
+    with retention(tmp_path, clock) as server:
+        assert len(server.context.replicas.segment_offsets(TableBucket(table, 0))) > 1
+        assert server.expire() == 0
+        assert server.context.replicas.replicas() == []
 
 
 def test_a_lake_table_keeps_what_is_not_readable_in_the_lake(tmp_path, clock):

@@ -52,11 +52,13 @@ SERVER_SETTINGS = {
     "server.writer-id.expiration-check-interval": "10 s",
     "auto-partition.check.interval": "20 s",
     "server.worker-threads": "2",
-    "server.open-buckets.max": "2",
     "server.io-pool.size": "3",
     "datalake.format": "paimon",
     "datalake.paimon.name": LAKE,
 }
+
+OPEN_BUCKETS = (1, 2, 3, 1000)
+"""How many buckets may stay open unused: by the seed. A history has four."""
 
 CLIENT_OPTIONS = {
     "client.connect-timeout": "2 s",
@@ -133,6 +135,7 @@ class World:
         self.changed = SimEvent(self.sched)
         self.finished = False
         self.may_restart = True
+        self.open_buckets_max = OPEN_BUCKETS[seed % len(OPEN_BUCKETS)]
         self.boot = 1
         self.mount = 1
         self.has_witnesses = self.rng.random() < 0.9
@@ -228,7 +231,8 @@ class World:
         loop = self.loop = SimLoop(self.sched, process, self.network)
         clock = SimClock(self.sched, process)
         process.wall_offset_ms = self.wall_offset_ms
-        config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=SERVER_SETTINGS)
+        settings = SERVER_SETTINGS | {"server.open-buckets.max": str(self.open_buckets_max)}
+        config = server_config(DATA, coordinator_port=PORTS[0], tablet_port=PORTS[1], settings=settings)
         fs = self.fs
         vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
         self._vfs.append(vfs)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ForebayError
-from forebay.base.threads import Executor
+from forebay.base.threads import Executor, Future
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.metadata.table import TableBucket, TableInfo
@@ -77,8 +77,16 @@ class ServerContext:
         return await asyncio.get_running_loop().run_in_executor(self.coordinator, function, *arguments)
 
     async def in_io(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run something that reads files."""
-        return await asyncio.get_running_loop().run_in_executor(self.io, function, *arguments)
+        """Run something that reads files. It has ended, or never begins, when this ends, also when that is a
+        cancellation: what it works with may be given back then.
+        """
+        work = self.io.submit(function, *arguments)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            if not work.cancel():
+                await _end_of(work)
+            raise
 
     async def remove_data(self, info: TableInfo, partition_ids: Sequence[int], folder: str) -> None:
         """Close the buckets of something dropped and remove its folder. Nobody need wait for the removal."""
@@ -172,6 +180,15 @@ class ServerContext:
     def _end_opened(self, opening: asyncio.Future[BucketReplica]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             self.replicas.end(opening.result())
+
+
+async def _end_of(work: Future[Any]) -> None:
+    """Wait until a thread has done `work`, however often the waiting task is cancelled."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    work.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await ended.wait()
 
 
 class _Opening:

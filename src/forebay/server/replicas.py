@@ -1,7 +1,7 @@
 """All buckets of this server: opened on first use, checkpointed, parked when too many are open, closed, dropped.
 
 Opening a bucket may mean to recover its log and to replay changelog into its key-value state; it happens in a thread,
-once, and everybody who wants the bucket waits for that one opening. Those who want a bucket that is being parked wait,
+once, and all who want the bucket wait for that one opening. Those who want a bucket that is being parked wait,
 too, and open it again.
 """
 
@@ -162,7 +162,7 @@ class ReplicaManager:
             if moving is not None:
                 moving.result()
                 continue
-            # From now on nobody else opens or parks the bucket, but that may have just happened.
+            # From now on no other thread opens or parks the bucket, but that may have just happened.
             if (replica := self._open.begin(bucket)) is None:
                 replica = self._begin_opened(bucket, mine)
             else:
@@ -224,13 +224,15 @@ class ReplicaManager:
         except ForebayError as e:
             _LOGGER.error("checkpoint of %s failed: %s", bucket, e)
         try:
-            parked = replica.park()
+            parked: ParkedBucket | None = replica.park()
         except ForebayError as e:
             _LOGGER.error("bucket %s could not be closed, and will be checked when it is opened again: %s", bucket, e)
             self._unchecked.add(bucket)
-            return
+            parked = None
         with self._lock:
-            self._parked[bucket] = parked
+            if parked is not None:
+                self._parked[bucket] = parked
+            # Where closing failed, too: damage of what was acknowledged must not look like the torn end of a file.
             self._recovery_points[bucket] = replica.log.synced_offset
             self._high_watermarks[bucket] = replica.log.high_watermark
 

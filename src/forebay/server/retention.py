@@ -72,6 +72,8 @@ class LogRetention:
 
     def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
         """Whether a segment may have expired. A bucket that is not open does not grow, so it is not opened in vain."""
+        if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
+            return False
         if self._replicas.opened(bucket) is not None:
             return True
         parked = self._replicas.parked(bucket)
@@ -82,8 +84,6 @@ class LogRetention:
 
     def _expire(self, info: TableInfo, replica: BucketReplica) -> int:
         log = replica.log
-        if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
-            return 0
         ttl_ms: int = option_value(info.descriptor, _TTL)
         segments = log.segments()
         limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
