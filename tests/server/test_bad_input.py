@@ -6,6 +6,7 @@ import copy
 import random
 import socket
 import struct
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from forebay.codec.crc import crc32c
 from forebay.codec.kv_batch import HEADER_BYTES
 from forebay.metadata import types
 from forebay.protocol.listeners import SecurityProtocol
+from forebay.server import metadata_store
 from forebay.server.embedded import EmbeddedServer
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -329,3 +331,34 @@ def test_offsets_of_a_producer_may_be_kept_for_ever(bench):
     assert bench.coordinator.call(ApiKey.REGISTER_PRODUCER_OFFSETS, request).result == 0
     kept = bench.coordinator.call(ApiKey.GET_PRODUCER_OFFSETS, pb.GetProducerOffsetsRequest(producer_id="for ever"))
     assert kept.expiration_time == 2**63 - 1
+
+
+def test_offsets_of_producers_are_bounded_in_number_and_in_bytes(bench, monkeypatch):
+    def register(producer: str, buckets: int = 1, ttl_ms: int = 60_000) -> int:
+        request = pb.RegisterProducerOffsetsRequest(producer_id=producer, ttl_ms=ttl_ms)
+        table = request.table_offsets.add(table_id=1)
+        for bucket in range(buckets):
+            table.bucket_offsets.add(bucket_id=bucket, log_end_offset=1 << 40)
+        return bench.coordinator.call(ApiKey.REGISTER_PRODUCER_OFFSETS, request).result
+
+    def delete(*producers: str) -> None:
+        for producer in producers:
+            request = pb.DeleteProducerOffsetsRequest(producer_id=producer)
+            bench.coordinator.call(ApiKey.DELETE_PRODUCER_OFFSETS, request)
+
+    delete("for ever")
+    monkeypatch.setattr(metadata_store, "PRODUCERS_MAX", 3)
+    monkeypatch.setattr(metadata_store, "PRODUCER_BYTES_MAX", 2000)
+    assert [register(f"p{number}") for number in range(3)] == [0, 0, 0]
+    with pytest.raises(ForebayError, match=r"'p3'.* not kept: there are those of 3 producers.*DeleteProducerOffsets"):
+        register("p3")
+    assert register("p0") == 1  # what is there already is told, as ever
+    delete("p0")
+    with pytest.raises(ForebayError, match="at most 3 producers and 2000 bytes"):
+        register("p3", buckets=200)
+    assert register("p3", ttl_ms=1) == 0
+    time.sleep(0.005)
+    store = bench.server.server.context.store
+    assert store.expire_producer_offsets(bench.server.server.context.clock.now_ms()) == 1
+    assert register("p4") == 0
+    delete("p1", "p2", "p4")

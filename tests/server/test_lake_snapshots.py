@@ -20,6 +20,7 @@ from forebay.lake.offsets import BucketOffsets
 from forebay.lake.tiering import KEEP_ALL_PREVIOUS
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import int_
+from forebay.server import lake_snapshots
 from forebay.server.lake_snapshots import LakeSnapshotCommit, LakeSnapshots
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.testing.faults import FaultEffect
@@ -115,6 +116,21 @@ def test_the_earliest_snapshot_to_keep_is_found_by_its_place_not_by_its_number(
     assert lake.known() == known
     assert len(lake.files()) == len(known)
     assert lake.snapshots.by_id(INFO, known[0])[0] == known[0]
+
+
+def test_no_more_snapshots_are_known_than_the_limit_and_readers_keep_theirs(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_snapshots, "KNOWN_MAX", 3)
+    lake.commit(1, 10, keep=KEEP_ALL_PREVIOUS)
+    for snapshot_id in range(2, 7):
+        lake.commit(snapshot_id, 10 * snapshot_id, readable=False, keep=KEEP_ALL_PREVIOUS)
+    assert lake.known() == [1, 5, 6]
+    assert lake.snapshots.newest_readable(INFO)[0] == 1
+    lake.commit(7, 70, keep=KEEP_ALL_PREVIOUS)
+    assert lake.known() == [5, 6, 7]
+    assert lake.snapshots.newest_readable(INFO)[0] == 7
+    assert len(lake.files()) == 3
 
 
 def test_snapshots_are_known_after_a_restart_and_after_the_directory_has_moved(lake: Lake, tmp_path: Path) -> None:

@@ -240,6 +240,19 @@ def test_a_service_that_runs_is_stopped_at_the_end_of_a_with_block(memory_lake: 
         pass
 
 
+def test_a_service_remembers_a_bounded_number_of_tables(
+    memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TABLES_REMEMBERED", 2)
+    with service_of(memory_lake) as service:
+        for number in range(4):
+            table = memory_lake.create(f"t{number}", SCHEMA, properties=OFTEN)
+            fill(table, 1)
+            until(lambda: is_complete(memory_lake, table), "the round of the table")  # noqa: B023 - called here
+        assert len(service.status().tables) == 2
+        assert status_of(service, table).rounds >= 1
+
+
 def test_two_services_share_the_tables_and_write_every_row_once(any_lake: LakeCluster) -> None:
     tables = [any_lake.create(f"t{i}", SCHEMA, properties=OFTEN) for i in range(3)]
     with service_of(any_lake), service_of(any_lake):

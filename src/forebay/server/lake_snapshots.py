@@ -41,6 +41,10 @@ _LOGGER = logging.getLogger(__name__)
 
 Known = tuple[StoredLakeSnapshot, ...]
 
+KNOWN_MAX = 1000
+"""Snapshots of one table that are known at a time, whatever workers ask to keep: each has a file of offsets, and every
+commit stores all of them. A worker needs an earlier one to call it readable later (Paimon with deletion vectors)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshotCommit:
@@ -113,7 +117,7 @@ class LakeSnapshots:
                 self._file(info, commit.tiered_path, known),
                 None if commit.readable_path is None else self._file(info, commit.readable_path, known),
             )
-            kept = self._with(info, known, snapshot, commit.earliest_to_keep)
+            kept = _bounded(self._with(info, known, snapshot, commit.earliest_to_keep))
             self._store.put_lake_snapshots(info.table_id, kept)
             self._known = {**self._known, info.table_id: kept}
             unneeded = {file.path for s in known for file in s.files} - {file.path for s in kept for file in s.files}
@@ -261,6 +265,17 @@ def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
     if earliest_to_keep == KEEP_ALL_PREVIOUS or earliest_to_keep not in ids:
         return earlier
     return earlier[ids.index(earliest_to_keep) :]
+
+
+def _bounded(known: Known) -> Known:
+    """The newest ones, and that from which readers start."""
+    if len(known) <= KNOWN_MAX:
+        return known
+    older, newer = known[:-KNOWN_MAX], known[-KNOWN_MAX:]
+    readable = [snapshot for snapshot in older if snapshot.readable is not None]
+    if readable and all(snapshot.readable is None for snapshot in newer):
+        return (readable[-1], *newer[1:])
+    return newer
 
 
 def _missing(message: str) -> NotFound:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from forebay.base import threads
-from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, LimitExceeded, StorageFailure
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
@@ -31,6 +31,10 @@ from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInf
 FORMAT_VERSION = 2
 
 METADATA_FILE = "metadata.sqlite"
+
+PRODUCERS_MAX = 10_000
+PRODUCER_BYTES_MAX = 64 << 20
+"""Producers whose offsets are kept at a time, and the size of these offsets together."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -333,12 +337,32 @@ class MetadataStore:
     # ---- producer offsets -------------------------------------------------------------------------------------------
 
     def put_producer_offsets(self, producer_id: str, expires_ms: int, offsets: bytes, now_ms: int) -> bool:
-        """Store offsets under a producer id unless unexpired ones are there; return whether these were stored."""
+        """Store offsets under a producer id unless unexpired ones are there; return whether these were stored.
+
+        Raises `LimitExceeded` where there are `PRODUCERS_MAX` ids or `PRODUCER_BYTES_MAX` bytes already.
+        """
         with self.transaction() as sql:
             sql.execute("DELETE FROM producer_offsets WHERE expires_ms <= ?", (now_ms,))
+            if sql.execute("SELECT 1 FROM producer_offsets WHERE producer_id = ?", (producer_id,)).fetchone():
+                return False
+            stored, size = sql.execute("SELECT count(*), total(length(offsets)) FROM producer_offsets").fetchone()
+            if stored >= PRODUCERS_MAX or size + len(offsets) > PRODUCER_BYTES_MAX:
+                raise LimitExceeded(
+                    f"the offsets of producer {producer_id!r} ({len(offsets)} bytes) are not kept: there are those of "
+                    f"{stored} producers already, {size:.0f} bytes; at most {PRODUCERS_MAX} producers and "
+                    f"{PRODUCER_BYTES_MAX} bytes are kept. Delete those of jobs that have ended "
+                    "(DeleteProducerOffsets), or register them with a shorter time to live",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                )
             row = (producer_id, expires_ms, offsets)
-            cursor = sql.execute("INSERT OR IGNORE INTO producer_offsets VALUES (?, ?, ?, ?)", (*row, _checksum(row)))
-            return cursor.rowcount == 1
+            sql.execute("INSERT INTO producer_offsets VALUES (?, ?, ?, ?)", (*row, _checksum(row)))
+            return True
+
+    def expire_producer_offsets(self, now_ms: int) -> int:
+        """Remove the offsets whose time is over; return of how many producers."""
+        with self.transaction() as sql:
+            sql.execute("DELETE FROM producer_offsets WHERE expires_ms <= ?", (now_ms,))
+            return int(sql.execute("SELECT changes()").fetchone()[0])
 
     def producer_offsets(self, producer_id: str, now_ms: int) -> tuple[int, bytes] | None:
         """(expiry in ms, offsets) of a producer id, or None."""

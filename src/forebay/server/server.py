@@ -64,6 +64,8 @@ CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
 _DRAIN_SECONDS = 5.0
+_PRODUCERS_SECONDS = 3600.0
+"""How often producer offsets whose time is over are removed; registering others removes them, too."""
 """How long a stopping server lets requests that are under way finish."""
 
 
@@ -276,6 +278,7 @@ class ForebayServer:
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.close_idle)
         every(config.seconds("kv.snapshot.interval"), replicas.checkpoint_grown)
         every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
+        every(_PRODUCERS_SECONDS, lambda: context.store.expire_producer_offsets(context.clock.now_ms()))
         retention = LogRetention(replicas, context.catalog, context.lake.snapshots, context.clock)
         every(config.seconds("remote.log.task-interval-duration"), retention.run)
         self._upkeep.append(asyncio.create_task(self._auto_partition(config.seconds("auto-partition.check.interval"))))

@@ -16,6 +16,7 @@ table's freshness has passed: what is there is committed, and the table queues a
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -38,6 +39,8 @@ TABLES_MAX = 4
 POLL_SECONDS = 1.0
 PAUSE_FIRST_SECONDS = 1.0
 PAUSE_MAX_SECONDS = 60.0
+TABLES_REMEMBERED = 10_000
+"""Tables whose past rounds `status` tells of; those whose last round began the longest ago are forgotten."""
 
 
 @dataclass
@@ -94,7 +97,7 @@ class TieringService:
         self._news = threads.event()
         self._stopping = threads.event()
         self._jobs: dict[int, _Job] = {}
-        self._records: dict[TablePath, _Record] = {}
+        self._records: OrderedDict[TablePath, _Record] = OrderedDict()
         self._cluster_error: str | None = None
         self._thread: threads.Thread | None = None
         self._rounds = threads.executor(tables_max, "forebay-round")
@@ -227,12 +230,22 @@ class TieringService:
             if before is not None:
                 before.control.cancel(Unavailable("the cluster has handed the table out anew"))
             record = self._records.setdefault(table.path, _Record(TableStatus(table.path, "planning")))
+            self._records.move_to_end(table.path)
+            if len(self._records) > TABLES_REMEMBERED:
+                self._forget_one()
             job = _Job(table, self._control(table))
             if self._stopping.is_set():
                 job.control.cut()
             self._jobs[table.table_id] = job
             record.status = replace(record.status, phase="planning", splits_done=0, splits=0)
         self._rounds.submit(self._run, job)
+
+    def _forget_one(self) -> None:
+        """Forget the table whose last round began the longest ago, of those that are over. With the lock held."""
+        over = (path for path, record in self._records.items() if record.status.phase in ("waiting", "pausing"))
+        path = next(over, None)
+        if path is not None:
+            del self._records[path]
 
     def _control(self, table: TieringTable) -> RoundControl:
         def check_still_mine() -> None:
