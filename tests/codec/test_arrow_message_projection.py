@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound
+from forebay.codec import arrow_message
 from forebay.codec.arrow_message import Projection
 from forebay.codec.log_batch import (
     align_batch,
@@ -210,3 +211,18 @@ def test_a_batch_that_does_not_fit_its_schema_is_corrupt():
         Projection(schema, [0], lambda _: schema).project(data)
     with pytest.raises(CorruptData, match="header"):
         Projection(schema, [0], lambda _: schema).project(b"\0" * 12 + b"\x09" + bytes(60))
+
+
+def test_codecs_and_plans_are_found_again_and_their_number_is_bounded(monkeypatch):
+    monkeypatch.setattr(arrow_message, "_RECENT_MAX", 3)
+    monkeypatch.setattr(arrow_message, "_recent_codecs", {})
+    monkeypatch.setattr(arrow_message, "_recent_plans", {})
+    schemas = [schema_of(types.int_(), types.string()) for _ in range(10)]
+    codecs = [arrow_message.message_codec(schema) for schema in schemas[:3]]
+    assert all(arrow_message.message_codec(s) is c for s, c in zip(schemas, codecs, strict=False))
+    plans = [Projection(s, [0], lambda _, s=s: s)._projector(1) for s in schemas[:3]]
+    assert [Projection(s, [0], lambda _, s=s: s)._projector(1) for s in schemas[:3]] == plans
+    for schema in schemas:
+        Projection(schema, [1], lambda _, schema=schema: schema)._projector(1)
+        assert len(arrow_message._recent_codecs) <= 3
+        assert len(arrow_message._recent_plans) <= 3

@@ -302,6 +302,16 @@ def test_casts_that_lose_nothing(array, t, expected):
         (pa.array([1]).cast(pa.time64("ns")), types.time(6), "does not fit TIME"),
         (pa.array([[1, 2], [3, 400]]), types.array(types.tinyint()), "column 'c0.element', row 1: int64 400"),
         (pa.array([[1], [2, None]]), types.array(types.int_().not_null()), "'c0.element', row 1: is NOT NULL"),
+        (
+            pa.array([[("a", 1)], [("b", None)]], pa.map_(pa.string(), pa.int64())),
+            types.map_(types.string(), types.int_().not_null()),
+            "column 'c0.value', row 1: is NOT NULL",
+        ),
+        (
+            pa.array([[{"k": "a", "v": 1}, {"k": None, "v": 1}]]),
+            types.map_(types.string(), types.int_()),
+            "column 'c0.key', row 0: is NOT NULL",
+        ),
         (pa.array([1]), types.array(types.int_()), "of type ARRAY<INT>, but the data has int64"),
         (pa.array([1]), types.map_(types.string(), types.int_()), "of type MAP"),
         (pa.array([{"a": 1}]), types.map_(types.string(), types.int_()), "of type MAP"),
@@ -353,6 +363,13 @@ def test_casts_that_would_lose_something_are_refused(array, t, match):
 def test_values_that_do_not_fit_are_refused_with_column_and_row(value, match):
     with pytest.raises(InvalidRequest, match=match):
         to_record_batches([ROW, {**ROW, **value}], WIDE)
+
+
+def test_a_null_value_of_a_map_whose_values_are_not_null_is_refused():
+    schema = schema_of(types.map_(types.string(), types.int_().not_null()))
+    assert one([{"c0": {"a": 1}}, {"c0": None}], schema).column(0).to_pylist() == [[("a", 1)], None]
+    with pytest.raises(InvalidRequest, match=r"column 'c0.value', row 1: is NOT NULL"):
+        to_record_batches([{"c0": {"a": 1}}, {"c0": {"b": None}}], schema)
 
 
 def test_nulls_in_a_not_null_column_are_counted_from_the_first_row_of_all_data():
@@ -424,11 +441,13 @@ def test_digits_are_cut_off_downwards_also_before_1970():
 
 
 def test_targets_that_cannot_be_reached_are_refused():
-    batch = pa.record_batch({"a": pa.array([1, None]), "l": pa.array([[1], [None]]), "s": ["x", "y"]})
+    maps = pa.array([[("k", 1)], [("l", None)]], pa.map_(pa.string(), pa.int64()))
+    batch = pa.record_batch({"a": pa.array([1, None]), "l": pa.array([[1], [None]]), "s": ["x", "y"], "m": maps})
     for field, match in (
         (pa.field("z", pa.int64()), "0 columns 'z'"),
         (pa.field("a", pa.int64(), nullable=False), "'a' must not be null, but 1 values are, the first at 1"),
         (pa.field("l", pa.list_(pa.field("item", pa.int64(), nullable=False))), "'l.element' must not be null"),
+        (pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int64(), False))), "'m.value' must not be null"),
         (pa.field("s", pa.int64()), "'s' of type string cannot become int64"),
         (pa.field("s", pa.struct([("x", pa.int64())])), "cannot become"),
     ):

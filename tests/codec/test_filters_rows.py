@@ -156,6 +156,9 @@ WIDE = Schema.of(
         (col("dec") > Decimal("1.005"), F.GREATER_THAN, (Decimal("1.00"),)),
         (col("dec") == Decimal("1.5"), F.EQUAL, (Decimal("1.50"),)), (col("dec") < 10**40, F.IS_NOT_NULL, ()),
         (col("d") == dt.date(1970, 1, 3), F.EQUAL, (2,)), (col("d") == 2, F.EQUAL, (2,)),
+        (col("d") == np.datetime64("1970-01-03"), F.EQUAL, (2,)),
+        (col("f") > 10**400, F.GREATER_THAN, (float(np.finfo(np.float32).max),)),
+        (col("f") < -(10**400), F.LESS_OR_EQUAL, (-math.inf,)),
         (col("t") < dt.time(0, 0, 1, 500), F.LESS_OR_EQUAL, (1000,)),
         (col("ts") == dt.datetime(1970, 1, 1, 0, 0, 1), F.EQUAL, (1000,)),
         (col("ts") >= dt.datetime(1970, 1, 1, 0, 0, 1, 500), F.GREATER_THAN, (1000,)),
@@ -184,6 +187,10 @@ def test_literals_become_values_of_their_column(predicate, function, literals):
         (col("i") == math.nan, "finite number"), (col("s") == 1, "type STRING: give a str"),
         (col("flag") == 1, "True or False"), (col("dec") == 0.1, r"type DECIMAL\(10, 2\): give a decimal"),
         (col("d") == dt.datetime(2020, 1, 1), "datetime.date"),
+        (col("d") == np.datetime64("2020-01-01", "s"), "datetime.date"),
+        (col("f") == True, "type FLOAT: give a number"), (col("f") == "x", "give a number"),  # noqa: E712
+        (col("f") == [1], "give a number"), (col("dec") == True, "give a decimal"),  # noqa: E712
+        (col("d") == True, "give a datetime.date"),  # noqa: E712
         (col("t") == dt.time(1, tzinfo=dt.UTC), "datetime.time"),
         (col("ts") == dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "without a time zone"),
         (col("tz") == dt.datetime(2020, 1, 1), "with a time zone"), (col("ts") == 5, "datetime.datetime"),

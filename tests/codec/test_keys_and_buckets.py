@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
 from forebay.codec import reference
 from forebay.codec._hash import fluss_hash32, iceberg_hash32
 from forebay.codec.arrow_types import storage_schema
 from forebay.codec.buckets import bucket_ids, bucket_of, split_by_group
-from forebay.codec.keys import bucket_key_encoder, key_encoder, primary_key_encoder
+from forebay.codec.floats import canonical_floats
+from forebay.codec.keys import bucket_key_encoder, key_encoder, prefix_encoder, primary_key_encoder
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.metadata.types import DataType
@@ -176,3 +177,84 @@ def test_splitting_by_group_keeps_the_order_within_groups(groups):
     for group in range(10):
         members = order[borders[group] : borders[group + 1]].tolist()
         assert members == [i for i, g in enumerate(groups) if g == group]
+
+
+@given(groups=st.lists(st.integers(0, 80_000), max_size=20))
+def test_more_groups_than_16_bits_can_number_are_split_as_well(groups):
+    order, borders = split_by_group(np.array(groups, np.int32), 80_001)
+    for group in {0, 80_000, *groups}:
+        assert order[borders[group] : borders[group + 1]].tolist() == [i for i, g in enumerate(groups) if g == group]
+
+
+# ---- floating-point keys --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrow", [pa.float32(), pa.float64()])
+def test_both_zeros_are_one_and_all_nans_are_one(arrow):
+    dtype = np.dtype(arrow.to_pandas_dtype())
+    bits = dtype.str.replace("f", "u")
+    negative_nan = (np.array([np.nan], dtype).view(bits) | np.array(1, bits) << (8 * dtype.itemsize - 1)).view(dtype)
+    values = pa.array(np.concatenate([np.array([-0.0, 0.0, 1.5, np.nan], dtype), negative_nan]))
+    with_null = pa.concat_arrays([values, pa.nulls(1, arrow)])
+    java_nan = np.array([np.nan], dtype).view(bits)[0]
+    for column in (values, with_null, pa.chunked_array([with_null, values])):
+        canonical = canonical_floats(column)
+        assert isinstance(canonical, pa.Array)
+        assert canonical.type == arrow
+        assert canonical.is_valid().to_pylist() == column.is_valid().to_pylist()
+        assert canonical.drop_null().to_numpy().view(bits)[:5].tolist() == [
+            0, 0, np.array(1.5, dtype).view(bits), java_nan, java_nan,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("column", [pa.array([1, None]), pa.array(["a"]), pa.array([np.float16(-0.0)], pa.float16())])
+def test_columns_of_other_types_stay_as_they_are(column):
+    assert canonical_floats(column) is column
+
+
+@pytest.mark.parametrize("t", [types.float_(), types.double()])
+@pytest.mark.parametrize("encoding", [None, "paimon", "iceberg"])
+def test_keys_of_other_clients_are_brought_to_one_form(t, encoding):
+    table = descriptor({"k": t}, ("k",))
+    encoder = key_encoder(table, ("k",), encoding)
+    arrow = storage_schema(table.schema.columns).field("k").type
+    good = encoder.encode(pa.record_batch({"k": pa.array([0.0, 2.5], arrow)})).to_pylist()
+    assert encoder.canonical(good) is good
+    theirs = encoder._encode(pa.record_batch({"k": pa.array([-0.0, 2.5], arrow)})).to_pylist()
+    assert theirs != good
+    assert encoder.canonical(theirs) == good
+    none: list[bytes] = []
+    assert encoder.canonical(none) is none
+    with pytest.raises(CorruptData):
+        encoder.canonical([b"123"])
+
+
+def test_keys_without_floats_are_not_decoded():
+    keys = [b"no key of this encoding"]
+    assert key_encoder(descriptor({"k": types.bigint()}, ("k",)), ("k",), None).canonical(keys) is keys
+
+
+# ---- prefixes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bucket_keys", "has_prefix"), [(("a",), True), (("a", "b"), True), (("b",), False), (("a", "b", "c"), False)]
+)
+def test_what_prefix_lookups_ask_for_is_the_first_part_of_the_key(bucket_keys, has_prefix):
+    columns = {"a": types.int_(), "b": types.string(), "c": types.bigint()}
+    row = {"a": 7, "b": "x", "c": 9}
+    for properties in ({}, {"table.datalake.format": "paimon"},
+                       {"table.datalake.format": "paimon", "table.kv.format-version": "2"}):  # fmt: skip
+        table = descriptor(columns, ("a", "b", "c"), bucket_keys=bucket_keys, properties=properties)
+        encoder = prefix_encoder(table)
+        if not has_prefix:
+            assert encoder is None
+            continue
+        assert encoder is not None
+        assert encoder.names == list(bucket_keys)
+        batch = pa.RecordBatch.from_pylist([row], schema=storage_schema(table.schema.columns))
+        prefix, key = encoder.encode(batch)[0].as_py(), primary_key_encoder(table).encode(batch)[0].as_py()
+        if primary_key_encoder(table) is key_encoder(table, ("a", "b", "c"), "compacted"):
+            assert key.startswith(prefix)
+        else:
+            assert prefix == bucket_key_encoder(table).encode(batch)[0].as_py()

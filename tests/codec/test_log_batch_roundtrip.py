@@ -228,3 +228,11 @@ def test_a_column_that_changed_its_type_cannot_be_mapped():
     old, new = _columns(("a", types.int_(), 0)), _columns(("a", types.bigint(), 0))
     with pytest.raises(UnsupportedOperation, match="'a' changed from INT to BIGINT"):
         align_batch(pa.record_batch({"a": pa.array([1], pa.int32())}), old, new)
+
+
+def test_the_least_and_the_greatest_schema_id_are_written_and_read():
+    for schema_id in (0, 32_767):
+        assert parse_header(build_empty_batch(schema_id=schema_id)).schema_id == schema_id
+    for schema_id in (-1, 32_768):
+        with pytest.raises(InvalidRequest, match=f"schema id {schema_id}"):
+            build_empty_batch(schema_id=schema_id)

@@ -87,3 +87,47 @@ def test_values_that_do_not_fit_name_their_field():
         encode_row([types.int_()], ["x"])
     with pytest.raises(InvalidRequest, match="cannot be read alone"):
         slot_reader(types.array(types.int_()))
+
+
+def _row_with_slot(slot: int, more: bytes = b"") -> bytes:
+    """A row of one field whose slot holds `slot`, with `more` bytes behind."""
+    return bytes(8) + struct.pack("<Q", slot) + more
+
+
+def test_a_section_may_end_where_its_row_ends_and_no_byte_later():
+    wide, fine = types.decimal(25, 0), types.timestamp(6)
+    assert decode_row([wide], _row_with_slot(16 << 32 | 16, bytes(15) + b"\7")) == [Decimal(7)]
+    assert decode_row([fine], _row_with_slot(16 << 32 | 999_999, struct.pack("<q", 1))) == [1_999]
+    assert decode_row([types.string()], _row_with_slot(16 << 32 | 8, b"12345678")) == ["12345678"]
+    for t, slot, more, match in (
+        (wide, 16 << 32 | 17, bytes(32), "a decimal at 16"),
+        (wide, 16 << 32 | 0, bytes(16), "a decimal at 16"),
+        (wide, 17 << 32 | 16, bytes(16), "a decimal at 17"),
+        (fine, 17 << 32 | 0, bytes(8), "a timestamp at 17"),
+        (fine, 16 << 32 | 1_000_000, bytes(8), "a timestamp at 16"),
+        (types.string(), 17 << 32 | 8, b"12345678", "8 bytes at 17 of 24"),
+        (types.string(), 0x88 << 56, b"", "8 bytes inside a slot"),
+    ):
+        with pytest.raises(CorruptData, match=match):
+            decode_row([t], _row_with_slot(slot, more))
+
+
+def test_arrays_and_maps_may_be_as_short_as_their_counts():
+    assert decode_array(types.int_(), bytes(4)) == []
+    counts = types.map_(types.int_(), types.int_())
+    empty = struct.pack("<i", 4) + bytes(4) + bytes(4)
+    assert decode_row([counts], _row_with_slot(16 << 32 | 12, empty)) == [[]]
+    for data, match in ((bytes(3), "without a count"), (struct.pack("<i", -1), "an array of -1"),
+                        (struct.pack("<ii", 1, 0), "an array of 1 elements in 8 bytes")):  # fmt: skip
+        with pytest.raises(CorruptData, match=match):
+            decode_array(types.int_(), data)
+    for data, match in ((bytes(3), "without a length"), (struct.pack("<i", -1), "-1 bytes of keys"),
+                        (struct.pack("<i", 1), "1 bytes of keys")):  # fmt: skip
+        with pytest.raises(CorruptData, match=match):
+            decode_row([counts], _row_with_slot(16 << 32 | len(data), data))
+    one_key = encode_array(types.int_(), [1])
+    section = struct.pack("<i", len(one_key)) + one_key + bytes(4)
+    with pytest.raises(CorruptData, match="a map of 1 keys and 0 values"):
+        decode_row([counts], _row_with_slot(16 << 32 | len(section), section))
+    with pytest.raises(CorruptData, match="15 bytes are too few for 1 fields"):
+        decode_row([types.int_()], bytes(15))

@@ -301,3 +301,19 @@ def test_pruning_never_drops_a_batch_with_a_matching_row(case):
     kept = not block or StatisticsFilter(bound, schema).test(block, batch.num_rows)
     if mask(bound, batch).true_count:
         assert kept
+
+
+@pytest.mark.parametrize("text", ["", "1234567", "12345678", "é" * 8])
+def test_text_bounds_of_any_length_up_to_the_end_of_the_row_are_read(text):
+    schema = schema_of(types.string())
+    block = encode_statistics(batch_of(schema, [[text]]), [0])
+    assert parse_statistics(block, schema) == BatchStatistics((0,), (0,), (text,), (text,))
+    assert not StatisticsFilter(bind(col("c0") > text, schema), schema).test(block, 1)
+    assert StatisticsFilter(bind(col("c0") >= text, schema), schema).test(block, 1)
+
+
+def test_a_batch_without_rows_is_never_pruned():
+    schema = schema_of(types.int_())
+    block = encode_statistics(batch_of(schema, [[1]]), [0])
+    beyond = StatisticsFilter(bind(col("c0") > 5, schema), schema)
+    assert (beyond.test(block, 1), beyond.test(block, 0)) == (False, True)

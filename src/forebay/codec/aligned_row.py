@@ -42,7 +42,7 @@ INLINE_BYTES_MAX = 7
 
 _DECIMAL_BYTES = 16
 _TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_PLAIN = {
+PLAIN_SLOTS = {
     TypeRoot.BOOLEAN: struct.Struct("<?"),
     TypeRoot.TINYINT: struct.Struct("<b"),
     TypeRoot.SMALLINT: struct.Struct("<h"),
@@ -51,9 +51,7 @@ _PLAIN = {
     TypeRoot.FLOAT: struct.Struct("<f"),
     TypeRoot.DOUBLE: struct.Struct("<d"),
     TypeRoot.DATE: struct.Struct("<i"),
-    TypeRoot.TIME: struct.Struct("<i"),
 }
-PLAIN_SLOTS = {root: layout for root, layout in _PLAIN.items() if root is not TypeRoot.TIME}
 """How the types are packed that lie in their slots as they are."""
 
 _INT32 = struct.Struct("<i")
@@ -71,7 +69,9 @@ def null_bits_size(field_count: int) -> int:
 
 def element_width(t: DataType) -> int:
     """Bytes of an element of an array: its own width where that is fixed and below 8, else a slot."""
-    return _PLAIN[t.root].size if t.root in _PLAIN else 8
+    if t.root is TypeRoot.TIME:
+        return _INT32.size
+    return PLAIN_SLOTS[t.root].size if t.root in PLAIN_SLOTS else 8
 
 
 # ---- encoding -------------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def _slot(t: DataType, value: Any, out: bytearray) -> bytes:
     """The slot of a value; what does not fit into it is appended to `out`."""
     if t.root is TypeRoot.TIME:
         return _INT32.pack(time_millis(t, value))
-    if t.root in _PLAIN:
-        return _PLAIN[t.root].pack(value)
+    if t.root in PLAIN_SLOTS:
+        return PLAIN_SLOTS[t.root].pack(value)
     start = len(out)
     if t.root in _TIMESTAMPS:
         millis, nanos = split_timestamp(t, value)
@@ -224,8 +224,8 @@ def _value(t: DataType, view: memoryview, at: int, budget: _Budget) -> Any:
     """The value whose slot lies at `at`; offsets in it count from the beginning of `view`."""
     if t.root is TypeRoot.TIME:
         return _INT32.unpack_from(view, at)[0] * _TICKS[time_unit(t.precision)] // 1_000
-    if t.root in _PLAIN:
-        return _PLAIN[t.root].unpack_from(view, at)[0]
+    if t.root in PLAIN_SLOTS:
+        return PLAIN_SLOTS[t.root].unpack_from(view, at)[0]
     slot = _SLOT.unpack_from(view, at)[0]
     if t.root in _TIMESTAMPS:
         return _timestamp(t, slot, view)

@@ -208,12 +208,11 @@ def not_written(name: str, schema: Schema, wanted: Sequence[str]) -> str:
 
 
 def _check_columns(names: Sequence[str], wanted: tuple[Column, ...], schema: Schema) -> None:
-    if len(wanted) < len(schema.columns):
-        chosen = {column.name for column in wanted}
-        left_out = next((name for name in names if name not in chosen and name in schema.names), None)
-        if left_out is not None:
-            raise InvalidRequest(not_written(left_out, schema, [column.name for column in wanted]))
-    check_names(names, [column.name for column in wanted], "the table", "column")
+    chosen = [column.name for column in wanted]
+    left_out = next((name for name in names if name not in chosen and name in schema.names), None)
+    if left_out is not None:
+        raise InvalidRequest(not_written(left_out, schema, chosen))
+    check_names(names, chosen, "the table", "column")
 
 
 def _cast(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 
@@ -82,8 +82,3 @@ def row_layout(types: tuple[DataType, ...], row_format: RowFormat, wanted: tuple
     for position, t in enumerate(types):
         nodes.extend(_flatten(t, wanted is None or position in wanted))
     return RowLayout(nodes, row_format.value)
-
-
-def layout_of(types: Sequence[DataType], row_format: RowFormat, wanted: Sequence[int] | None = None) -> RowLayout:
-    """`row_layout` for any sequences."""
-    return row_layout(tuple(types), row_format, None if wanted is None else tuple(wanted))

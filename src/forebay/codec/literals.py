@@ -228,7 +228,7 @@ def _fits(unscaled: int) -> bool:
 
 def _days(value: Any, t: DataType) -> int:
     if isinstance(value, np.datetime64):
-        value = value.astype("datetime64[D]").astype(object) if np.datetime_data(value)[0] == "D" else value
+        value = value.astype(object) if np.datetime_data(value)[0] == "D" else value
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         return value.toordinal() - _EPOCH_DAY
     _require(isinstance(value, int) and not isinstance(value, bool), value, t, "a datetime.date, or an int of days")

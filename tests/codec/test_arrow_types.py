@@ -1,0 +1,54 @@
+"""Which Fluss type an Arrow type becomes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import InvalidRequest
+from forebay.codec.arrow_types import from_arrow_schema, from_arrow_type
+from forebay.metadata import types
+
+
+@pytest.mark.parametrize(
+    ("arrow", "fluss"),
+    [
+        (pa.bool_(), types.boolean()), (pa.int8(), types.tinyint()), (pa.uint8(), types.smallint()),
+        (pa.int16(), types.smallint()), (pa.uint16(), types.int_()), (pa.int32(), types.int_()),
+        (pa.uint32(), types.bigint()), (pa.int64(), types.bigint()), (pa.float16(), types.float_()),
+        (pa.float32(), types.float_()), (pa.float64(), types.double()), (pa.string(), types.string()),
+        (pa.large_string(), types.string()), (pa.string_view(), types.string()), (pa.binary(), types.bytes_()),
+        (pa.large_binary(), types.bytes_()), (pa.binary(3), types.binary(3)), (pa.date32(), types.date()),
+        (pa.date64(), types.date()), (pa.decimal128(12, 3), types.decimal(12, 3)), (pa.time32("s"), types.time(0)),
+        (pa.time64("ns"), types.time(9)), (pa.timestamp("us"), types.timestamp(6)),
+        (pa.timestamp("ms", "Asia/Tokyo"), types.timestamp_ltz(3)),
+        (pa.dictionary(pa.int8(), pa.string()), types.string()),
+        (pa.list_(pa.int32()), types.array(types.int_())), (pa.large_list(pa.int32()), types.array(types.int_())),
+        (pa.list_(pa.field("item", pa.int8(), False), 2), types.array(types.tinyint().not_null())),
+        (pa.map_(pa.string(), pa.field("v", pa.int64(), False)), types.map_(types.string(), types.bigint().not_null())),
+        (
+            pa.struct([pa.field("a", pa.int32(), False), pa.field("b", pa.string())]),
+            types.row(types.field("a", types.int_().not_null()), types.field("b", types.string())),
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_arrow_type_becomes_the_fluss_type_that_holds_its_values(arrow, fluss) -> None:
+    assert from_arrow_type(arrow) == fluss
+
+
+def test_a_schema_keeps_names_nullability_comments_and_keys() -> None:
+    note = pa.field("note", pa.string(), metadata={b"comment": "größer".encode()})
+    fields = [pa.field("id", pa.int64(), False), note]
+    schema = from_arrow_schema(pa.schema(fields), ["id"])
+    assert [(c.name, c.data_type, c.comment) for c in schema.columns] == [
+        ("id", types.bigint().not_null(), None),
+        ("note", types.string(), "größer"),
+    ]
+    assert schema.primary_key == ("id",)
+    assert from_arrow_schema(pa.schema(fields), ["id"], "id").auto_increment_column == "id"
+
+
+def test_a_type_that_tables_do_not_have_is_refused_with_its_column() -> None:
+    with pytest.raises(InvalidRequest, match=r"column 'wait': Arrow type duration\[s\] has no Fluss type"):
+        from_arrow_schema(pa.schema([pa.field("id", pa.int64()), pa.field("wait", pa.duration("s"))]))
