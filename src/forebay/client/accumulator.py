@@ -107,6 +107,11 @@ class Batch:
         self.not_before = 0.0
         self.last_error: ForebayError | None = None
 
+    @property
+    def home(self) -> tuple[int, int, str] | None:
+        """Table, bucket and name of partition, which stay when the partition is made again; None without partitions."""
+        return None if self.partition is None else (self.bucket.table_id, self.bucket.bucket, self.partition)
+
 
 class WriteTracker:
     """Counts the batches of one call or writer: how many are under way, what was written, what went wrong."""
@@ -216,7 +221,7 @@ class Accumulator:
         self._throttle_seconds_max = throttle_seconds_max
         self._queues: dict[TableBucket, deque[Batch]] = {}
         self._homes: dict[tuple[int, int, str], TableBucket] = {}
-        """By table, bucket and name of partition: where its batches wait or are sent, so that they stay in order."""
+        """By `Batch.home`: where its batches wait or are sent, so that they stay in order."""
         self._in_flight: dict[TableBucket, int] = {}
         self._throttled: dict[TableBucket, float] = {}
         self._used = 0
@@ -250,21 +255,21 @@ class Accumulator:
             self._unfinished += 1
             batch.added_at = self._clock.monotonic()
             batch.tracker.begun(batch)
-            if batch.partition is not None:
-                self._keep_in_order(batch, batch.partition)
+            self._keep_in_order(batch)
             self._queues.setdefault(batch.bucket, deque()).append(batch)
             self.changed.notify_all()
 
-    def _keep_in_order(self, batch: Batch, partition: str) -> None:
+    def _keep_in_order(self, batch: Batch) -> None:
         """Put a batch behind those of its partition's name that have not ended, which may have another id still.
 
         Their partition was dropped and made again: `move` brings all of them to the new one, in this order.
         """
-        name = (batch.bucket.table_id, batch.bucket.bucket, partition)
-        home = self._homes.get(name, batch.bucket)
-        if self._queues.get(home) or self._in_flight.get(home):
-            batch.bucket = home
-        self._homes[name] = batch.bucket
+        if batch.home is None:
+            return
+        bucket = self._homes.get(batch.home, batch.bucket)
+        if self._queues.get(bucket) or self._in_flight.get(bucket):
+            batch.bucket = bucket
+        self._homes[batch.home] = batch.bucket
 
     def _wait_for_memory(self, batch: Batch) -> None:
         def is_free() -> bool:
@@ -379,8 +384,8 @@ class Accumulator:
             batch.writer_id, batch.sequence = NO_WRITER_ID, NO_SEQUENCE
             batch.sequence_was_reset, batch.acknowledged_when_sent = False, NO_SEQUENCE
             batch.not_before = 0.0
-            if batch.partition is not None:
-                self._homes[bucket.table_id, bucket.bucket, batch.partition] = batch.bucket
+            if batch.home is not None:
+                self._homes[batch.home] = batch.bucket
         if batches:
             queue = self._queues.setdefault(batches[0].bucket, deque())
             sent = [queue.popleft() for _ in range(sum(batch.sequence != NO_SEQUENCE for batch in queue))]
@@ -459,7 +464,7 @@ class Accumulator:
         queue = self._queues.get(batch.bucket)
         if queue is not None and not queue and batch.bucket not in self._in_flight:
             del self._queues[batch.bucket]
-            if batch.partition is not None:
-                self._homes.pop((batch.bucket.table_id, batch.bucket.bucket, batch.partition), None)
+            if batch.home is not None:
+                self._homes.pop(batch.home, None)
         self._memory_freed.notify_all()
         self.changed.notify_all()
