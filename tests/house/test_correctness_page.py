@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tools import mutants
+
 from tests import results
 
 ROOT = Path(__file__).parents[2]
@@ -29,3 +31,12 @@ def test_every_test_and_file_exists() -> None:
         assert (ROOT / file).exists(), file
         if function:
             assert f"def {function}(" in (ROOT / file).read_text(), f"{file}::{function}"
+
+
+def test_every_mutant_that_is_known_to_be_equivalent_exists() -> None:
+    """A line that no longer fits the code would hide nothing, and mislead who reads it."""
+    known = mutants.equivalent()
+    assert known
+    modules = {ROOT / name.split(" ", 1)[0] for name in known}
+    assert all(path.exists() for path in modules), modules
+    assert known <= {mutant.name for path in modules for mutant in mutants.mutants_of(path)}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from forebay.base.errors import Conflict, CorruptData, StorageFailure
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
-from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
+from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint, read_clean_shutdown
 from forebay.metadata.table import TableBucket
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs
@@ -140,6 +140,55 @@ def test_a_damaged_marker_counts_as_none() -> None:
     fs.flip_byte(names.join("/data", names.CLEAN_SHUTDOWN_FILE), 3)
     assert not directory.take_clean_shutdown()
     assert not fs.exists("/data/clean-shutdown")
+
+
+def test_the_marker_tells_which_buckets_were_not_closed() -> None:
+    buckets = {TableBucket(7, 1), TableBucket(7, 0), TableBucket(150001, 2, 20241121)}
+    fs = make_fs()
+    DataDirectory.open(fs, "/data").mark_clean_shutdown(buckets)
+    fs = fs.crash()
+    lines = fs.content("/data/clean-shutdown").decode().splitlines()
+    assert lines[:-1] == [
+        "forebay clean shutdown 1",
+        "not closed 7 - 0",
+        "not closed 7 - 1",
+        "not closed 150001 20241121 2",
+    ]
+    assert read_clean_shutdown(fs, "/data") == buckets
+    directory = DataDirectory.open(fs, "/data")
+    assert directory.not_closed == frozenset()
+    assert directory.take_clean_shutdown()
+    assert directory.not_closed == buckets
+    assert read_clean_shutdown(fs, "/data") is None
+    directory.mark_clean_shutdown()
+    assert fs.content("/data/clean-shutdown") == b"forebay clean shutdown 1\n"
+    assert read_clean_shutdown(fs, "/data") == frozenset()
+
+
+def test_no_flipped_byte_of_a_marker_is_taken_for_other_buckets() -> None:
+    fs = make_fs()
+    DataDirectory.open(fs, "/data").mark_clean_shutdown({TableBucket(7, 0), TableBucket(8, 1, 3)})
+    whole = fs.content("/data/clean-shutdown")
+    for position in range(len(whole)):
+        fs.set_content("/data/clean-shutdown", whole)
+        fs.flip_byte("/data/clean-shutdown", position, 1)
+        with pytest.raises(CorruptData, match="/data/clean-shutdown is damaged"):
+            read_clean_shutdown(fs, "/data")
+        fs = fs.kill()
+        directory = DataDirectory.open(fs, "/data")
+        assert not directory.take_clean_shutdown()
+        assert directory.not_closed == frozenset()
+
+
+def test_a_data_directory_with_a_checkpoint_was_used() -> None:
+    for write in (
+        lambda directory: directory.recovery_points.write({}),
+        lambda directory: directory.high_watermarks.write({}),
+    ):
+        directory = DataDirectory.open(make_fs(), "/data")
+        assert not directory.was_used
+        write(directory)
+        assert directory.was_used
 
 
 def test_left_over_temporary_files_are_removed_on_opening() -> None:

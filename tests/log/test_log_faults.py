@@ -248,6 +248,21 @@ def test_a_roll_that_fails_leaves_no_segment_that_would_contradict_the_active_on
         assert after.log_end_offset == 4
 
 
+def test_a_roll_that_fails_and_cannot_be_undone_takes_the_log_offline() -> None:
+    """The file of the segment that was not to be may come back, and would contradict the active one."""
+    fs = faulty_fs()
+    tablet = open_log(fs)
+    tablet.append_as_leader(make_batch(1, bytes(500)))
+    fs.inject("sync_directory", times=2)
+    with pytest.raises(StorageFailure):
+        tablet.append_as_leader(make_batch(1, bytes(500)))
+    assert tablet.is_offline
+    with pytest.raises(StorageFailure, match="offline"):
+        tablet.append_as_leader(make_batch(1, bytes(20)))
+    after = open_log(fs.crash())
+    assert after.log_end_offset <= 1
+
+
 def test_a_writer_snapshot_or_index_that_cannot_be_written_does_not_fail_an_append() -> None:
     fs = faulty_fs()
     fs.inject("write_atomic", path_suffix=names.WRITER_SNAPSHOT_SUFFIX, times=1000, error=errno.ENOSPC)

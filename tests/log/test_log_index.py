@@ -70,6 +70,19 @@ def test_loading_stops_where_the_order_breaks_or_the_segment_ends() -> None:
         assert list(struct.iter_unpack(">ii", fs.content(PATH))) == [*good, (26, 251)]
 
 
+@pytest.mark.parametrize("bad", [(5, 0), (5, -1), (-1, 50), (5, 10_000)])
+def test_a_first_entry_that_cannot_be_is_not_taken(bad: tuple[int, int]) -> None:
+    fs = faulty_fs()
+    fs.make_directories("/d")
+    fs.set_content(PATH, struct.pack(">ii", *bad))
+    index = SparseIndex(fs, PATH, "i")
+    index.load(10_000)
+    assert len(index) == 0
+    fs.set_content(PATH, struct.pack(">ii", 0, 9999))
+    index.load(10_000)
+    assert index.last() == (0, 9999)
+
+
 def test_a_torn_entry_at_the_end_of_the_file_is_dropped() -> None:
     fs = faulty_fs()
     make(3, fs=fs).flush()

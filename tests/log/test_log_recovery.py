@@ -117,6 +117,7 @@ def test_no_truncation_below_acknowledged_data() -> None:
             with pytest.raises(CorruptData, match=words) as caught:
                 open_log(fs, recovery_point=recovery_point, config=LogConfig(segment_bytes=700))
             assert caught.value.code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+            assert f"the log was durable up to {recovery_point}, so this is damage" in caught.value.message
             assert "nothing was cut" in caught.value.message
         expected = bytearray(whole[last])
         expected[position + header.size_bytes - 1] ^= 0xFF
@@ -135,7 +136,8 @@ def test_a_log_that_ends_below_its_recovery_point_is_an_error(clean: bool) -> No
     with pytest.raises(CorruptData, match=f"{FOLDER} ends at offset {header.base_offset}, and was durable up to 60"):
         open_log(fs, recovery_point=60, clean_shutdown=clean)
     fs.set_content(last, fs.content(last) + b"torn")
-    with pytest.raises(CorruptData):
+    words = "the log was closed orderly" if clean else "the log was durable up to 60"
+    with pytest.raises(CorruptData, match=f"{words}, so this is damage"):
         open_log(fs, recovery_point=60, clean_shutdown=clean)
 
 
@@ -392,6 +394,19 @@ def test_progress_is_told_up_to_the_end() -> None:
     assert len(told) > 5
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert told[-1] == (size, size)
+
+
+@pytest.mark.parametrize(("batches", "taken"), [(4, False), (5, True)])
+def test_after_a_long_replay_the_next_start_need_not_read_as_much(
+    batches: int, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.log.tablet._REPLAYED_BATCHES_WORTH_A_SNAPSHOT", 5)
+    fs = faulty_fs()
+    filled_log(fs, batches, config=LogConfig())
+    assert open_log(fs).recovery.replayed_batches == batches
+    after = open_log(fs)
+    assert after.recovery.replayed_batches == (0 if taken else batches)
+    assert len(after.writer_states()[9]) == batches
 
 
 def test_the_log_start_may_have_passed_the_recovery_point() -> None:

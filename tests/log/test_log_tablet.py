@@ -81,6 +81,19 @@ def test_a_batch_above_the_limit_is_refused_and_one_at_the_limit_is_not() -> Non
     assert tablet.log_end_offset == 1
 
 
+def test_a_request_that_no_segment_could_hold_is_refused_unless_it_is_one_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tablet = open_log(faulty_fs(), config=LogConfig())
+    monkeypatch.setattr("forebay.log.appending.SEGMENT_BYTES_LIMIT", 200)
+    tablet.append_as_leader(make_batch(1, bytes(300)))
+    tablet.append_as_leader(make_batch(1, bytes(52)) * 2)
+    with pytest.raises(InvalidRequest, match="holds 201 bytes, more than a segment can") as caught:
+        tablet.append_as_leader(make_batch(1, bytes(52)) + make_batch(1, bytes(53)))
+    assert caught.value.code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+    assert tablet.log_end_offset == 3
+
+
 def test_commit_timestamps_never_go_back_with_the_clock() -> None:
     clock = ManualClock(1000)
     fs = faulty_fs()
@@ -497,7 +510,8 @@ def test_old_segments_are_deleted_whole_and_never_the_active_one() -> None:
     fs = faulty_fs()
     tablet = filled_log(fs)
     bases = [s.base_offset for s in tablet.segments()]
-    assert tablet.delete_segments_before(bases[2] - 1) == 1
+    assert tablet.delete_segments_before(bases[1] - 1) == 0
+    assert tablet.delete_segments_before(bases[1]) == 1
     assert tablet.log_start_offset == bases[1]
     assert tablet.delete_segments_before(bases[1]) == 0
     assert tablet.delete_segments_before(10_000) == len(bases) - 2
@@ -506,6 +520,15 @@ def test_old_segments_are_deleted_whole_and_never_the_active_one() -> None:
     after = open_log(fs.crash())
     assert after.log_start_offset == bases[-1]
     assert after.writer_states() == tablet.writer_states()
+
+
+def test_deleting_segments_of_a_log_that_is_synced_syncs_no_file_again() -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs, config=replace(SMALL, writer_snapshots_retained=1))
+    tablet.sync()
+    before = sum(operation == "sync" for operation, _ in fs.calls)
+    assert tablet.delete_segments_before(30) > 0
+    assert sum(operation == "sync" for operation, _ in fs.calls) == before
 
 
 def test_no_segment_is_deleted_while_only_it_knows_its_writers() -> None:
@@ -552,6 +575,7 @@ def test_a_closed_log_refuses_work_and_a_second_close_does_nothing() -> None:
         lambda: tablet.truncate_to(0),
         lambda: tablet.truncate_fully_and_start_at(0),
         lambda: tablet.delete_segments_before(0),
+        lambda: tablet.find_duplicate(9, 0),
         tablet.sync,
         tablet.roll,
         tablet.snapshot_writers,
@@ -608,9 +632,12 @@ def test_a_crash_while_deleting_leaves_the_log_or_a_folder_known_as_dying() -> N
     [
         {"segment_bytes": 0},
         {"segment_bytes": 2**31},
+        {"batch_bytes_max": 0},
         {"batch_bytes_max": 2**31},
         {"index_interval_bytes": 0},
         {"writer_expiry_ms": -1},
+        {"writers_max": 0},
+        {"writer_snapshots_retained": 0},
         {"scan_bytes": 0},
     ],
 )
@@ -618,6 +645,13 @@ def test_settings_that_cannot_work_are_refused(values: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         LogConfig(**values)
     assert caught.value.code == ErrorCode.INVALID_CONFIG_EXCEPTION
+
+
+def test_the_largest_settings_that_work_are_taken() -> None:
+    limit = 2**31 - 1
+    config = LogConfig(segment_bytes=limit, batch_bytes_max=limit)
+    assert (config.segment_bytes, config.batch_bytes_max) == (limit, limit)
+    assert LogConfig(segment_bytes=1, batch_bytes_max=1, writers_max=1, scan_bytes=1).writers_max == 1
 
 
 def test_the_stored_form_is_the_wire_form() -> None:

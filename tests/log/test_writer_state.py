@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import Conflict, CorruptData
 from forebay.codec.log_batch_header import LogBatchHeader, parse_header
-from forebay.log.writer_state import WriterBatch, WriterStates, next_sequence
+from forebay.log.writer_state import RETRY_HORIZON_MS, WriterBatch, WriterStates, next_sequence
 from tests.log.log_batches import make_batch
 
 DAY = 86_400_000
@@ -59,6 +59,29 @@ def test_an_unknown_writer_may_begin_anywhere_with_a_batch_older_than_the_expiry
         states.check([header(12)], now - 7 * DAY, now)
     with pytest.raises(Conflict):
         states_with(3).check([header(12)], 0, now)
+
+
+def test_a_writer_is_forgotten_after_the_expiry_and_not_at_it() -> None:
+    states = states_with(3, timestamp=1000)
+    assert states.expire(1000 + 7 * DAY) == 0
+    assert states.expire(1001 + 7 * DAY) == 1
+    assert len(states) == 0
+
+
+def test_too_many_writers_go_after_the_time_in_which_clients_repeat_and_not_at_it() -> None:
+    states = WriterStates(7 * DAY, count_max=2)
+    for number in range(4):
+        states.record(header(0, number), number, 1000)
+    assert states.expire(1000 + RETRY_HORIZON_MS) == 0
+    assert states.expire(1001 + RETRY_HORIZON_MS) == 2
+    assert sorted(states.as_mapping()) == [2, 3]
+    assert states.expire(1001 + RETRY_HORIZON_MS) == 0
+
+
+def test_a_snapshot_of_no_writers_is_one() -> None:
+    states = states_with(0)
+    states.load_snapshot(WriterStates(1).to_snapshot(9), 9)
+    assert len(states) == 0
 
 
 def test_checking_changes_nothing() -> None:
