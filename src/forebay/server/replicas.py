@@ -38,6 +38,7 @@ from forebay.server.replica import BucketReplica, ParkedBucket
 _LOGGER = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 2.0
+_CLOSING_THREADS = 8
 
 ENGINE_PROPERTY = "forebay.kv.engine"
 """Custom property of a table that chooses its key-value engine."""
@@ -441,26 +442,36 @@ class ReplicaManager:
             moving = list(self._moving.values())
         for future in moving:
             future.exception()
+        # Closing waits for the disk most of the time, so some are closed at a time.
+        with threads.executor(_CLOSING_THREADS, "forebay-close") as pool:
+            closings = [(replica, pool.submit(_error_of, replica.close)) for replica in self.replicas()]
+            folders = [(bucket, parked.kv_folder) for bucket, parked in self._parked.items()]
+            markings = [(bucket, pool.submit(_error_of, folder.mark_clean)) for bucket, folder in folders if folder]
         failures: dict[TableBucket, ForebayError] = {}
-        for replica in self.replicas():
-            try:
-                replica.close()
-            except ForebayError as e:
-                _LOGGER.error("closing bucket %s failed: %s", replica.bucket, e)
-                failures[replica.bucket] = e
+        for replica, closing in closings:
+            error = closing.result()
+            if error is not None:
+                _LOGGER.error("closing bucket %s failed: %s", replica.bucket, error)
+                failures[replica.bucket] = error
                 continue
             self._recovery_points[replica.bucket] = replica.log.synced_offset
             self._high_watermarks[replica.bucket] = replica.log.high_watermark
-        for bucket, parked in self._parked.items():
-            try:
-                if parked.kv_folder is not None:
-                    parked.kv_folder.mark_clean()
-            except ForebayError as e:  # its log is closed, and its state is looked at as after an unclean end
-                _LOGGER.warning("the key-value state of bucket %s is not marked as clean: %s", bucket, e)
+        for bucket, marking in markings:
+            error = marking.result()
+            if error is not None:  # its log is closed, and its state is looked at as after an unclean end
+                _LOGGER.warning("the key-value state of bucket %s is not marked as clean: %s", bucket, error)
         self._write_offsets()
         if not failures:
             self._directory.mark_clean_shutdown(self._unchecked)
         return failures
+
+
+def _error_of(work: Callable[[], None]) -> ForebayError | None:
+    try:
+        work()
+    except ForebayError as e:
+        return e
+    return None
 
 
 class _SlowProgress:
