@@ -85,11 +85,18 @@ class Bench:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def put(
-        self, table_id: int, records: bytes, *, bucket: int = 0, acks: int = -1, targets: Sequence[int] = ()
+        self,
+        table_id: int,
+        records: bytes,
+        *,
+        bucket: int = 0,
+        partition: int | None = None,
+        acks: int = -1,
+        targets: Sequence[int] = (),
     ) -> Any:
         """The answer for the one bucket of a PutKv."""
         request = pb.PutKvRequest(acks=acks, table_id=table_id, timeout_ms=10_000, target_columns=targets)
-        request.buckets_req.add(bucket_id=bucket, records=records)
+        request.buckets_req.add(bucket_id=bucket, partition_id=partition, records=records)
         return self.tablet.call(ApiKey.PUT_KV, request).buckets_resp[0]
 
     def append(self, table_id: int, records: bytes, *, bucket: int = 0, acks: int = -1) -> Any:
