@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -39,6 +39,9 @@ simulate: $(VENV)/dev-ready build ## the whole server under one seed, and one bu
 
 kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
 	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600
+
+damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopped and of a killed server, in each way
+	CORRUPTION_ROUNDS=$${CORRUPTION_ROUNDS:-1} $(BIN)/python -m pytest tests/reliability/test_corruption.py
 
 power-cuts: $(VENV)/dev-ready build ## real power cuts of an ext4 on a loop device under load (root): POWER_CUTS=20 make power-cuts
 	$(BIN)/python -m tests.reliability.power_cuts $(POWER_CUTS_ARGS)

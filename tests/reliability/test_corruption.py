@@ -8,7 +8,8 @@ recovery point, and then the rows must be those of the shorter changelog.
 
 `verify_directory` looks at every copy before the server does, and must have found whatever the server then refuses.
 
-CORRUPTION_ROUNDS says how often each kind of file is damaged (0, for CI: half of them, once, in one of the ways).
+CORRUPTION_ROUNDS says how often each kind of file is damaged in each way (`make damage-trials`: once; 0, for CI: half
+of the kinds, once, in one of the ways).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import random
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,17 @@ import pytest
 import forebay
 from forebay.base.errors import CorruptData, ForebayError
 from forebay.testing.server import EmbeddedServer, ServerProcess
+from forebay.tiering.now import tier_table
+from forebay.tiering.runner import ThreadRunner
 from forebay.verify import verify_directory
+from tests import results
 
 ROUNDS = int(os.environ.get("CORRUPTION_ROUNDS", "0"))
 SEED = int(os.environ.get("CORRUPTION_SEED", random.SystemRandom().randrange(1 << 32)))
 SETTINGS = {"log.segment.file-size": "6kb", "log.index.interval-size": "1kb", "kv.checkpoint.records": "500"}
 KEYS = 400
 TABLES = {"fluss.lmdb": "lmdb", "fluss.rocks": "rocksdb"}
+LAKED = "fluss.laked"
 
 Damage = Callable[[bytearray, random.Random], bytearray]
 
@@ -78,6 +84,9 @@ def create_tables(connection: forebay.Connection) -> None:
     connection.admin.create_table(
         "fluss.log", pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.float64())]), buckets=1
     )
+    connection.admin.create_table(
+        LAKED, pa.schema([("n", pa.int64())]), buckets=1, properties={"table.datalake.enabled": "true"}
+    )
 
 
 def fill(connection: forebay.Connection, half: int) -> None:
@@ -89,6 +98,9 @@ def fill(connection: forebay.Connection, half: int) -> None:
     rows = log_rows()[1500 * half : 1500 * (half + 1)]
     for first in range(0, len(rows), 100):
         connection.table("fluss.log").append(rows[first : first + 100])
+    connection.table(LAKED).append([{"n": n} for n in range(100 * half, 100 * half + 100)])
+    if not half:
+        tier_table(connection, LAKED, ThreadRunner(1))
 
 
 def expected_rows() -> dict[int, tuple[int, str]]:
@@ -133,6 +145,7 @@ def questions() -> dict[str, Callable[[forebay.Connection], Any]]:
     everything: dict[str, Callable[[forebay.Connection], Any]] = {
         "tables": lambda c: (c.admin.list_databases(), sorted(map(str, c.admin.list_tables("fluss")))),
         "log": lambda c: changes(c.table("fluss.log")),
+        "union read": lambda c: sorted(r["n"] for r in c.table(LAKED).union_scan().to_arrow().to_pylist()),
         "projected log": lambda c: changes(c.table("fluss.log"), ["s"]),
         "filtered log": lambda c: sorted(
             r["n"] for r in c.table("fluss.log").scan(filter=forebay.col("n") >= 2900).to_arrow().to_pylist()
@@ -161,14 +174,20 @@ class Directory:
         )
 
 
+def settings_of(folder: Path) -> dict[str, str]:
+    """The lake of a directory lies beside it, and is not damaged; copies share it."""
+    return {**SETTINGS, "datalake.format": "paimon", "datalake.paimon.warehouse": str(folder.parent / "lake")}
+
+
 def make_directory(folder: Path, *, kill: bool) -> Directory:
     """Written by two servers, one after the other; the second ends orderly or by `kill -9`."""
-    with EmbeddedServer(folder, settings=SETTINGS) as server, forebay.connect(server.bootstrap_servers) as connection:
+    settings = settings_of(folder)
+    with EmbeddedServer(folder, settings=settings) as server, forebay.connect(server.bootstrap_servers) as connection:
         create_tables(connection)
         fill(connection, 0)
         server.server.context.replicas.checkpoint_grown(500)
     # No recovery point but those of the first server: what the second one writes counts as not yet synced.
-    settings = {**SETTINGS, "log.replica.high-watermark.checkpoint-interval": "1 h"}
+    settings = {**settings, "log.replica.high-watermark.checkpoint-interval": "1 h"}
     server = ServerProcess(folder, settings=settings).start()
     try:
         with forebay.connect(server.bootstrap_servers) as connection:
@@ -193,13 +212,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Directory:
     return make_directory(tmp_path_factory.mktemp("killed") / "data", kill=True)
 
 
-def answers_after(folder: Path, name: str) -> dict[str, Any] | None:
+def answers_after(folder: Path, name: str, settings: dict[str, str]) -> dict[str, Any] | None:
     """What a server on the damaged folder answers, without what it refused; None where it refuses to start.
 
     Fails where an error does not name a file of the folder.
     """
     try:
-        server = EmbeddedServer(folder, settings=SETTINGS).start()
+        server = EmbeddedServer(folder, settings=settings).start()
     except ForebayError as e:
         require_name(folder, name, e)
         return None
@@ -247,10 +266,11 @@ def trials(files: list[str], rng: random.Random) -> list[tuple[str, str]]:
 
 
 def run_trials(
-    made: Directory, files: list[str], folder: Path, check: Callable[[dict[str, Any], dict[str, Any], str], None]
+    kind_of_end: str, made: Directory, folder: Path, check: Callable[[dict[str, Any], dict[str, Any], str], None]
 ) -> None:
     rng = random.Random(SEED)
-    for name, kind in trials(files, rng):
+    counts: Counter[str] = Counter()
+    for name, kind in trials(made.files(), rng):
         copy(made.folder, folder)
         path = folder / name
         content = bytearray(path.read_bytes())
@@ -259,7 +279,7 @@ def run_trials(
         path.write_bytes(DAMAGES[kind](content, rng))
         told = f"seed {SEED}: {kind} {name}"
         report = verify_directory(folder)
-        answers = answers_after(folder, name)
+        answers = answers_after(folder, name, settings_of(made.folder))
         if answers is None or len(answers) < len(QUESTIONS):
             assert report.faults, f"{told}: verify found nothing"
         elif answers != made.answers:
@@ -267,10 +287,16 @@ def run_trials(
         assert all(str(folder) in finding.place for finding in report.findings), told
         if answers is None:
             print(f"{told}: refused to start")
+            counts["refused to start"] += 1
         else:
-            print(f"{told}: refused {', '.join(sorted(set(QUESTIONS) - set(answers))) or 'nothing'}")
+            refused = sorted(set(QUESTIONS) - set(answers))
+            counts["refused in part" if refused else "served the whole"] += 1
+            print(f"{told}: refused {', '.join(refused) or 'nothing'}")
             check(answers, made.answers, told)
+        counts["found by verify"] += bool(report.faults)
         shutil.rmtree(folder)
+    figures = {"damages": sum(counts.values()) - counts["found by verify"], **dict(sorted(counts.items()))}
+    results.write_if_wanted(f"damage-trials.{kind_of_end}", {**figures, "wrong_answers": 0, "seed": SEED})
 
 
 def check_right(answers: dict[str, Any], right: dict[str, Any], told: str) -> None:
@@ -298,12 +324,12 @@ def check_right_or_shorter(answers: dict[str, Any], right: dict[str, Any], told:
 def test_damage_to_a_file_of_a_stopped_server_is_repaired_or_refused_and_never_served(
     stopped: Directory, tmp_path: Path
 ) -> None:
-    run_trials(stopped, stopped.files(), tmp_path / "data", check_right)
+    run_trials("stopped", stopped, tmp_path / "data", check_right)
 
 
 @pytest.mark.timeout(120 + 120 * ROUNDS)
 def test_damage_after_a_kill_costs_at_most_the_unsynced_end_of_one_log(killed: Directory, tmp_path: Path) -> None:
-    run_trials(killed, killed.files(), tmp_path / "data", check_right_or_shorter)
+    run_trials("killed", killed, tmp_path / "data", check_right_or_shorter)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -341,7 +367,7 @@ def test_an_engine_file_cut_short_under_a_trusted_state_is_noticed_and_rebuilt(
     copy(killed.folder, folder)
     data = next(folder.glob("fluss/lmdb-*/kv-0/db/data.mdb"))
     os.truncate(data, 40_000)
-    answers = answers_after(folder, data.name)
+    answers = answers_after(folder, data.name, settings_of(killed.folder))
     assert answers is not None
     assert answers["scan of fluss.lmdb"] == expected_rows()
     assert f"the key-value state in {data} is damaged" in caplog.text

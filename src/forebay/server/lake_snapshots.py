@@ -239,15 +239,18 @@ class LakeSnapshots:
                 f"committed since, the last one as lake snapshot {known[-1].snapshot_id}, so this worker was overtaken",
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             ) from e
-        _parse(data, info, file)
+        _parse(data, info, names.join(self._data_dir, file))
         return OffsetsFile(file, crc32c(data))
 
     def _read(self, info: TableInfo, file: OffsetsFile) -> BucketOffsets:
         """Raises `CorruptData`, `StorageFailure`, `FileMissing`."""
-        data = self._fs.read_bytes(names.join(self._data_dir, file.path))
+        path = names.join(self._data_dir, file.path)
+        data = self._fs.read_bytes(path)
         if crc32c(data) != file.crc:
-            raise CorruptData(f"the lake offsets in {file.path} do not have their checksum; restore the file")
-        return _parse(data, info, file.path)
+            raise CorruptData(
+                f"the lake offsets in {path} are damaged: they do not have their checksum. Restore the file from a copy"
+            )
+        return _parse(data, info, path)
 
 
 def _parse(data: bytes, info: TableInfo, path: str) -> BucketOffsets:
