@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay.client.connection import Connection
+from forebay.client.connection import Connection, connect
 from forebay.client.table import Table
 from forebay.testing.server import EmbeddedServer
+from tests.client.proxy import PASS, Proxy
 
 FOREIGN_BOOTSTRAP = os.environ.get("FOREBAY_TEST_BOOTSTRAP")
 DATABASE = "client_tests"
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 MakeTable = Callable[..., Table]
+Through = Callable[..., Table]
 
 _numbers = itertools.count()
 
@@ -72,3 +74,25 @@ def make_table(conn: Connection) -> Iterator[MakeTable]:
     yield make
     for path in paths:
         conn.admin.drop_table(path, ignore_if_not_exists=True)
+
+
+@pytest.fixture
+def proxy(bootstrap: str) -> Iterator[Proxy]:
+    with Proxy(bootstrap) as each:
+        yield each
+
+
+@pytest.fixture
+def through(proxy: Proxy) -> Iterator[Through]:
+    """Opens a table through the proxy; arguments are options of the connection."""
+    connections = []
+
+    def open_(table: Table, **options: object) -> Table:
+        connection = connect(proxy.bootstrap_servers, **options)
+        connections.append(connection)
+        return connection.table(table.path)
+
+    yield open_
+    proxy.on_request = proxy.on_response = lambda _: PASS
+    for connection in connections:
+        connection.close(timeout=10)

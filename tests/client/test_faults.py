@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -18,36 +17,11 @@ from forebay.client.table import Table
 from forebay.codec.log_batch_header import parse_header
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from tests.client.conftest import DATABASE, MakeTable, own_server
+from tests.client.conftest import DATABASE, MakeTable, Through, own_server
 from tests.client.data import by_id
 from tests.client.proxy import CLOSE, CUT, DROP, PASS, Action, Frame, Proxy, Rule, answered, delayed, only
 
 pytestmark = own_server
-
-
-@pytest.fixture
-def proxy(bootstrap: str) -> Iterator[Proxy]:
-    with Proxy(bootstrap) as each:
-        yield each
-
-
-Through = Callable[..., Table]
-
-
-@pytest.fixture
-def through(proxy: Proxy) -> Iterator[Through]:
-    """Opens a table through the proxy; arguments are options of the connection."""
-    connections = []
-
-    def open_(table: Table, **options: object) -> Table:
-        connection = connect(proxy.bootstrap_servers, **options)
-        connections.append(connection)
-        return connection.table(table.path)
-
-    yield open_
-    proxy.on_request = proxy.on_response = lambda _: PASS
-    for connection in connections:
-        connection.close(timeout=10)
 
 
 def appended(table: Table) -> list[int]:
