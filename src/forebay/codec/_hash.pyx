@@ -82,11 +82,19 @@ cdef int32_t bucket_of(int function, const uint8_t* data, int64_t size, int32_t 
     return <int32_t> (h & 0x7FFFFFFF) % count
 
 
+cdef ArrowArray* array_in(capsule, int64_t buffers, str what) except NULL:
+    """The array of an `arrow_array` capsule, which has so many buffers."""
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(capsule, "arrow_array")
+    if array.n_buffers != buffers:
+        raise ValueError(what)
+    return array
+
+
 def buckets(array_capsule, int function, int32_t count):
     """The bucket of each value of a Binary array without nulls (an `arrow_array` capsule), as int32."""
-    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
-    if array.n_buffers != 3 or count < 1:
-        raise ValueError("buckets need a binary array and a positive bucket count")
+    cdef ArrowArray* array = array_in(array_capsule, 3, "buckets need a binary array")
+    if count < 1:
+        raise ValueError(f"buckets need a positive count, not {count}")
     out = np.empty(array.length, np.int32)
     cdef int32_t[::1] view = out
     cdef const int32_t* offsets = <const int32_t*> array.buffers[1] + array.offset
@@ -103,9 +111,7 @@ def byte_polynomials(array_capsule):
 
     The array is an `arrow_array` capsule. What a null gives is undefined.
     """
-    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
-    if array.n_buffers != 3:
-        raise ValueError("hashes of bytes need a binary array")
+    cdef ArrowArray* array = array_in(array_capsule, 3, "hashes of bytes need a binary array")
     out = np.empty(array.length, np.uint32)
     cdef uint32_t[::1] view = out
     cdef const int32_t* offsets = <const int32_t*> array.buffers[1] + array.offset
@@ -157,9 +163,7 @@ def decimal_hashes(array_capsule, uint32_t scale):
 
     The array is an `arrow_array` capsule. What a null gives is undefined.
     """
-    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
-    if array.n_buffers != 2:
-        raise ValueError("hashes of decimals need a decimal array")
+    cdef ArrowArray* array = array_in(array_capsule, 2, "hashes of decimals need a decimal array")
     out = np.empty(array.length, np.uint32)
     cdef uint32_t[::1] view = out
     cdef const uint32_t* words = <const uint32_t*> array.buffers[1] + 4 * array.offset
@@ -191,9 +195,7 @@ def checksums(array_capsule, uint64_t first):
 
     The sum is the same in any order. In the ordered one the value at place i counts 2 * (first + i) + 1 times.
     """
-    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule, "arrow_array")
-    if array.n_buffers != 3:
-        raise ValueError("checksums need a binary array")
+    cdef ArrowArray* array = array_in(array_capsule, 3, "checksums need a binary array")
     cdef const int32_t* offsets = <const int32_t*> array.buffers[1] + array.offset
     cdef const uint8_t* data = <const uint8_t*> array.buffers[2]
     cdef uint64_t plain = 0
