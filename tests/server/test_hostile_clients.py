@@ -478,5 +478,72 @@ def test_open_long_polls_cannot_keep_others_out(tmp_path, caplog):
             started = time.monotonic()
             assert bench.tablet.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
             assert time.monotonic() - started < 5
-        assert "with many open requests" in caplog.text
+            wait_until(lambda: "with many open requests" in caplog.text, "the polls are never closed")
         wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")
+
+
+# ---- an honest client beside them -----------------------------------------------------------------------------------
+
+
+def test_a_short_answer_never_waits_behind_large_ones_that_are_not_taken(tmp_path):
+    with running(tmp_path / "data", server_connections_memory="32mb", server_connections_memory__wait="1 min") as bench:
+        table = stored_log(bench, "t", 6)
+        keyed = bench.create("k", KV_COLUMNS, ["id"])
+        bench.put(keyed, kv_records([{"id": 1, "name": "one"}]))
+        request = bench.fetch_request(table, 0, bytes_max=6 * MEGABYTE)
+        with ExitStack() as stack:
+            slow = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(6)]
+            for client in slow:
+                for _ in range(3):
+                    client.send(ApiKey.FETCH_LOG, request)
+            wait_until(lambda: answering(bench).is_waited_for, "there is memory for all answers")
+            started = time.monotonic()
+            for _ in range(20):
+                assert bench.lookup(keyed, [kv_key(1)]).values[0].HasField("values")
+                # Of much that is asked for, memory is taken for what is there.
+                tail = bench.fetch_request(keyed, 0, bytes_max=16 * MEGABYTE)
+                assert bench.tablet.call(ApiKey.FETCH_LOG, tail).tables_resp[0].buckets_resp[0].records
+            assert time.monotonic() - started < 30
+        wait_until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
+        assert bench.server.server.connections.budget.short_answers.used == 0
+
+
+def test_a_client_with_nothing_under_way_is_served_while_others_take_all_memory_for_requests(tmp_path):
+    with running(tmp_path / "data", server_connections_memory="4mb", server_connections_memory__wait="1 min") as bench:
+        table = bench.create("l", LOG_COLUMNS)
+        request = bench.fetch_request(table, 0, wait_ms=2000)
+        with ExitStack() as stack:
+            greedy = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(2)]
+            body = request.SerializeToString() + b"\xfa\x7f" + struct.pack("<BB", 0xD0, 0x0F) + bytes(2000)
+            for client in greedy:
+                client.socket.setblocking(False)
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    for number in range(10, 110):
+                        client.socket.sendall(frame(ApiKey.FETCH_LOG, number, body))
+            wait_until(lambda: receiving(bench).is_overfull, "the polls are not counted")
+            assert bench.tablet.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
+            assert receiving(bench).is_overfull
+
+
+def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("l", LOG_COLUMNS)
+        gate = bench.server.server.context.costs.gate
+        gate.limit = 200_000
+        most = 0
+        request = bench.fetch_request(table, 0, wait_ms=600_000)
+        request.tables_req[0].filter_predicate.CopyFrom(pb.PbPredicate(type=9))
+        leaf = pb.PbLeafPredicate(function=0, field_id=0)
+        leaf.literals.add(literal_type=0, is_null=False, string_value="x" * 90_000)
+        request.tables_req[0].filter_predicate.leaf.CopyFrom(leaf)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(7)]
+            sent = [(client, client.send(ApiKey.FETCH_LOG, request)) for client in clients]
+            gone = clients.pop()
+            wait_until(lambda: gate.inside, "no request is inside")
+            gone.close()
+            for client, request_id in sent[:-1]:
+                most = max(most, gate.inside)
+                assert client.receive(request_id).tables_resp[0].buckets_resp[0].high_watermark == 0
+        assert 150_000 < most <= 200_000
+        wait_until(lambda: not gate.inside, "requests that are answered stay inside")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -113,6 +114,7 @@ async def _serve(config: ServerConfig, ready_file: str | None) -> None:
         loop.add_signal_handler(number, stopping.set)
     server = ForebayServer(config)
     addresses = await server.start()
+    gc.freeze()  # what the start has made stays: the collector need not look at it in every full round
     try:
         print(_welcome(addresses, config), flush=True)
         if ready_file is not None:

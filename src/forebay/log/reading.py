@@ -133,6 +133,14 @@ class LogReads:
             return LogSlice(memoryview(b""), from_offset, from_offset, segments[-1].path, 0)
         return _segment_of(segments, from_offset).read(from_offset, max_bytes, upper, min_one_batch)
 
+    def readable_bytes(self, from_offset: int, upper_offset: int) -> int:
+        """How many bytes `read` finds at most; looks at no file."""
+        segments = self._segments
+        from_offset = segments[0].base_offset if from_offset == EARLIEST_OFFSET else from_offset
+        if not segments[0].base_offset <= from_offset < min(upper_offset, self._log_end_offset):
+            return 0
+        return _segment_of(segments, from_offset).bytes_from(from_offset)
+
     def offset_for_timestamp(self, timestamp_ms: int, upper_offset: int | None = None) -> int | None:
         """Base offset of the first batch committed at `timestamp_ms` or later; None when there is none.
 

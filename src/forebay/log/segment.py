@@ -291,6 +291,11 @@ class LogSegment:
             position, offset = header_end, next_offset
         return LogSlice(window.part(start, position), base_offset, offset, self.path, start)
 
+    def bytes_from(self, offset: int) -> int:
+        """How many bytes a reader may find from `offset` on, at most: all of them before the index has been used."""
+        view = self.view
+        return max(view.size - self._index.floor(offset)[1], 0) if self._index_is_loaded else view.size
+
     def _position_of(self, offset: int) -> tuple[int, int]:
         """(position, base offset) of the batch that holds `offset`, which must be below the end."""
         slice_ = self.read(offset, 0, self.view.next_offset, min_one_batch=True)

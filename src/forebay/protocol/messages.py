@@ -115,6 +115,16 @@ def check_list_of_records(message_class: type[M], body: Buffer, items_max: int) 
 
     Looks at the outermost fields only, before protobuf makes an object of each. What is broken is for `parse` to find.
     """
+    if has_more_entries(message_class, body, items_max):
+        raise LimitExceeded(
+            f"a {message_class.__name__} of {len(body)} bytes has more than {items_max} entries "
+            "(server.request.max-items): send fewer at a time",
+            ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
+        )
+
+
+def has_more_entries(message_class: type[M], body: Buffer, count_max: int) -> bool:
+    """Whether the request with records in `body` has more than `count_max` entries, or a long list beside them."""
     wanted = _PAYLOAD_PATHS[message_class.__name__][0] << 3 | 2
     data, at, end, count = memoryview(body), 0, len(body), 0
     try:
@@ -133,14 +143,11 @@ def check_list_of_records(message_class: type[M], body: Buffer, items_max: int) 
             else:
                 at += 8 if kind == 1 else 4
                 count += 1
-            if count > items_max:
-                raise LimitExceeded(
-                    f"a {message_class.__name__} of {len(body)} bytes has more than {items_max} entries "
-                    "(server.request.max-items): send fewer at a time",
-                    ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
-                )
+            if count > count_max:
+                return True
     except _Unusual:
-        return
+        pass
+    return False
 
 
 def parse_split(message_class: type[M], body: Buffer) -> tuple[M, list[memoryview]]:

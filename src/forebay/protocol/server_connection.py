@@ -137,17 +137,26 @@ class ServerConnection(Connection):
         self.take(Step.AUTHENTICATED)
         self._trust()
 
-    def send_response(self, request_id: int, message: Message, payloads: Sequence[Buffer] = ()) -> list[Buffer]:
+    def send_response(
+        self,
+        request_id: int,
+        message: Message,
+        payloads: Sequence[Buffer] = (),
+        *,
+        serialized: Sequence[Buffer] | None = None,
+    ) -> list[Buffer]:
         """The frame that answers an open request, as buffers; none if the connection has been closed meanwhile.
 
         `payloads` fill the empty `records` fields of `message`, in order. A message that cannot be sent raises
-        `InternalError` and leaves the request open, so that it can still be answered with an error.
+        `InternalError` and leaves the request open, so that it can still be answered with an error. `serialized` is
+        what `messages.serialize` has made of both already.
         """
         if self.state is State.CLOSED:
             return []
         self._check_open(request_id)
         check_answers(self._open[request_id], type(message))
-        buffers = encode_response(FrameType.SUCCESS, request_id, serialize(message, payloads))
+        body = serialize(message, payloads) if serialized is None else serialized
+        buffers = encode_response(FrameType.SUCCESS, request_id, body)
         del self._open[request_id]
         return buffers
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.protocol.api import BULK_REQUESTS, ServerRole
+from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_response
 from forebay.protocol.messages import Message
 from forebay.server.config import ServerConfig
 from forebay.server.logins import Logins
@@ -63,8 +63,7 @@ class Connections:
         self.frame_bytes_max: int = min(
             config.value("netty.server.max-request-size"), max(self.budget.receiving.limit, FIRST_FRAME_BYTES_MAX)
         )
-        self.version_answers: dict[tuple[str, ServerRole], Message] = {}
-        """The answer to ApiVersions, by listener and role."""
+        self._version_answers: dict[tuple[str, ServerRole], Message] = {}
         self.refusals = 0
         """Connections that are being told why they are refused."""
         self._control_bytes_max: int = config.value("server.request.max-control-size")
@@ -80,6 +79,18 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def version_answer(self, listener: str, role: ServerRole, offered: Mapping[int, Api]) -> Message:
+        """The answer to ApiVersions at a listener; made once."""
+        answer = self._version_answers.get((listener, role))
+        if answer is None:
+            answer = self._version_answers[listener, role] = api_versions_response(offered, role)
+        return answer
+
+    @property
+    def open_bytes_share(self) -> int:
+        """What each connection may have of memory for requests, if all have the same."""
+        return self.budget.receiving.limit // max(len(self._all), 1)
 
     def _consumers(self) -> Iterator[Consumer]:
         return (each.memory for each in self._all)

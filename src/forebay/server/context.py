@@ -24,7 +24,7 @@ from forebay.server.costs import ITEM_BYTES, SHORT_LIST, RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
-from forebay.server.memory_budget import Consumer, Half
+from forebay.server.memory_budget import Consumer, Half, MemoryBudget
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
@@ -34,7 +34,7 @@ _LOGGER = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SHARE_OF_ONE_ANSWER = 4
+_SHARE_OF_ONE_ANSWER = 2
 """What is reserved for one answer is at most this part of all memory for answers."""
 
 
@@ -137,6 +137,8 @@ class ServerContext:
         def look_up(bucket: TableBucket) -> None:
             try:
                 opened = self._begin_if_open(bucket)
+            except ForebayError as e:
+                found[bucket] = e.with_traceback(None)  # there may be very many, and frames are larger than errors
             except Exception as e:  # noqa: BLE001 - it belongs to this bucket
                 found[bucket] = e
             else:
@@ -206,9 +208,10 @@ class AnswerRoom:
     It is entered before the answer is made, and left when the client has taken it, or when there is none yet.
     """
 
-    def __init__(self, room: asyncio.Semaphore, half: Half, consumer: Consumer) -> None:
+    def __init__(self, room: asyncio.Semaphore, budget: MemoryBudget, consumer: Consumer) -> None:
         self._room = room
-        self._half = half
+        self._budget = budget
+        self._half: Half = budget.answering
         self._consumer = consumer
         self.reserved = 0
         self.is_held = False
@@ -221,12 +224,17 @@ class AnswerRoom:
         if self.is_held:
             return
         await self._room.acquire()
-        size = min(size, self._half.limit // _SHARE_OF_ONE_ANSWER)
-        try:
-            await self._half.reserve(self._consumer, size)
-        except BaseException:
-            self._room.release()
-            raise
+        budget = self._budget
+        size = min(size, budget.answering.limit // _SHARE_OF_ONE_ANSWER)
+        if size <= budget.short_answer_bytes and budget.short_answers.try_take(size):
+            self._half = budget.short_answers
+        else:
+            self._half = budget.answering
+            try:
+                await self._half.reserve(self._consumer, size)
+            except BaseException:
+                self._room.release()
+                raise
         self.reserved = size
         self.is_held = True
 
@@ -238,9 +246,16 @@ class AnswerRoom:
     async def grow_to(self, size: int) -> None:
         """Take memory for an answer that turns out to be larger than what was reserved. Raises as `enter` does."""
         missing = size - self.reserved
-        if self.is_held and missing > 0:
-            await self._half.reserve(self._consumer, missing)
-            self.reserved += missing
+        if not self.is_held or missing <= 0:
+            return
+        answering = self._budget.answering
+        if self._half is answering:
+            await answering.reserve(self._consumer, missing)
+        else:
+            await answering.reserve(self._consumer, size)
+            self.settle()
+            self._half = answering
+        self.reserved = size
 
     def settle(self) -> None:
         """Give the reserved memory back: the answer is made, and what of it waits to be sent is counted elsewhere."""
@@ -266,6 +281,8 @@ class Call:
     listener: str
     principal: str | None
     room: AnswerRoom
+    is_long: bool = False
+    """Whether the request is so long that it keeps other long ones waiting: it may not wait for long itself."""
 
 
 @dataclass(frozen=True, slots=True)

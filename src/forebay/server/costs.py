@@ -4,6 +4,10 @@ A request names things in lists: tables, partitions, buckets, keys. Each list is
 thing, and a request that names more things than `server.request.max-items`, or whose answer would describe more of
 them, is refused.
 
+Long requests are let in a few at a time, the next one when an earlier one is answered (`Gate`): what they become once
+they are parsed takes memory, and every full round of the garbage collector, during which nothing else runs, takes time
+for each of these objects.
+
 Work on a long list is done in *pieces* of a few milliseconds. Of all requests with such work only one does a piece in
 each round of the event loop, in rotation; so others wait for one piece, however many there are.
 """
@@ -11,7 +15,9 @@ each round of the event loop, in rotation; so others wait for one piece, however
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TypeVar
 
@@ -35,6 +41,59 @@ _PIECE_ITEMS = 4096
 """A piece ends after so many things also where the clock stands still, as in a simulation."""
 
 
+_GATE_BYTES = 2 << 20
+"""How long the requests inside the gate may be together: one of the longest, or many of a few thousand items."""
+
+
+class Gate:
+    """Lets in as much as fits at a time, in the order in which it comes; something larger than all if it is alone.
+
+    Belongs to the event loop's thread. There is no limit of time: whatever is inside ends in bounded time.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.inside = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def passing(self, size: int) -> AsyncIterator[None]:
+        """Wait for room for `size`, and take it until the block ends."""
+        if self._waiting or not self._fits(size):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.cancelled():
+                    self._waiting.remove((size, turn))
+                    self._let_in()
+                else:
+                    self._leave(size)
+                raise
+        else:
+            self.inside += size
+        try:
+            yield
+        finally:
+            self._leave(size)
+
+    def _fits(self, size: int) -> bool:
+        return not self.inside or self.inside + size <= self.limit
+
+    def _leave(self, size: int) -> None:
+        self.inside -= size
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if turn.cancelled():
+                continue
+            self.inside += size
+            turn.set_result(None)
+
+
 class RequestCosts:
     """The limits of one server, and the rotation of its long work."""
 
@@ -44,6 +103,8 @@ class RequestCosts:
         self.clock = clock
         self.items_max = items_max
         self.answer_bytes_max = answer_bytes_max
+        self.gate = Gate(_GATE_BYTES)
+        """What long requests pass while they are parsed and answered, by their length."""
         self._rotation = asyncio.Lock()
 
     def check_items(self, count: int, what: str) -> None:

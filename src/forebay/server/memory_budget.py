@@ -3,7 +3,8 @@
 Nouns: the *budget* has two halves. From the *receiving* half comes memory for requests: buffers of large ones that are
 on their way in, and bodies of those that are not answered. From the *answering* half comes memory for large answers:
 what is reserved while one is made, and what waits until its client takes it. The halves are apart so that requests that
-wait for memory can never keep answers from being made, whose end frees it.
+wait for memory can never keep answers from being made, whose end frees it. A part of the answering half is kept for
+short answers while they are made, so that a lookup never waits behind large answers that their clients do not take.
 
 The rule: memory is counted when it is taken. Whoever can wait asks first, in turn with all others; whoever cannot (a
 small request that is there already) is counted all the same, and then the connection waits before it takes more.
@@ -31,6 +32,8 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 _MEMINFO = "/proc/meminfo"
 _UNKNOWN_MACHINE_BYTES = 2 << 30
 _DEFAULT_SHARE = 8
+_SHORT_ANSWERS_SHARE = 8
+"""The part of the answering half that is kept for short answers, and the part of that which one of them may take."""
 _GRACE_SECONDS = 0.05
 _STILL = 4
 """How much larger a consumer counts that stands still."""
@@ -82,6 +85,16 @@ class Half:
     def is_overfull(self) -> bool:
         """Whether what was counted without asking is so much more than the limit that it has to wait, too."""
         return 4 * self.used >= 5 * self.limit
+
+    @property
+    def is_twice_full(self) -> bool:
+        """Whether everything has to wait."""
+        return self.used >= 2 * self.limit
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether there is less than what is asked for."""
+        return bool(self._waiting)
 
     def try_take(self, size: int) -> bool:
         """Take memory if it is there and nobody waits for it."""
@@ -237,7 +250,11 @@ class MemoryBudget:
     def __init__(self, limit: int, consumers: Callable[[], Iterable[Consumer]], wait_seconds: float) -> None:
         self.limit = limit
         self.receiving = Half("requests", limit // 2, consumers, wait_seconds)
-        self.answering = Half("answers", limit // 2, consumers, wait_seconds)
+        short = limit // 2 // _SHORT_ANSWERS_SHARE
+        self.answering = Half("answers", limit // 2 - short, consumers, wait_seconds)
+        self.short_answers = Half("short answers", short, consumers, wait_seconds)
+        self.short_answer_bytes = short // _SHORT_ANSWERS_SHARE
+        """The longest answer that is short."""
 
     def forget(self, consumer: Consumer) -> None:
         """A connection is gone."""

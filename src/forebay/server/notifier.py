@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 from forebay.metadata.table import TableBucket
 
@@ -24,17 +23,14 @@ class ProgressNotifier:
         for event in self._waiters.get(bucket, ()):
             event.set()
 
-    def register(self, buckets: Iterable[TableBucket]) -> asyncio.Event:
-        """An event that is set when any of `buckets` moves. `unregister` it afterwards."""
-        event = asyncio.Event()
-        for bucket in buckets:
-            self._waiters.setdefault(bucket, set()).add(event)
-        return event
+    def watch(self, event: asyncio.Event, bucket: TableBucket) -> None:
+        """Set `event` whenever `bucket` moves, until `unwatch`."""
+        self._waiters.setdefault(bucket, set()).add(event)
 
-    def unregister(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> None:
-        for bucket in buckets:
-            waiting = self._waiters.get(bucket)
-            if waiting is not None:
-                waiting.discard(event)
-                if not waiting:
-                    del self._waiters[bucket]
+    def unwatch(self, event: asyncio.Event, bucket: TableBucket) -> None:
+        """End a `watch`; nothing happens where there is none."""
+        waiting = self._waiters.get(bucket)
+        if waiting is not None:
+            waiting.discard(event)
+            if not waiting:
+                del self._waiters[bucket]

@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole, api_versions_response
+from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole
 from forebay.protocol.connection import (
     ConnectionClosed,
     ProtocolViolation,
@@ -31,7 +32,7 @@ from forebay.protocol.connection import (
     RequestRejected,
 )
 from forebay.protocol.convert import error_to_wire
-from forebay.protocol.messages import Message, check_list_of_records
+from forebay.protocol.messages import Buffer, Message, check_list_of_records, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
 from forebay.protocol.server_connection import ServerConnection
 from forebay.server.connection_memory import ConnectionMemory
@@ -61,6 +62,12 @@ _OPEN_BYTES_MAX = 64 << 20
 
 _PARSED_APART_BYTES = 64 << 10
 """Requests without records are parsed in a thread if they are longer: they may be made of very many small things."""
+
+_PARSED_APART_ENTRIES = 1024
+"""Those with records are, too, if they have more entries than that."""
+
+_PARSED_APART_MAX = 4 << 20
+"""A longer request counts as that long where long ones are let in: its length is that of its records."""
 
 _PARSED_FACTOR = 16
 """A request without records takes about so many times its length in memory once it is parsed."""
@@ -292,10 +299,17 @@ class RpcProtocol(asyncio.BufferedProtocol):
             or not self._drained.is_set()
         ):
             return True
-        if self.memory.is_overfull:
+        if self._is_over_share:
             self.memory.receiving.wait_for_relief(self.memory, self.balance)
             return True
         return False
+
+    @property
+    def _is_over_share(self) -> bool:
+        """Whether small requests have to wait because of memory: first those of connections with much under way."""
+        return self.memory.is_overfull and (
+            self._open_bytes > self._connections.open_bytes_share or self.memory.receiving.is_twice_full
+        )
 
     def balance(self) -> None:
         """Stop reading while there is too much under way, or waiting; go on when that is over."""
@@ -305,7 +319,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         waiting = connection.open_requests
         is_barred = self._is_blocked or self._is_stopping or self.memory.is_starved or not self._drained.is_set()
         has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
-        if self._is_held and not self._is_queued and has_room and not is_barred and not self.memory.is_overfull:
+        if self._is_held and not self._is_queued and has_room and not is_barred and not self._is_over_share:
             self._is_held = False
             self._join()
         is_full = waiting >= self._open_requests_max or self._open_bytes >= _OPEN_BYTES_MAX
@@ -321,7 +335,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def _serve(self, request: RequestReceived) -> None:
-        room = AnswerRoom(self._room, self.memory.answering, self.memory)
+        room = AnswerRoom(self._room, self._connections.budget, self.memory)
         try:
             outcome = self._start(request, room)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
@@ -331,41 +345,42 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._send(request.request_id, outcome)
             return
         size = len(request.body)
-        if request.api.key not in BULK_REQUESTS:
+        if request.api.key not in BULK_REQUESTS and not self._is_blocked:
             size *= _PARSED_FACTOR
-            self.memory.open_control_bytes += size
-        self._open_bytes += size
-        self.memory.receiving.take(size)
+        self._count_open(request.api.key, size)
         task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room))
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
 
+    def _count_open(self, key: ApiKey, size: int) -> None:
+        """Count what an unanswered request takes, or takes no longer."""
+        self._open_bytes += size
+        if key not in BULK_REQUESTS:
+            self.memory.open_control_bytes += size
+        if size > 0:
+            self.memory.receiving.take(size)
+        else:
+            self.memory.receiving.give(-size)
+
     def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
         key = request.api.key
         if key is ApiKey.API_VERSIONS:
-            return self._versions()
+            return self._connections.version_answer(self._listener, self._role, self._offered)
         if key is ApiKey.AUTHENTICATE:
             return self._authenticate(request)
-        if len(request.body) >= _PARSED_APART_BYTES:
-            if key not in BULK_REQUESTS:
-                self._is_blocked = True
-                return self._parse_apart(request, room)
-            check_list_of_records(request.api.request, request.body, self._context.costs.items_max)
+        if len(request.body) >= _PARSED_APART_BYTES and (
+            key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
+        ):
+            self._is_blocked = True
+            return self._parse_apart(request, room)
         return self._dispatch(request, room, *request.parse_split(request.api.request))
 
     def _dispatch(
         self, request: RequestReceived, room: AnswerRoom, message: Message, payloads: Sequence[memoryview]
     ) -> Any:
-        principal = self._authenticator.principal
-        call = Call(
-            message,
-            payloads,
-            request.api_version,
-            self._role,
-            self._listener,
-            None if principal is None else principal.name,
-            room,
-        )
+        user, is_long = self._authenticator.principal, len(request.body) >= _PARSED_APART_BYTES
+        name = None if user is None else user.name
+        call = Call(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
             self._is_blocked = True
@@ -380,26 +395,29 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._unblock()
 
     async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
-        """The answer to a long request without records; those behind it wait until it is parsed."""
-        try:
-            message, payloads = await self._context.in_io(request.parse_split, request.api.request)
-        finally:
-            self._unblock()
-        outcome = self._dispatch(request, room, message, payloads)
-        return outcome if isinstance(outcome, Answer | Message) else await outcome
+        """The answer to a long request, or one with very many entries; those behind it wait until it is parsed."""
+        key, size = request.api.key, len(request.body)
+        costs = self._context.costs
+        async with AsyncExitStack() as inside:
+            try:
+                await inside.enter_async_context(costs.gate.passing(min(size, _PARSED_APART_MAX)))
+                if key in BULK_REQUESTS:
+                    await self._context.in_io(check_list_of_records, request.api.request, request.body, costs.items_max)
+                else:
+                    parsed = size * (_PARSED_FACTOR - 1)
+                    self._count_open(key, parsed)
+                    inside.callback(self._count_open, key, -parsed)
+                message, payloads = await self._context.in_io(request.parse_split, request.api.request)
+            finally:
+                self._unblock()
+            outcome = self._dispatch(request, room, message, payloads)
+            return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:
         self._is_blocked = False
         if self._is_behind and not self._is_queued:
             self._is_held = True
         self.balance()
-
-    def _versions(self) -> Message:
-        answers = self._connections.version_answers
-        answer = answers.get((self._listener, self._role))
-        if answer is None:
-            answer = answers[self._listener, self._role] = api_versions_response(self._offered, self._role)
-        return answer
 
     def _authenticate(self, request: RequestReceived) -> Message | Coroutine[Any, Any, Message]:
         message = request.parse(pb.AuthenticateRequest)
@@ -439,7 +457,11 @@ class RpcProtocol(asyncio.BufferedProtocol):
             size = _LARGE_ANSWERS.get(request.api.key)
             if size is not None:
                 await room.enter(size)
-            self._send(request.request_id, await outcome)
+            answer, serialized = await outcome, None
+            if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
+                serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
+            self._send(request.request_id, answer, serialized)
+            del answer, serialized  # its bytes are copied if the peer does not take them at once
             if room.is_held:
                 room.settle()
                 await self._drained.wait()
@@ -452,19 +474,16 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._tasks.discard(task)
         outcome.close()  # if it was cancelled before it began
         room.leave()
-        self._open_bytes -= size
-        if key not in BULK_REQUESTS:
-            self.memory.open_control_bytes -= size
-        self.memory.receiving.give(size)
+        self._count_open(key, -size)
         self.balance()
 
     # ---- answers ----------------------------------------------------------------------------------------------------
 
-    def _send(self, request_id: int, answer: Answer | Message) -> None:
+    def _send(self, request_id: int, answer: Answer | Message, serialized: Sequence[Buffer] | None = None) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         message, payloads = (answer.message, answer.payloads) if isinstance(answer, Answer) else (answer, ())
-        self._transport.writelines(self._connection.send_response(request_id, message, payloads))
+        self._transport.writelines(self._connection.send_response(request_id, message, payloads, serialized=serialized))
         if not self._drained.is_set():
             self.memory.count_unsent()
 

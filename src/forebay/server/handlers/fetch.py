@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
@@ -38,7 +39,7 @@ _ROOM_BYTES_MIN = 64 << 10
 """What is reserved for an answer at least: one batch is returned whatever the limits are."""
 
 _LONG_REQUEST_WAIT_MS = 1000
-"""How long a request about very many buckets waits for news at most: all the while it takes memory."""
+"""How long a long request, or one about very many buckets, waits for news at most: all the while it takes memory."""
 
 _FILTER_BYTES_MAX = 64 << 10
 """Filters that are longer are not looked at: a filter is a hint, and each batch would be tested with all of it."""
@@ -89,19 +90,23 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
     min_bytes = request.min_bytes if request.HasField("min_bytes") else 0
     if min_bytes > 0 and not request.HasField("max_wait_ms"):
         wait_ms = _MIN_BYTES_WAIT_MS
-    if len(fetches) > SHORT_LIST:
+    if len(fetches) > SHORT_LIST or call.is_long:
         wait_ms = min(wait_ms, _LONG_REQUEST_WAIT_MS)
     buckets = [fetch.bucket for fetch in fetches]
-    data_bytes = max(min(request.max_bytes, sum(max(fetch.bytes_max, 0) for fetch in fetches)), _ROOM_BYTES_MIN)
-    room_bytes = min(data_bytes, context.costs.answer_bytes_max) + len(fetches) * ITEM_BYTES
+    bytes_max = min(request.max_bytes, context.costs.answer_bytes_max)
     deadline = context.clock.monotonic() + wait_ms / 1000
-    # Registered before the first look, so that no progress falls between look and wait.
-    progress = context.notifier.register(buckets)
+    progress = asyncio.Event()
     try:
+        # Watched before the first look, so that no progress falls between look and wait.
+        await context.costs.each(buckets, len(buckets), partial(context.notifier.watch, progress))
         while True:
             progress.clear()
-            await call.room.enter(room_bytes)
-            await _read_all(context, fetches, min(request.max_bytes, context.costs.answer_bytes_max))
+            data_bytes = max(await _data_bytes(context, fetches, bytes_max), _ROOM_BYTES_MIN)
+            entries_bytes = len(fetches) * ITEM_BYTES
+            await call.room.enter(data_bytes + entries_bytes)
+            # No more than there is memory for, also where the log has grown, or the budget is small.
+            data_bytes = min(data_bytes, max(call.room.reserved - entries_bytes, _ROOM_BYTES_MIN))
+            await _read_all(context, fetches, min(bytes_max, data_bytes))
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
                 break
@@ -111,8 +116,48 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
             except TimeoutError:
                 break
     finally:
-        context.notifier.unregister(buckets, progress)
+        await context.costs.each(buckets, len(buckets), partial(context.notifier.unwatch, progress))
     return await _answer(context, fetches)
+
+
+async def _data_bytes(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> int:
+    """How much will be read at most. Buckets are opened for it, so that no memory is kept meanwhile."""
+    total = 0
+    for first in range(0, len(fetches), SHORT_LIST):
+        if total >= bytes_max:
+            break
+        total += await _group_bytes(context, fetches[first : first + SHORT_LIST], len(fetches))
+    return min(total, bytes_max)
+
+
+async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: int) -> int:
+    found: list[int] = []
+    unopened: dict[TableBucket, _BucketFetch] = {}
+
+    def count(fetch: _BucketFetch, replica: BucketReplica) -> None:
+        there = replica.log.readable_bytes(fetch.offset, replica.log.high_watermark)
+        found.append(min(there, max(fetch.bytes_max, 0)))
+
+    def look(fetch: _BucketFetch) -> None:
+        replica = context.replicas.opened(fetch.bucket)
+        if replica is not None:
+            count(fetch, replica)
+        elif not _is_read_to_its_end(context, fetch):
+            unopened[fetch.bucket] = fetch
+
+    await context.costs.each(group, of, look)
+    if unopened:
+        async with context.using_group(list(unopened), of) as replicas:
+            for bucket, replica in replicas.items():
+                if isinstance(replica, BucketReplica):
+                    count(unopened[bucket], replica)
+    return sum(found)
+
+
+def _is_read_to_its_end(context: ServerContext, fetch: _BucketFetch) -> bool:
+    """Whether a bucket is closed and has nothing new, so that it need not be opened."""
+    parked = context.replicas.parked(fetch.bucket)
+    return parked is not None and fetch.offset == parked.end_offset
 
 
 async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> list[_BucketFetch]:
@@ -188,6 +233,9 @@ def _read_replicas(there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: i
     for fetch, replica in there:
         try:
             _read_replica(fetch, replica, min(left, fetch.bytes_max), first)
+        except ForebayError as e:
+            fetch.error = e.with_traceback(None)  # as in `ServerContext.using_group`
+            continue
         except Exception as e:  # noqa: BLE001 - as above
             fetch.error = e
             continue
