@@ -103,6 +103,27 @@ class TestRocksDbEngine(KvEngineContract):
                 with pytest.raises((StorageFailure, CorruptData), match=str(directory)):
                     _read_and_close(self.open_engine, directory, read)
 
+    def test_a_prefix_whose_rows_lie_in_a_damaged_block_is_an_error_and_not_empty(self, tmp_path: Path) -> None:
+        directory = tmp_path / "db"
+        engine = self.open_engine(directory)
+        values = {b"%06d" % i: b"%06d" % i + hashlib.sha256(b"%d" % i).digest() for i in range(3000)}
+        engine.apply(values, EngineState(3000, 3000))
+        engine.sync()
+        engine.close()
+        (file,) = directory.glob("*.sst")
+        damaged = bytearray(file.read_bytes())
+        damaged[len(damaged) // 2] ^= 4
+        file.write_bytes(damaged)
+        engine = self.open_engine(directory)
+        errors = 0
+        for key in list(values)[::10]:
+            try:
+                assert engine.prefix(key) == [values[key]]
+            except CorruptData:
+                errors += 1
+        assert 0 < errors < 150
+        engine.close()
+
 
 def _read_and_close(open_engine, directory, read):  # type: ignore[no-untyped-def]
     engine = open_engine(directory)

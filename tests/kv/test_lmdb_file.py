@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -147,6 +148,97 @@ def test_no_damage_that_the_walk_lets_pass_changes_a_row_or_ends_the_process(
         [sys.executable, "-c", USE, *passed], capture_output=True, text=True, check=False, timeout=60 + FLIPS
     )
     assert child.returncode == 0, f"seed {SEED}: {child.returncode}, {child.stdout[-200:]} {child.stderr[-2000:]}"
+
+
+_NUMBER, _FLAGS, _MAGIC, _VERSION = (0, "Q"), (10, "H"), (16, "I"), (20, "I")
+_PAGE_BYTES, _FREE_FLAGS, _FREE_ROOT = (40, "I"), (44, "H"), (80, "Q")
+_MAIN_FLAGS, _MAIN_DEPTH, _MAIN_ENTRIES, _MAIN_ROOT = (92, "H"), (94, "H"), (120, "Q"), (128, "Q")
+_LAST_PAGE, _TRANSACTION = (136, "Q"), (144, "Q")
+_NO_PAGE = 2**64 - 1
+
+
+def _changed(folder: Path, page: int, field: tuple[int, str], change: Callable[[int], int]) -> None:
+    """Change one number of a meta page."""
+    path = folder / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at, code = page * 4096 + field[0], f"={field[1]}"
+    struct.pack_into(code, data, at, change(struct.unpack_from(code, data, at)[0]))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("page", [0, 1])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (_NUMBER, 5),
+        (_FLAGS, 0),
+        (_MAGIC, 1),
+        (_VERSION, 2),
+        (_PAGE_BYTES, 512),
+        (_PAGE_BYTES, 8192),
+        (_FREE_FLAGS, 0),
+        (_MAIN_FLAGS, 4),
+    ],
+)
+def test_a_meta_page_with_one_wrong_number_is_none(
+    page: int, field: tuple[int, str], value: int, tmp_path: Path
+) -> None:
+    LmdbEngine(tmp_path / "db").close()
+    _changed(tmp_path / "db", page, field, lambda _: value)
+    # With another page size in the first, the second is looked for elsewhere.
+    position = 8192 if (page, field, value) == (0, _PAGE_BYTES, 8192) else page * 4096
+    with pytest.raises(CorruptData, match=f"is damaged at byte {position}: there is no meta page of LMDB"):
+        check_engine_files(FS, str(tmp_path / "db"))
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "words"),
+    [
+        (_LAST_PAGE, lambda _: 0, "its last page is said to be 0"),
+        (_LAST_PAGE, lambda last: last + 10**6, "bytes and should have"),
+        (_MAIN_ENTRIES, lambda count: count + 1, "3 trees are named, and should be 4"),
+        (_MAIN_DEPTH, lambda _: 0, "a tree has the depth 0"),
+        (_MAIN_DEPTH, lambda _: 33, "a tree has the depth 33"),
+        (_MAIN_ROOT, lambda _: _NO_PAGE, "a tree with entries has no root"),
+        (_MAIN_ROOT, lambda _: 1, "page 1 is used twice|page 1 is named there"),
+        (_MAIN_ROOT, lambda _: 10**6, "page 1000000 is named there, and the last one is"),
+        (_FREE_ROOT, lambda _: _NO_PAGE, "a tree with entries has no root"),
+    ],
+)
+def test_trees_that_a_meta_page_names_wrongly_are_damage(
+    field: tuple[int, str], change: Callable[[int], int], words: str, tmp_path: Path
+) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    for number in range(5):
+        engine.apply({b"%d" % number: b"row"}, EngineState(number + 1))
+    engine.close()
+    _changed(tmp_path / "db", _newest(tmp_path / "db"), field, change)
+    with pytest.raises(CorruptData, match=words):
+        check_engine_files(FS, str(tmp_path / "db"))
+
+
+def test_a_page_of_two_trees_is_damage_and_so_is_one_with_another_number(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    for number in range(5):
+        engine.apply({b"%d" % number: b"row"}, EngineState(number + 1))
+    engine.close()
+    folder, path = tmp_path / "db", tmp_path / "db" / "data.mdb"
+    sound = path.read_bytes()
+    newest = _newest(folder)
+    (root,) = struct.unpack_from("=Q", sound, newest * 4096 + _MAIN_ROOT[0])
+    _changed(folder, newest, _FREE_ROOT, lambda _: root)
+    with pytest.raises(CorruptData, match=f"page {root} is used twice"):
+        check_engine_files(FS, str(folder))
+    path.write_bytes(sound)
+    _changed(folder, root, _NUMBER, lambda number: number + 1)
+    with pytest.raises(CorruptData, match=f"the page says that it is page {root + 1} and should be {root}"):
+        check_engine_files(FS, str(folder))
+
+
+def _newest(folder: Path) -> int:
+    """The meta page that counts."""
+    data = (folder / "data.mdb").read_bytes()
+    return max((0, 1), key=lambda page: struct.unpack_from("=Q", data, page * 4096 + _TRANSACTION[0]))
 
 
 @pytest.mark.parametrize("cut", [0, 10, 4096, 5000, 8192, 40_000], ids=lambda size: f"{size} bytes")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forebay.base.errors import ErrorCode
 from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState, size_of
 from forebay.kv.lmdb_engine import LmdbEngine, _with_long_keys
-from forebay.kv.map_space import PAGE_BYTES, pages_at_most
+from forebay.kv.map_space import PAGE_BYTES, MapSpace, allocate_file, pages_at_most
 from tests.small_disk import MOUNTS, mounted_tmpfs
 
 _UPDATE_OF_EVERY_PAGE = """
@@ -139,3 +141,119 @@ def test_the_type_of_a_file_system_is_that_of_the_innermost_mount(tmp_path: Path
     with mounted_tmpfs(tmp_path / "a disk", 1) as disk:
         assert file_system_type(disk.path / "not there yet") == "tmpfs"
         assert file_system_type(tmp_path / "a disk too") == before
+
+
+def test_others_can_read_after_the_map_has_grown(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db", map_bytes=1 << 20, kept_free=lambda: 0, write_map=True)
+    engine.apply({b"%04d" % i: bytes(100) for i in range(1000)}, EngineState(1, 0))
+    assert engine._map_bytes() > 1 << 20
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.extend(engine.multi_get([b"0007"])), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == [bytes(100)]
+    engine.close()
+
+
+def test_an_open_file_has_blocks_for_what_it_holds_and_a_new_one_for_its_first_pages(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db", kept_free=lambda: 0, write_map=True)
+    data = tmp_path / "db" / "data.mdb"
+    assert data.stat().st_blocks * 512 >= 256 << 10
+    engine.apply({b"%04d" % i: bytes(100) for i in range(3000)}, EngineState(1, 0))
+    used = engine._used_bytes()
+    engine.close()
+    content = data.read_bytes()
+    assert len(content) == used
+    data.unlink()
+    with data.open("wb") as sparse:  # as a copy may be that leaves out zeros
+        for at in range(0, used, PAGE_BYTES):
+            if any(page := content[at : at + PAGE_BYTES]):
+                sparse.seek(at)
+                sparse.write(page)
+    engine = LmdbEngine(tmp_path / "db", kept_free=lambda: 0, write_map=True)
+    assert data.stat().st_blocks * 512 >= used
+    assert data.stat().st_size == engine._map_bytes()
+    assert len(engine.first(9000)) == 3000
+    engine.close()
+
+
+class Disk:
+    """A `MapSpace` on a disk that has as much room as a test says."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, free: int, reserve: int) -> None:
+        self.path = folder / "data"
+        self.free = free
+        self.space = MapSpace(self.path, lambda: reserve)
+        monkeypatch.setattr(self.space, "_free_bytes", lambda: self.free)
+
+    @property
+    def allocated(self) -> int:
+        return self.path.stat().st_blocks * 512 if self.path.exists() else 0
+
+
+def test_a_write_may_take_the_room_above_the_reserve_and_not_a_byte_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path, monkeypatch, free=99_999, reserve=60_000)
+    with pytest.raises(DiskFull, match=r"has 99999 bytes free, of which 60000 are .* need 40000 bytes") as full:
+        disk.space.allocate(40_000, 1 << 30)
+    assert full.value.code == ErrorCode.DISK_WRITE_LOCKED
+    assert disk.allocated == 0
+    disk.free = 100_000
+    disk.space.allocate(40_000, 1 << 30)
+    assert 40_000 <= disk.allocated < 50_000
+    disk.free = 0
+    disk.space.allocate(40_000, 1 << 30)  # is there already
+    with pytest.raises(DiskFull):
+        disk.space.allocate(40_001, 1 << 30)
+
+
+def test_with_room_to_spare_some_more_is_allocated_up_to_the_end_of_the_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path, monkeypatch, free=(128 << 10) + 60_000, reserve=60_000)
+    disk.space.allocate(40_000, 1 << 30)
+    assert 128 << 10 <= disk.allocated < 140 << 10
+    (tmp_path / "other").mkdir()
+    disk = Disk(tmp_path / "other", monkeypatch, free=1 << 30, reserve=0)
+    disk.space.allocate(40_000, 64 << 10)
+    assert 64 << 10 <= disk.allocated < 72 << 10
+
+
+@pytest.mark.parametrize(("size", "may_use_reserve", "fits"), [(40, False, True), (41, False, False), (41, True, True)])
+def test_only_what_frees_space_may_use_the_reserve(
+    size: int, may_use_reserve: bool, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path, monkeypatch, free=100, reserve=60)
+    if fits:
+        disk.space.require_free(size, may_use_reserve=may_use_reserve)
+        disk.space.require_free(100, may_use_reserve=True)
+    else:
+        with pytest.raises(DiskFull, match="may need 41 bytes"):
+            disk.space.require_free(size, may_use_reserve=may_use_reserve)
+    with pytest.raises(DiskFull, match="may need 101 bytes"):
+        disk.space.require_free(101, may_use_reserve=True)
+
+
+def test_room_far_behind_the_used_part_is_given_back_and_the_file_keeps_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(tmp_path, monkeypatch, free=1 << 40, reserve=0)
+    disk.path.touch()
+    disk.space.begin(8 << 20, 10 << 20)
+    disk.space.release(0, 10 << 20)
+    assert disk.allocated >= 8 << 20
+    disk.space.begin((8 << 20) + PAGE_BYTES, 10 << 20)
+    disk.space.release(0, 10 << 20)
+    assert 4 << 20 <= disk.allocated < 5 << 20
+    assert disk.path.stat().st_size == 10 << 20
+    disk.space.allocate(5 << 20, 10 << 20)  # what was given back is allocated once more
+    assert disk.allocated >= 5 << 20
+
+
+def test_no_bytes_need_no_file(tmp_path: Path) -> None:
+    allocate_file(tmp_path / "none", 0, 0)
+    allocate_file(tmp_path / "none", 10, -5)
+    assert not (tmp_path / "none").exists()
+    allocate_file(tmp_path / "one", 0, 1)
+    assert (tmp_path / "one").stat().st_mode & 0o777 == 0o600

@@ -167,6 +167,24 @@ def test_ten_thousand_opens_leave_no_session_behind():
     assert bench.snapshot.closes >= 10_000
 
 
+def test_times_to_live_end_after_their_last_moment_and_not_at_it():
+    bench = Bench(ttl_seconds=10)
+    ended, idle = bench.open(), bench.open()
+    last = bench.manager.page(ended.scanner_id, 0, 1000)
+    bench.clock.advance(10)
+    assert bench.manager.expire() == 0
+    assert bench.manager.page(ended.scanner_id, 0, 1000) == last
+    bench.clock.advance(0.5)
+    assert bench.manager.expire() == 1
+    assert (bench.manager.finished_count, bench.manager.session_count) == (0, 0)
+    for wait, code in ((20, ErrorCode.SCANNER_EXPIRED), (0.5, ErrorCode.UNKNOWN_SCANNER_ID)):
+        bench.clock.advance(wait)
+        bench.manager.expire()
+        with pytest.raises(NotFound) as gone:
+            bench.manager.page(idle.scanner_id, 0, 1)
+        assert code_of(gone) == code
+
+
 def test_using_a_scan_keeps_it_alive_and_clock_jumps_do_not_matter():
     bench = Bench(ttl_seconds=10)
     session = bench.open()
@@ -216,6 +234,22 @@ def test_two_requests_with_one_scanner_id_at_once():
     assert rows_of(results[0]) == [b"a", b"bb", b"ccc"]
     assert not bench.snapshot.read_after_close
     assert bench.snapshot.closes > 0
+
+
+def test_a_scan_that_two_calls_ended_is_freed_although_it_had_more_rows():
+    bench = Bench()
+    bench.snapshot.pause_at = 1
+    session = bench.open()
+    running = threading.Thread(target=bench.manager.page, args=(session.scanner_id, 0, 1))
+    running.start()
+    assert bench.snapshot.paused.wait(10)
+    with pytest.raises(InvalidRequest, match="at the same time"):
+        bench.manager.page(session.scanner_id, 0, 1)
+    assert bench.snapshot.closes == 0
+    bench.snapshot.resume.set()
+    running.join()
+    assert bench.snapshot.closes > 0
+    assert (bench.manager.session_count, bench.manager.bucket_session_count(BUCKET)) == (0, 0)
 
 
 def test_close_while_fetching_does_not_free_the_snapshot_under_the_fetch():
@@ -321,6 +355,22 @@ def test_of_scans_that_expired_only_so_many_are_remembered():
         with pytest.raises(NotFound) as gone:
             bench.manager.page(session.scanner_id, 0, 1)
         assert code_of(gone) == code
+
+
+def test_kept_pages_may_fill_their_budget_and_the_oldest_ended_scan_gives_way_first():
+    bench = Bench(replayable_bytes_max=10**6)
+    size = len(bench.manager.page(bench.open().scanner_id, 0, 1000).records)
+    bench = Bench(replayable_bytes_max=2 * size)
+    ended = [bench.open() for _ in range(3)]
+    for session in ended[:2]:
+        bench.manager.page(session.scanner_id, 0, 1000)
+    assert bench.manager.finished_count == 2
+    bench.manager.page(ended[2].scanner_id, 0, 1000)
+    assert bench.manager.finished_count == 2
+    with pytest.raises(NotFound):
+        bench.manager.page(ended[0].scanner_id, 0, 1000)
+    for session in ended[1:]:
+        assert len(rows_of(bench.manager.page(session.scanner_id, 0, 1000))) == 3
 
 
 def test_expiry_goes_by_the_last_use():

@@ -314,6 +314,19 @@ def test_ten_thousand_snapshots_that_nobody_releases_leave_nothing_behind():
     assert all(snapshot.closes == 1 for snapshot in bench.taken)
 
 
+def test_of_so_many_snapshots_that_ended_it_is_known_why(monkeypatch):
+    monkeypatch.setattr("forebay.kv.table_snapshots._ENDED_REMEMBERED", 2)
+    bench = Bench()
+    ended = [bench.open() for _ in range(3)]
+    for opened in ended:
+        bench.manager.release(opened.snapshot_id)
+    assert [bench.ended_with(opened)[0] for opened in ended] == [
+        ErrorCode.UNKNOWN_SCANNER_ID,
+        ErrorCode.SCANNER_EXPIRED,
+        ErrorCode.SCANNER_EXPIRED,
+    ]
+
+
 def test_a_released_snapshot_is_gone_and_releasing_again_does_nothing():
     bench = Bench()
     opened = bench.open()
