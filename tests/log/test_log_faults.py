@@ -156,7 +156,7 @@ def test_an_append_that_cannot_be_undone_takes_the_log_offline() -> None:
     with pytest.raises(StorageFailure, match="append"):
         tablet.append_as_leader(make_batch())
     assert tablet.is_offline
-    with pytest.raises(StorageFailure, match=r"offline since a storage failure \(cannot truncate .*restart the server"):
+    with pytest.raises(StorageFailure, match=r"offline since a storage failure \(cannot truncate .*opened again"):
         tablet.append_as_leader(make_batch())
 
 

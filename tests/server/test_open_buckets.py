@@ -13,6 +13,7 @@ import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.kv.checkpoint import KvFolder
+from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
@@ -330,6 +331,39 @@ def test_what_was_acknowledged_is_not_cut_where_closing_failed(
     answer = bench.fetch(made[-2], 0)
     assert answer.error_code, "a log that ends before its recovery point was served"
     assert log.name in answer.error_message
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_bucket_whose_log_went_offline_takes_writes_again_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
+) -> None:
+    settings = {"log_replica_high__watermark_checkpoint__interval": "100 ms"}
+    with running(tmp_path / "data", **settings) as bench:
+        columns = KV_COLUMNS if has_key else {"a": types.int_(), "s": types.string()}
+        table = bench.create("t", columns, ["id"] if has_key else [])
+
+        def write(number: int) -> int:
+            if has_key:
+                return int(bench.put(table, kv_records([{"id": number, "name": "x"}])).error_code)
+            return int(bench.append(table, log_records([number])).error_code)
+
+        def fails(segment: LogSegment) -> None:
+            raise StorageFailure(f"cannot sync {segment.path}")
+
+        assert write(1) == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(LogSegment, "sync", fails)
+            assert write(2) != 0
+            wait_until(lambda: bench.server.server.context.replicas.replicas() == [], "the end of the bucket")
+            assert bench.server.server.context.replicas.parked(TableBucket(table, 0)) is None
+            assert write(3) != 0
+        wait_until(lambda: write(4) == 0, "a write that succeeds")
+        assert not bench.fetch(table, 0).error_code
+        assert bench.log_end(table) in (2, 3)  # what failed may have been written all the same, or not
+        if has_key:
+            assert has(bench, table, 1, 4)
+            full = scan(bench.tablet, open_request(table))
+            assert not full.error_code
 
 
 def test_a_dropped_table_leaves_nothing_behind_when_its_bucket_was_parked(bench: Bench, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class LogReads:
 
     @property
     def is_offline(self) -> bool:
-        """Whether a storage failure has closed the tablet for good."""
+        """Whether a storage failure has closed the tablet for good. Another one may be opened on its folder."""
         return self._offline
 
     def segments(self) -> list[SegmentInfo]:
@@ -96,7 +96,8 @@ class LogReads:
             words = cause.message if isinstance(cause, ForebayError) else repr(cause)
             self._unusable = (
                 f"the log {self.folder} is offline since a storage failure ({words}); "
-                "what its file holds is unknown: check the disk, then restart the server, which will check the log"
+                "what its file holds is unknown until it is opened again and checked: the server does that in some "
+                "seconds. If it fails again, look at the disk"
             )
 
     def read(

@@ -6,7 +6,7 @@ Reads take no lock and see whole changes: every change replaces an immutable val
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
@@ -380,3 +380,9 @@ def _with_columns(schema: Schema, columns: Sequence[Column], path: TablePath) ->
         added.extend(numbered)
         names.append(column.name)
     return Schema((*schema.columns, *added), schema.primary_key, schema.auto_increment_column, highest)
+
+
+def buckets_of(info: TableInfo, partition_ids: Iterable[int]) -> list[TableBucket]:
+    """All buckets of a table: of these partitions, or of the table itself where it is not partitioned."""
+    parents: list[int | None] = list(partition_ids) if info.is_partitioned else [None]
+    return [TableBucket(info.table_id, bucket, parent) for parent in parents for bucket in range(info.bucket_count)]

@@ -18,7 +18,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerRole
 from forebay.protocol.convert import PerBucketAnswer, ServerNode, error_to_wire
 from forebay.protocol.messages import Buffer, Message
-from forebay.server.catalog import Catalog
+from forebay.server.catalog import Catalog, buckets_of
 from forebay.server.config import ServerConfig
 from forebay.server.costs import ITEM_BYTES, SHORT_LIST, RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
@@ -28,7 +28,7 @@ from forebay.server.memory_budget import Consumer, Half, MemoryBudget
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
-from forebay.server.replicas import ReplicaManager, buckets_of
+from forebay.server.replicas import ReplicaManager
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -89,6 +89,14 @@ class OpenBuckets:
                 self._open.move_to_end(bucket)
             return None
 
+    def take_offline(self, begin_closing: Callable[[TableBucket], bool]) -> BucketReplica | None:
+        """Take out a bucket whose log is offline and that nothing uses, in the manner of `take_idle`."""
+        with self._lock:
+            for bucket, replica in self._open.items():
+                if replica.log.is_offline and self._is_idle(replica) and begin_closing(bucket):
+                    del self._open[bucket]
+                    return replica
+            return None
+
     def _is_idle(self, replica: BucketReplica) -> bool:
-        # A log that is offline stays so until a restart, for everyone to see.
-        return not (replica.uses or replica.log.is_offline or self._is_read(replica.bucket)) and replica.is_idle
+        return not (replica.uses or self._is_read(replica.bucket)) and replica.is_idle

@@ -200,7 +200,17 @@ class ReplicaManager:
 
         That writes, so it waits while the disk is full: what is open can be read at least.
         """
+        while self._open.are_too_many and self._reserve.is_free() and self._park_one(self._open.take_idle):
+            pass
 
+    def close_offline(self) -> None:
+        """Close the buckets that a storage failure took offline, so that they are checked when they are asked for, as
+        after an unclean end, and take writes again if the disk does.
+        """
+        while self._reserve.is_free() and self._park_one(self._open.take_offline):
+            pass
+
+    def _park_one(self, take: Callable[[Callable[[TableBucket], bool]], BucketReplica | None]) -> bool:
         def begin_parking(bucket: TableBucket) -> bool:
             with self._lock:
                 if self._closed or bucket in self._moving:
@@ -208,20 +218,20 @@ class ReplicaManager:
                 self._moving[bucket] = threads.future()
                 return True
 
-        while self._open.are_too_many and self._reserve.is_free():
-            replica = self._open.take_idle(begin_parking)
-            if replica is None:
-                return
-            moving = self._moving[replica.bucket]
-            try:
-                self._park(replica)
-            finally:
-                self._moved(replica.bucket, moving)
+        replica = take(begin_parking)
+        if replica is None:
+            return False
+        try:
+            self._park(replica)
+        finally:
+            self._moved(replica.bucket, self._moving[replica.bucket])
+        return True
 
     def _park(self, replica: BucketReplica) -> None:
         bucket = replica.bucket
         try:
-            replica.checkpoint_if_grown(self._checkpoint_records)
+            if not replica.log.is_offline:
+                replica.checkpoint_if_grown(self._checkpoint_records)
         except ForebayError as e:
             _LOGGER.error("checkpoint of %s failed: %s", bucket, e)
         try:
@@ -487,9 +497,3 @@ class _SlowProgress:
         if now >= self._next:
             self._next = now + _PROGRESS_SECONDS
             _LOGGER.info("%s: %s of %s", self._what, done, total)
-
-
-def buckets_of(info: TableInfo, partition_ids: Iterable[int]) -> list[TableBucket]:
-    """All buckets of a table: of these partitions, or of the table itself where it is not partitioned."""
-    parents: list[int | None] = list(partition_ids) if info.is_partitioned else [None]
-    return [TableBucket(info.table_id, bucket, parent) for parent in parents for bucket in range(info.bucket_count)]

@@ -25,10 +25,10 @@ from forebay.base.errors import ForebayError
 from forebay.log.reading import SegmentInfo
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import option_value
-from forebay.server.catalog import Catalog
+from forebay.server.catalog import Catalog, buckets_of
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.replica import BucketReplica
-from forebay.server.replicas import ReplicaManager, buckets_of
+from forebay.server.replicas import ReplicaManager
 
 _LOGGER = logging.getLogger(__name__)
 

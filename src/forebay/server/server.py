@@ -276,6 +276,7 @@ class ForebayServer:
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.sync_idle)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.save_offsets)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.close_idle)
+        every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.close_offline)
         every(config.seconds("kv.snapshot.interval"), replicas.checkpoint_grown)
         every(config.seconds("server.writer-id.expiration-check-interval"), replicas.expire_writers)
         every(_PRODUCERS_SECONDS, lambda: context.store.expire_producer_offsets(context.clock.now_ms()))

@@ -14,8 +14,8 @@ from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
+from forebay.server.catalog import buckets_of
 from forebay.server.context import Call, ServerContext, serves
-from forebay.server.replicas import buckets_of
 
 _NAME_CHARS_MAX = 200
 
