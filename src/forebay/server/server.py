@@ -64,9 +64,9 @@ CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
 _DRAIN_SECONDS = 5.0
+"""How long a stopping server lets requests that are under way finish."""
 _PRODUCERS_SECONDS = 3600.0
 """How often producer offsets whose time is over are removed; registering others removes them, too."""
-"""How long a stopping server lets requests that are under way finish."""
 
 
 @dataclass(frozen=True, slots=True)
