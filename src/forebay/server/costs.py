@@ -65,11 +65,11 @@ class Gate:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.cancelled():
+                if not turn.cancelled():
+                    self._leave(size)
+                elif (size, turn) in self._waiting:
                     self._waiting.remove((size, turn))
                     self._let_in()
-                else:
-                    self._leave(size)
                 raise
         else:
             self.inside += size
