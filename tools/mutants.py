@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import queue
 import random
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -44,6 +44,8 @@ MEASURED = ROOT / "build" / "mutants"
 TARGET = 0.95
 TESTS_MAX = 500
 """A mutant is judged by at most so many tests."""
+AGAIN_SECONDS = 150.0
+"""How long one test may take when it is asked again."""
 
 JUDGES = {
     "base": ("client", "log", "server"),
@@ -170,7 +172,8 @@ class Coverage:
             print(f"measuring which lines the tests in tests/{folder} run", flush=True)
             MEASURED.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
-            outcome, failed = run_tests([f"tests/{folder}"], source, 7200, stop=False, MUTANTS_COVERAGE=str(path))
+            with closing(Runner(source)) as runner:
+                outcome, failed = runner.run([f"tests/{folder}"], 7200, stop=False, MUTANTS_COVERAGE=str(path))
             if outcome != "passed":
                 print(f"  without any mutant: {outcome} {', '.join(failed)}")
         data = coverage.CoverageData(str(path))
@@ -181,54 +184,67 @@ class Coverage:
             self._sizes |= dict(database.execute(sizes))
 
     def tests_of(self, mutant: Mutant, source: Path) -> list[str]:
-        """The tests that run the lines of a mutant, those that run least besides first."""
+        """The tests that run the lines of a mutant, those that run least besides first.
+
+        For a line that is run when the module is imported: the tests that run anything of the module.
+        """
         found: set[str] = set()
+        users: set[str] = set()
         for folder in folders_of(mutant.module):
             lines = self._data[folder].contexts_by_lineno(str(source.parent / mutant.module))
+            users.update(*lines.values())
             for line in range(mutant.line, mutant.last_line + 1):
                 found.update(lines.get(line, ()))
-        found.discard("")  # what is run when a module is imported
+        if found == {""}:
+            found = users
+        found.discard("")
         return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
 
 
-def run_tests(
-    tests: list[str], source: Path, seconds: float, *, stop: bool = True, **variables: str
-) -> tuple[str, list[str]]:
-    """Run tests with the sources in `source`, until the first that fails if `stop`.
+class Runner:
+    """Runs tests with the sources in `source`, by a process of tools/mutants_worker.py."""
 
-    Returns "passed", "failed" or "unfinished", and the names of the tests that failed. `variables` come into the
-    environment.
-    """
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tools.mutants_plugin"]
-    command += ["-m", "not spark and not slow", "--timeout", "60", *(["-x"] if stop else [])]
-    with tempfile.TemporaryDirectory() as folder:
-        failures = Path(folder) / "failed"
-        environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "MUTANTS_FAILED": str(failures)}
-        process = subprocess.Popen(
-            [*command, *tests],
+    def __init__(self, source: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tools.mutants_worker"],
             cwd=ROOT,
-            env=environment | variables,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "HYPOTHESIS_PROFILE": "mutants"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
+
+    def run(self, tests: list[str], seconds: float, *, stop: bool = True, **variables: str) -> tuple[str, list[str]]:
+        """Run tests, until the first that fails if `stop`.
+
+        Returns "passed", "failed" or "unfinished", and the names of the tests that failed. `variables` come into the
+        environment.
+        """
+        arguments = ["-q", "-p", "no:cacheprovider", "-p", "tools.mutants_plugin", "-m", "not spark and not slow"]
+        arguments += ["--timeout", "60", *(["-x"] if stop else []), *tests]
+        with tempfile.TemporaryDirectory() as folder:
+            failures = Path(folder) / "failed"
+            environment = {"MUTANTS_FAILED": str(failures), **variables}
+            request = {"arguments": arguments, "environment": environment, "seconds": seconds}
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            code = json.loads(self._process.stdout.readline())
+            failed = sorted(set(failures.read_text().splitlines())) if failures.exists() else []
+        no_tests = 5
+        if code is None and not failed:
             return "unfinished", []
-        finally:
-            # Also the servers that a test which was cut off has left behind.
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.wait()
-        failed = failures.read_text().splitlines() if failures.exists() else []
-    no_tests = 5
-    return ("passed" if code in (0, no_tests) else "failed"), sorted(set(failed))
+        # A run that hangs after a test has failed, as where a connection cannot be closed, has failed.
+        return ("passed" if code in (0, no_tests) else "failed"), failed
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 class Workshop:
@@ -237,24 +253,29 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
         shutil.copytree(SOURCE, self.source, ignore=shutil.ignore_patterns("*.c", "*.pyx", "*.egg-info"))
+        self._runner = Runner(self.source)
+
+    def close(self) -> None:
+        self._runner.close()
 
     def judge(self, mutant: Mutant, tests: list[str], seconds: float) -> str:
         """Run the tests of a mutant. Returns "caught by" a test, or what makes it a survivor."""
         if not tests:
             return "no test runs it"
         path = self.source.parent / mutant.module
+        again = min(seconds, AGAIN_SECONDS)
         original = path.read_bytes()
         mutated = original[: mutant.start] + mutant.text.encode() + original[mutant.end :]
         while tests:
             try:
                 self._write(path, mutated)
-                outcome, failed = run_tests(tests, self.source, seconds)
+                outcome, failed = self._runner.run(tests, seconds)
                 if outcome != "failed":
                     return outcome
-                fails_again = not failed or run_tests(failed, self.source, seconds)[0] == "failed"
+                fails_again = not failed or self._runner.run(failed, again)[0] == "failed"
             finally:
                 self._write(path, original)
-            if fails_again and (not failed or run_tests(failed, self.source, seconds)[0] == "passed"):
+            if fails_again and (not failed or self._runner.run(failed, again)[0] == "passed"):
                 return f"caught by {', '.join(failed) or 'a process that died'}"
             print(f"  {failed[0]} fails only sometimes, or without a mutant, too, and is left out")
             tests = [test for test in tests if test not in failed]
@@ -345,6 +366,8 @@ def main() -> int:
         for name in sorted({name for mutant in mutants for name in folders_of(mutant.module)}):
             measured.measure(name, SOURCE)
         survivors = judge_all(mutants, workshops, measured, options.seconds)
+        for workshop in workshops:
+            workshop.close()
     caught = len(mutants) - len(survivors)
     share = caught / max(len(mutants), 1)
     print(f"\n{caught} of {len(mutants)} mutants were caught ({share:.1%}; the target is {TARGET:.0%})")
