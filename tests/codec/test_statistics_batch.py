@@ -317,3 +317,23 @@ def test_a_batch_without_rows_is_never_pruned():
     block = encode_statistics(batch_of(schema, [[1]]), [0])
     beyond = StatisticsFilter(bind(col("c0") > 5, schema), schema)
     assert (beyond.test(block, 1), beyond.test(block, 0)) == (False, True)
+
+
+@pytest.mark.parametrize("bounds", [(None, 5), (5, None)])
+def test_a_bound_on_one_side_only_keeps_the_batch(bounds):
+    schema = schema_of(types.int_())
+    rows = [aligned_row.encode_row([types.int_()], [bound]) for bound in bounds]
+    block = struct.pack("<bhhi", 1, 1, 0, 0) + b"".join(struct.pack("<i", len(row)) + row for row in rows)
+    for predicate in (c0 == 9, c0 < 0, c0 > 9):
+        assert StatisticsFilter(bind(predicate, schema), schema).test(block, 5)
+
+
+@pytest.mark.parametrize(("start", "size"), [(16, 9), (17, 8), (24, 1)])
+def test_a_text_bound_that_does_not_lie_in_its_row_is_corrupt(start, size):
+    schema = schema_of(types.string())
+    good = aligned_row.encode_row([types.string()], ["12345678"])
+    bad = good[:8] + struct.pack("<ii", size, start) + good[16:]
+    for rows in ((good, bad), (bad, good)):
+        block = struct.pack("<bhhi", 1, 1, 0, 0) + b"".join(struct.pack("<i", len(row)) + row for row in rows)
+        with pytest.raises(CorruptData, match="a text outside its row"):
+            parse_statistics(block, schema)
