@@ -145,7 +145,7 @@ def _calls(value: ast.expr) -> bool:
         value = value.value
     if not isinstance(value, ast.Call):
         return False
-    return not ast.unparse(value.func).startswith(("_log.", "log.", "logger.", "_logger.", "LOG.", "warnings."))
+    return not ast.unparse(value.func).lower().startswith(("_log.", "log.", "logger.", "_logger.", "warnings."))
 
 
 # ---- which tests judge ----------------------------------------------------------------------------------------------
