@@ -146,6 +146,111 @@ def test_one_who_stops_waiting_takes_nothing():
     run(test)
 
 
+def test_memory_is_given_up_to_the_last_byte():
+    half = budget_of()
+    assert half.try_take(60)
+    assert half.try_take(40)
+    assert not half.try_take(1)
+    half.give(100)
+    assert half.try_take(101)  # larger than all, and alone
+    assert not half.try_take(1)
+
+
+def test_those_who_come_later_do_not_prolong_the_wait_of_the_first():
+    async def test() -> None:
+        half = budget_of(wait=0.05)
+        half.take(100)
+        first = asyncio.create_task(half.reserve(Hoarder(), 10))
+        later = []
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            if first.done():
+                break
+            later.append(asyncio.create_task(half.reserve(Hoarder(), 10)))
+        assert first.done()
+        assert len(later) < 45
+        found = await asyncio.gather(first, *later, return_exceptions=True)
+        assert all(isinstance(each, Unavailable) for each in found)
+        half.close()
+
+    run(test)
+
+
+def test_the_second_who_waits_has_its_own_time_after_the_first_was_served():
+    async def test() -> None:
+        half = budget_of(wait=0.2)
+        half.take(100)
+        tasks = [asyncio.create_task(half.reserve(Hoarder(), size)) for size in (10, 95)]
+        await asyncio.sleep(0.15)
+        half.give(10)
+        await tasks[0]
+        await asyncio.sleep(0.1)  # the first one's time is over by now
+        assert not tasks[1].done()
+        with pytest.raises(Unavailable):
+            await tasks[1]
+        half.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(("used", "is_overfull", "is_twice_full"), [(124, 0, 0), (125, 1, 0), (199, 1, 0), (200, 1, 1)])
+def test_what_was_taken_without_asking_may_exceed_the_limit_by_so_much(used, is_overfull, is_twice_full):
+    half = budget_of()
+    half.take(used)
+    assert (half.is_overfull, half.is_twice_full) == (bool(is_overfull), bool(is_twice_full))
+
+
+def test_those_held_up_go_on_when_there_is_room_and_the_largest_gives_it():
+    async def test() -> None:
+        large, gone = Hoarder(150), Hoarder()
+        half = budget_of(large, wait=0.02)
+        went_on = asyncio.Event()
+        half.wait_for_relief(Hoarder(), went_on.set)
+        half.wait_for_relief(gone, lambda: pytest.fail("a connection that is gone goes on"))
+        half.forget(gone)
+        assert half.is_overfull
+        await went_on.wait()
+        assert large.reasons
+        half.take(130)
+        went_on.clear()
+        half.wait_for_relief(Hoarder(), went_on.set)
+        half.give(4)
+        await asyncio.sleep(0)
+        assert not went_on.is_set()
+        half.give(2)
+        await asyncio.sleep(0)
+        assert went_on.is_set()
+        half.close()
+
+    run(test)
+
+
+def test_a_connection_that_is_gone_waits_no_more():
+    async def test() -> None:
+        half = budget_of(wait=60)
+        half.take(100)
+        gone, other = Hoarder(), Hoarder()
+        granted: list[str] = []
+        half.wait(gone, 50, lambda: granted.append("gone"), lambda _: None)
+        half.wait(other, 50, lambda: granted.append("other"), lambda _: None)
+        assert half.is_waited_for
+        half.forget(gone)
+        half.give(100)
+        assert granted == ["other"]
+        assert (half.used, half.is_waited_for) == (50, False)
+        half.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("machine", "budget"), [(1 << 40, 1 << 30), (8 << 30, 1 << 30), (4 << 30, 512 << 20), (1 << 29, 128 << 20)]
+)
+def test_the_default_is_an_eighth_of_the_memory_between_two_bounds(machine, budget, monkeypatch):
+    monkeypatch.setattr("forebay.server.memory_budget.machine_memory", lambda: machine)
+    assert default_budget() == budget
+
+
 def test_the_default_is_a_part_of_the_machines_memory():
     assert 128 << 20 <= default_budget() <= 1 << 30
     assert default_budget() <= machine_memory()

@@ -1,0 +1,113 @@
+"""Settings of the server: bounds of their values, what is refused and what is passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.server import config
+from forebay.server.config import server_config
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("kv.scanner.max-per-bucket", "1", 1),
+        ("kv.scanner.max-per-bucket", " 7 ", 7),
+        ("kv.snapshot-handle.max-count", "512", 512),
+        ("server.data-disk.write-limit-ratio", "1", 1.0),
+        ("server.data-disk.write-limit-ratio", "0.01", 0.01),
+        ("kv.engine", " RocksDB ", "rocksdb"),
+        ("kv.engine", "lmdb", "lmdb"),
+        ("server.open-buckets.max", " ", None),
+        ("server.open-buckets.max", "9", 9),
+        ("datalake.public-options", "a, b,,", ("a", "b")),
+    ],
+)
+def test_values_up_to_their_bounds_are_taken(key: str, text: str, value: object) -> None:
+    assert server_config("/data", settings={key: text}).value(key) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        ("kv.scanner.max-per-bucket", "0", "'0' is not a positive whole number"),
+        ("kv.scanner.max-per-bucket", "1.5", "is not a positive whole number"),
+        ("kv.snapshot-handle.max-count", "513", "513 is more than 512"),
+        ("server.data-disk.write-limit-ratio", "0", "'0' is not a share"),
+        ("server.data-disk.write-limit-ratio", "1.01", "is not a share"),
+        ("server.data-disk.write-limit-ratio", "much", "is not a share"),
+        ("kv.engine", "leveldb", "choose 'lmdb' or 'rocksdb'"),
+        ("kv.scaner.ttl", "1 s", "did you mean kv.scanner.ttl"),
+        ("utterly", "1", "see docs/server.md"),
+        ("datalake.enabled", "true", "'datalake.format' must be set"),
+    ],
+)
+def test_values_beyond_their_bounds_are_refused_by_name(key: str, text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        server_config("/data", settings={key: text})
+    assert key in caught.value.message
+    assert caught.value.code == ErrorCode.CONFIG_EXCEPTION
+
+
+def test_settings_of_another_lake_than_the_chosen_one_are_refused() -> None:
+    settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": "/lake"}
+    assert server_config("/data", settings=settings).lake.enabled
+    assert not server_config("/data", settings={**settings, "datalake.enabled": "false"}).lake.enabled
+    assert not server_config("/data").lake.enabled
+    with pytest.raises(InvalidRequest, match=r"'datalake\.iceberg\.warehouse' is not one of lake format 'paimon'"):
+        server_config("/data", settings={**settings, "datalake.iceberg.warehouse": "/lake"})
+
+
+def test_plain_listeners_beside_sasl_need_sasl() -> None:
+    assert server_config("/data", sasl=True, plain=True).plain
+    with pytest.raises(InvalidRequest, match=r"plain=True \(--plain\) keeps the plain listeners"):
+        server_config("/data", plain=True)
+
+
+def test_what_is_not_served_may_be_switched_off_and_not_on() -> None:
+    key = next(iter(config._UNSERVED))
+    for text in ("", "false", " FALSE "):
+        server_config("/data", settings={key: text})
+    with pytest.raises(UnsupportedOperation, match=f"which setting '{key}' = 'true' asks for") as caught:
+        server_config("/data", settings={key: "true"})
+    assert caught.value.code == ErrorCode.CONFIG_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("files", "buckets"), [(1_000_000, 4096), (4096 * 12, 4096), (4000 * 12, 4000), (64 * 12, 64), (1, 64)]
+)
+def test_open_buckets_go_by_the_limit_of_open_files_unless_they_are_set(
+    files: int, buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "open_files_max", lambda: files)
+    assert server_config("/data").open_buckets_max == buckets
+    assert server_config("/data", settings={"server.open-buckets.max": "7"}).open_buckets_max == 7
+
+
+def test_an_answer_is_a_quarter_of_the_memory_for_connections_at_most() -> None:
+    settings = {"server.connections.memory": "64mb", "server.request.max-answer-size": "8mb"}
+    assert server_config("/data", settings=settings).answer_bytes_max == 8 << 20
+    settings["server.request.max-answer-size"] = "100mb"
+    assert server_config("/data", settings=settings).answer_bytes_max == 16 << 20
+    assert server_config("/data", settings=settings).connection_memory == 64 << 20
+
+
+def test_clients_see_what_was_set_without_what_may_be_secret() -> None:
+    settings = {
+        "kv.engine": "rocksdb",
+        "datalake.format": "paimon",
+        "datalake.paimon.warehouse": "/lake",
+        "datalake.paimon.s3.session-token": "hush",
+    }
+    shown = server_config("/data", settings=settings).shown()
+    assert (shown["kv.engine"], shown["datalake.format"]) == ("rocksdb", "paimon")
+    assert shown["kv.scanner.ttl"] == "10 min"
+    assert shown["datalake.paimon.s3.session-token"] == config.HIDDEN
+    assert "server.open-buckets.max" not in shown
+
+
+def test_a_definition_has_a_key_and_a_value() -> None:
+    assert config.parse_definition("kv.engine=lmdb") == ("kv.engine", "lmdb")
+    with pytest.raises(ForebayError):
+        config.parse_definition("kv.engine")

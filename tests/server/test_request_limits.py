@@ -1,0 +1,156 @@
+"""Limits of requests, the gate of long ones, and who is woken by news: without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ErrorCode, LimitExceeded
+from forebay.metadata.table import TableBucket
+from forebay.server.costs import Gate, RequestCosts
+from forebay.server.notifier import ProgressNotifier
+
+
+def run(test: Callable[[], Awaitable[object]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_requests_and_answers_may_be_as_large_as_their_limits_and_no_larger() -> None:
+    costs = RequestCosts(ManualClock(), items_max=10, answer_bytes_max=1000)
+    costs.check_items(10, "buckets")
+    costs.check_answer_bytes(1000, "tables")
+    with pytest.raises(LimitExceeded, match="about 11 buckets; one request may be about 10") as items:
+        costs.check_items(11, "buckets")
+    with pytest.raises(LimitExceeded, match=r"larger than 1000 bytes \(tables") as size:
+        costs.check_answer_bytes(1001, "tables")
+    assert {items.value.code, size.value.code} == {ErrorCode.BUCKET_MAX_NUM_EXCEPTION}
+
+
+class Passers:
+    """Tasks that pass a gate and stay inside until they are let out."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.entered: list[str] = []
+        self._leave: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, name: str, size: int) -> None:
+        self._leave[name] = asyncio.Event()
+
+        async def passing() -> None:
+            async with self.gate.passing(size):
+                self.entered.append(name)
+                await self._leave[name].wait()
+
+        self._tasks[name] = asyncio.create_task(passing())
+        await asyncio.sleep(0)
+
+    async def leave(self, name: str) -> None:
+        self._leave[name].set()
+        await self._tasks[name]
+        await asyncio.sleep(0)
+
+    async def give_up(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await asyncio.gather(self._tasks[name], return_exceptions=True)
+        await asyncio.sleep(0)
+
+
+def test_the_gate_lets_in_what_fits_in_the_order_in_which_it_comes() -> None:
+    async def test() -> None:
+        passers = Passers(Gate(10))
+        await passers.come("six", 6)
+        await passers.come("four", 4)
+        await passers.come("five", 5)
+        await passers.come("one", 1)  # would fit later, but does not overtake
+        assert passers.entered == ["six", "four"]
+        await passers.leave("four")
+        assert passers.entered == ["six", "four"]
+        await passers.leave("six")
+        assert passers.entered == ["six", "four", "five", "one"]
+        assert passers.gate.inside == 6
+        for name in ("five", "one"):
+            await passers.leave(name)
+        assert passers.gate.inside == 0
+
+    run(test)
+
+
+def test_what_is_larger_than_the_gate_passes_alone() -> None:
+    async def test() -> None:
+        passers = Passers(Gate(10))
+        await passers.come("huge", 100)
+        await passers.come("small", 1)
+        assert passers.entered == ["huge"]
+        await passers.leave("huge")
+        await passers.come("huge again", 100)
+        assert passers.entered == ["huge", "small"]
+        await passers.leave("small")
+        assert passers.entered == ["huge", "small", "huge again"]
+        await passers.leave("huge again")
+
+    run(test)
+
+
+def test_those_who_give_up_before_a_gate_or_inside_leave_their_room_to_others() -> None:
+    async def test() -> None:
+        passers = Passers(Gate(10))
+        await passers.come("first", 8)
+        await passers.come("large", 9)
+        await passers.come("small", 2)
+        await passers.give_up("large")
+        assert passers.entered == ["first", "small"]
+        await passers.give_up("first")
+        assert passers.gate.inside == 2
+        await passers.come("next", 8)
+        assert passers.entered[-1] == "next"
+        await passers.give_up("small")
+        await passers.give_up("next")
+        assert passers.gate.inside == 0
+
+    run(test)
+
+
+def test_one_who_gives_up_just_when_let_in_takes_no_room() -> None:
+    async def test() -> None:
+        passers = Passers(Gate(10))
+        async with passers.gate.passing(10):
+            await passers.come("second", 10)
+        await passers.give_up("second")  # its turn has come, and its task has not run yet
+        assert passers.gate.inside == 0
+        await passers.come("third", 10)
+        assert passers.entered == ["third"]
+        await passers.leave("third")
+
+    run(test)
+
+
+def test_waiters_hear_of_their_buckets_until_they_end_their_watch() -> None:
+    async def test() -> None:
+        notifier = ProgressNotifier(asyncio.get_running_loop())
+        mine, other = TableBucket(1, 0), TableBucket(1, 1)
+        event, second = asyncio.Event(), asyncio.Event()
+        notifier.watch(event, mine)
+        notifier.watch(second, mine)
+        notifier.progressed(other)
+        await asyncio.sleep(0)
+        assert not event.is_set()
+        notifier.progressed(mine)
+        await asyncio.sleep(0)
+        assert event.is_set()
+        assert second.is_set()
+        event.clear()
+        second.clear()
+        notifier.unwatch(event, mine)
+        notifier.unwatch(event, other)
+        notifier.progressed(mine)
+        await asyncio.sleep(0)
+        assert (event.is_set(), second.is_set()) == (False, True)
+        notifier.unwatch(second, mine)
+        assert not notifier._waiters
+
+    run(test)
