@@ -48,13 +48,13 @@ AGAIN_SECONDS = 150.0
 """How long one test may take when it is asked again."""
 
 JUDGES = {
-    "base": ("client", "log", "server"),
-    "metadata": ("codec", "server", "client"),
+    "base": ("base", "client", "log", "server"),
+    "metadata": ("metadata", "codec", "server", "client"),
     "lakes": ("lake", "unionread"),
     "inprocess": ("cli", "client"),
     "fs": ("fs", "log", "kv", "server"),
 }
-"""Where the tests of packages are that have no folder of their name, or that others test by using them."""
+"""Where the tests of packages are that others test by using them, or that have no folder of their name."""
 
 LEFT_OUT = ("testing", "spark", "cli/quickstart", "protocol/fluss_pb2")
 """No mutants here: helpers of tests, what only runs in Spark, a demonstration, generated code."""

@@ -1,0 +1,109 @@
+"""What the machine tells: types of file systems, limits of open files, what proves that its page cache stayed."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from forebay.base import host
+
+_MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+23 22 0:21 / /proc rw shared:2 - proc proc rw
+24 22 0:30 / {folder} rw - btrfs /dev/x rw
+25 24 0:31 / {folder}/inner\\040one rw - tmpfs none rw
+26 24 0:32 / {folder}/twice rw - tmpfs none rw
+27 24 0:33 / {folder}/twice rw - xfs /dev/y rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("", "btrfs"), ("x/y", "btrfs"), ("inner one/x", "tmpfs"), ("inner", "btrfs"), ("twice/x", "xfs"), ("/", "ext4")],
+)
+def test_the_innermost_and_latest_mount_counts(
+    path: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(_MOUNTS.format(folder=os.path.realpath(tmp_path)))
+    monkeypatch.setattr(host, "_MOUNTS", mounts)
+    assert host.file_system_type(tmp_path / path) == kind
+
+
+def test_a_system_that_tells_nothing_of_its_mounts_has_no_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_MOUNTS", tmp_path / "none")
+    assert host.file_system_type(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "then"),
+    [
+        (100, 1000, 500, 500),
+        (100, 1000, 5000, 1000),
+        (500, 1000, 100, 500),
+        (500, 1000, 500, 500),
+        (100, resource.RLIM_INFINITY, 5000, 5000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 5000, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be_and_never_lowered(
+    soft: int, hard: int, wanted: int, then: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [(soft, hard)]
+    changes: list[tuple[int, int]] = []
+
+    def setrlimit(_which: int, limits: tuple[int, int]) -> None:
+        changes.append(limits)
+        now[0] = limits
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: now[0])
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    assert host.raise_open_files_max(wanted) == then
+    assert changes == ([] if then == soft else [(then, hard)])
+
+
+def test_without_an_id_of_the_start_or_after_a_failed_write_back_nothing_proves_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_unique_mount_id", lambda _: 7)
+    monkeypatch.setattr(host, "_superblock_id", lambda _: None)
+    monkeypatch.setattr(host, "boot_id", lambda: "b")
+    assert host.page_cache_witnesses(str(tmp_path)) == {"mount b 7"}
+    monkeypatch.setattr(host, "_write_back_failed", lambda _: True)
+    assert host.page_cache_witnesses(str(tmp_path)) == frozenset()
+    monkeypatch.setattr(host, "_write_back_failed", lambda _: False)
+    monkeypatch.setattr(host, "boot_id", lambda: None)
+    assert host.page_cache_witnesses(str(tmp_path)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("release", "known"), [("5.5.0", True), ("6.1", True), ("5.4.99", False), ("4.19", False), ("odd", False)]
+)
+def test_inodes_of_superblocks_count_where_the_kernel_never_uses_them_twice(
+    release: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uname = os.uname_result(("Linux", "n", release, "v", "m"))
+    monkeypatch.setattr(os, "uname", lambda: uname)
+    monkeypatch.setattr(os, "readlink", lambda _: "../../devices/vda")
+    real = os.stat
+
+    def stat(path: str, **options: object) -> object:
+        if str(path).startswith("/sys/fs/ext4/"):
+            raise FileNotFoundError(path)
+        return real(tmp_path if str(path) == "/sys/fs/xfs/vda" else path, **options)  # type: ignore[arg-type]
+
+    inode = real(tmp_path).st_ino
+    monkeypatch.setattr(os, "stat", stat)
+    assert host._superblock_id(str(tmp_path)) == (f"xfs vda {inode}" if known else None)
+
+
+def test_a_folder_that_is_gone_may_have_lost_pages(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "folder").mkdir()
+    assert not host._write_back_failed(str(tmp_path))
+    assert host._write_back_failed(str(tmp_path / "none"))

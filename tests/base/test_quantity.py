@@ -1,0 +1,85 @@
+"""Amounts, lists of names and markup that people write and read."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.base.arguments import did_you_mean, name_list, whole_number
+from forebay.base.errors import InvalidRequest
+from forebay.base.markup import facts_html, grid
+from forebay.base.quantity import format_bytes, parse_bool, parse_duration_ms, parse_memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("500", 500), (" 30 s ", 30_000), ("10min", 600_000), ("1 D", 86_400_000), ("2 hours", 7_200_000), ("999 µs", 0)],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize(("text", "size"), [("7", 7), ("4mb", 4 << 20), ("64 KB", 64 << 10), ("1 tebibytes", 1 << 40)])
+def test_memory_sizes(text: str, size: int) -> None:
+    assert parse_memory_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "s", "1.5 s", "-1 s", "1 fortnight", "1 s s", "1 mb s"])
+def test_what_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not a duration"):
+        parse_duration_ms(text)
+    with pytest.raises(InvalidRequest, match="is not a memory size"):
+        parse_memory_bytes(text)
+
+
+def test_booleans() -> None:
+    assert (parse_bool(" True "), parse_bool("FALSE")) == (True, False)
+    for text in ("", "1", "yes"):
+        with pytest.raises(InvalidRequest, match="is not a boolean"):
+            parse_bool(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (-1023, "-1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (1 << 40, "1.0 TiB"),
+        (1 << 50, "1024.0 TiB"),
+    ],
+)
+def test_sizes_for_people(size: float, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+def test_a_list_of_names_is_no_text_and_a_number_no_boolean() -> None:
+    assert name_list(iter(["a", "b"]), "columns") == ("a", "b")
+    with pytest.raises(InvalidRequest, match=r"columns is a list of names, got the text 'ab': write \['ab'\]"):
+        name_list("ab", "columns")
+    assert whole_number(0, "limit") == 0
+    for value in (True, 1.0, "1", None):
+        with pytest.raises(InvalidRequest, match="limit is a whole number, got"):
+            whole_number(value, "limit")
+
+
+def test_a_name_that_looks_like_another_is_asked_about() -> None:
+    assert did_you_mean("amuont", ["id", "amount"]) == "; did you mean 'amount'?"
+    assert did_you_mean("xyz", ["id", "amount"]) == ""
+
+
+def test_markup_escapes_leaves_out_what_has_no_value_and_tells_of_more() -> None:
+    html = facts_html({"name": "<b>", "none": None, "empty": "", "zero": 0})
+    assert "&lt;b&gt;" in html
+    assert "zero" in html
+    assert "none" not in html
+    assert "empty" not in html
+    assert grid(("n",), [(i,) for i in range(200)]).endswith("</table>")
+    long = grid(("n",), [(i,) for i in range(201)])
+    assert long.endswith("<div>and 1 more</div>")
+    assert ">199<" in long
+    assert ">200<" not in long
+    assert grid((), [(None,)]).count("<tr>") == 1
+    assert grid(("n",), []).count("<th ") == 1
