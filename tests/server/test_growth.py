@@ -222,10 +222,11 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="part of the full size (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="write the figures to docs/results")
     options = parser.parse_args()
+    commit = results.commit()
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(Path(folder), options.scale)
     if options.write:
-        results.write("growth", figures)
+        results.write("growth", figures, commit)
     return 0
 
 
