@@ -21,6 +21,7 @@ from forebay.protocol.messages import Buffer, Message
 from forebay.server.catalog import Catalog, buckets_of
 from forebay.server.config import ServerConfig
 from forebay.server.costs import ITEM_BYTES, SHORT_LIST, RequestCosts
+from forebay.server.descriptions import Descriptions
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
@@ -70,7 +71,11 @@ class ServerContext:
     """What one request may cost."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) as the clients of each listener see them."""
+    descriptions: Descriptions = field(init=False)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.descriptions = Descriptions(self.lake.tables.described)
 
     async def in_coordinator(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a change of metadata, one at a time with all others."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from forebay.base.errors import AccessDenied, ErrorCode, NotFound
-from forebay.metadata import json_serde
 from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -53,12 +52,11 @@ async def get_metadata(context: ServerContext, call: Call) -> Message:
         """Each bucket with the answer it belongs into; answers are begun on the way."""
         answer_bytes = 0
         for info in infos:
-            description = json_serde.descriptor_to_json(context.lake.tables.described(info.descriptor))
             answer: Any = response.table_metadata.add(
                 table_path=table_path_to_pb(info.path),
                 table_id=info.table_id,
                 schema_id=info.schema_id,
-                table_json=json_serde.dumps(description),
+                table_json=context.descriptions.table(info),
                 created_time=info.created_ms,
                 modified_time=info.modified_ms,
             )

@@ -140,7 +140,7 @@ def get_table_info(context: ServerContext, call: Call) -> Message:
     return pb.GetTableInfoResponse(
         table_id=info.table_id,
         schema_id=info.schema_id,
-        table_json=json_serde.dumps(json_serde.descriptor_to_json(context.lake.tables.described(info.descriptor))),
+        table_json=context.descriptions.table(info),
         created_time=info.created_ms,
         modified_time=info.modified_ms,
     )
@@ -153,7 +153,7 @@ def get_table_schema(context: ServerContext, call: Call) -> Message:
     schema_id = request.schema_id if request.HasField("schema_id") else table.info.schema_id
     schema = table.schema_by_id(schema_id)
     return pb.GetTableSchemaResponse(
-        schema_id=schema_id, schema_json=json_serde.dumps(json_serde.schema_to_json(schema))
+        schema_id=schema_id, schema_json=context.descriptions.schema(table.info.table_id, schema_id, schema)
     )
 
 
