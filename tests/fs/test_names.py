@@ -45,6 +45,9 @@ def test_tablet_folders_look_like_those_of_fluss() -> None:
         "db/t-1/x-0",
         "db/t-1/p-1/log-0",
         "a/b-1/c-p1/d/log-0",
+        "/t-1/log-0",
+        "t-1/log-0",
+        "db/t-1/log-x",
     ],
 )
 def test_other_paths_are_not_tablet_folders(relative: str) -> None:
@@ -84,3 +87,25 @@ def test_names_that_would_leave_their_folder_are_refused(bad: str) -> None:
 def test_path_and_bucket_must_agree_about_a_partition() -> None:
     with pytest.raises(InvalidRequest, match="do not agree"):
         names.tablet_folder("log", PhysicalTablePath(TablePath("db", "t")), TableBucket(1, 0, 2))
+
+
+def test_temporary_dying_and_lake_files_are_told_from_others() -> None:
+    assert names.is_temporary(names.temporary_name("marker", "1"))
+    for other in ("marker.tmp", ".marker", "marker"):
+        assert not names.is_temporary(other)
+    assert names.is_deleted(names.deleted_folder("log-0"))
+    assert not names.is_deleted("log-0")
+    folder = names.lake_offsets_folder(TablePath("db", "t"), 7)
+    assert folder == "db/t-7/lake"
+    file = names.lake_offsets_file(folder, "0123456789abcdef" * 2)
+    assert names.is_lake_offsets_file(file.removeprefix(f"{folder}/"))
+    for other in (file, "0123" + names.LAKE_OFFSETS_SUFFIX, "0123456789abcdef" * 2):
+        assert not names.is_lake_offsets_file(other)
+
+
+def test_tablets_of_one_partition_lie_in_one_folder() -> None:
+    table = TablePath("db", "t")
+    assert names.bucket_parent_folder(PhysicalTablePath(table), TableBucket(1, 5)) == "db/t-1"
+    assert names.bucket_parent_folder(PhysicalTablePath(table, "p"), TableBucket(1, 5, 2)) == "db/t-1/p-p2"
+    with pytest.raises(InvalidRequest, match="do not agree"):
+        names.bucket_parent_folder(PhysicalTablePath(table, "p"), TableBucket(1, 5))

@@ -274,6 +274,18 @@ def test_iterating_holds_no_more_than_the_scan_window_or_the_largest_batch(lengt
     assert max(lengths) <= max(1500, 5048)
 
 
+def test_iterating_ends_where_it_is_told_to_or_at_the_end_that_the_log_had() -> None:
+    tablet = filled_log(faulty_fs())
+    for start, end in ((0, 60), (5, 21), (0, 20), (20, 20), (60, 60), (10, 1000)):
+        bases = [header.base_offset for header, _ in tablet.iterate_batches(start, end)]
+        assert bases == [base for base in range(0, 60, 2) if base + 2 > start and base + 2 <= end], (start, end)
+    bases = []
+    for header, _ in tablet.iterate_batches(30):
+        bases.append(header.base_offset)
+        tablet.append_as_leader(make_batch(2, bytes(40)))
+    assert bases == list(range(30, 60, 2))
+
+
 def test_iterating_notices_bytes_that_rotted_and_names_the_place() -> None:
     fs = faulty_fs()
     tablet = filled_log(fs, 3)
@@ -454,7 +466,8 @@ def test_truncation_keeps_whole_batches_below_the_offset(offset: int) -> None:
     after = open_log(fs.crash())
     assert after.log_end_offset == end
     expected = {9: list(range(end // 2))[-5:]} if end else {}
-    assert {key: [b.sequence for b in batches] for key, batches in after.writer_states().items()} == expected
+    for log in (tablet, after):
+        assert {key: [b.sequence for b in batches] for key, batches in log.writer_states().items()} == expected
     after.append_as_leader(make_batch(writer_id=9, sequence=end // 2))
 
 

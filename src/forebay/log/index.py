@@ -212,9 +212,8 @@ class SegmentIndex:
         self._after_change()
 
     def clear(self) -> None:
-        """Drop all entries, in memory and in the files."""
+        """Drop all entries; the next flush drops them from the files."""
         self.truncate(self._base_offset, 0)
-        self.remove_files()
 
     def _after_change(self) -> None:
         last, last_time = self._offsets.last(), self._times.last()

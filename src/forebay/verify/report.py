@@ -62,4 +62,7 @@ class Report:
         """What was checked, and the verdict."""
         checked = ", ".join(f"{number:,} {what}" for what, number in self.counts.items()) or "nothing"
         faults, notes = len(self.faults), len(self.findings) - len(self.faults)
-        return f"checked {checked}: {faults or 'no'} fault{'' if faults == 1 else 's'}, {notes or 'no'} notes"
+        found = [
+            f"{count or 'no'} {what}{'' if count == 1 else 's'}" for count, what in ((faults, "fault"), (notes, "note"))
+        ]
+        return f"checked {checked}: {', '.join(found)}"
