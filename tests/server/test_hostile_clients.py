@@ -525,17 +525,39 @@ def test_a_client_with_nothing_under_way_is_served_while_others_take_all_memory_
             assert receiving(bench).is_overfull
 
 
+def long_fetch(bench: Bench, table: int, **options: int):
+    """A fetch of more than 64 KB: its filter is long."""
+    request = bench.fetch_request(table, 0, **options)
+    request.tables_req[0].filter_predicate.CopyFrom(pb.PbPredicate(type=9))
+    leaf = pb.PbLeafPredicate(function=0, field_id=0)
+    leaf.literals.add(literal_type=0, is_null=False, string_value="x" * 90_000)
+    request.tables_req[0].filter_predicate.leaf.CopyFrom(leaf)
+    return request
+
+
+def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answers(tmp_path):
+    with running(tmp_path / "data") as bench, ExitStack() as stack:
+        table = stored_log(bench, "l", 16)
+        gate = bench.server.server.context.costs.gate
+        gate.limit = 150_000
+        slow, honest = (stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(2))
+        for _ in range(2):
+            slow.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, bytes_max=8 * MEGABYTE))
+        wait_until(lambda: answering(bench).used > 8 * MEGABYTE, "the answers are not made")
+        slow.send(ApiKey.FETCH_LOG, long_fetch(bench, table, bytes_max=8 * MEGABYTE))
+        for _ in range(3):
+            asked = long_fetch(bench, table, bytes_max=1000, wait_ms=0)
+            assert honest.call(ApiKey.FETCH_LOG, asked).tables_resp[0].buckets_resp[0].high_watermark == 16
+        assert gate.inside == 0
+
+
 def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("l", LOG_COLUMNS)
         gate = bench.server.server.context.costs.gate
         gate.limit = 200_000
         most = 0
-        request = bench.fetch_request(table, 0, wait_ms=600_000)
-        request.tables_req[0].filter_predicate.CopyFrom(pb.PbPredicate(type=9))
-        leaf = pb.PbLeafPredicate(function=0, field_id=0)
-        leaf.literals.add(literal_type=0, is_null=False, string_value="x" * 90_000)
-        request.tables_req[0].filter_predicate.leaf.CopyFrom(leaf)
+        request = long_fetch(bench, table, wait_ms=600_000)
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(7)]
             sent = [(client, client.send(ApiKey.FETCH_LOG, request)) for client in clients]

@@ -220,6 +220,15 @@ class AnswerRoom:
         self._consumer = consumer
         self.reserved = 0
         self.is_held = False
+        self._has_place = False
+
+    async def take_place(self) -> None:
+        """Wait until the client has taken enough of its earlier answers, and keep the place until `close`.
+
+        For long requests before their gate: inside, others wait for them.
+        """
+        await self._room.acquire()
+        self._has_place = True
 
     async def enter(self, size: int) -> None:
         """Wait until the client has taken enough of its earlier answers, and there is memory for one of `size` bytes.
@@ -228,7 +237,8 @@ class AnswerRoom:
         """
         if self.is_held:
             return
-        await self._room.acquire()
+        if not self._has_place:
+            await self._room.acquire()
         budget = self._budget
         size = min(size, budget.answering.limit // _SHARE_OF_ONE_ANSWER)
         if size <= budget.short_answer_bytes and budget.short_answers.try_take(size):
@@ -238,7 +248,7 @@ class AnswerRoom:
             try:
                 await self._half.reserve(self._consumer, size)
             except BaseException:
-                self._room.release()
+                self._give_place()
                 raise
         self.reserved = size
         self.is_held = True
@@ -272,6 +282,17 @@ class AnswerRoom:
         if self.is_held:
             self.is_held = False
             self.settle()
+            self._give_place()
+
+    def close(self) -> None:
+        """Leave it for good."""
+        self.leave()
+        if self._has_place:
+            self._has_place = False
+            self._give_place()
+
+    def _give_place(self) -> None:
+        if not self._has_place:
             self._room.release()
 
 

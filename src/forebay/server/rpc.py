@@ -396,10 +396,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
         """The answer to a long request, or one with very many entries; those behind it wait until it is parsed."""
-        key, size = request.api.key, len(request.body)
-        costs = self._context.costs
+        key, size, costs = request.api.key, len(request.body), self._context.costs
         async with AsyncExitStack() as inside:
             try:
+                await room.take_place()
                 await inside.enter_async_context(costs.gate.passing(min(size, _PARSED_APART_MAX)))
                 if key in BULK_REQUESTS:
                     await self._context.in_io(check_list_of_records, request.api.request, request.body, costs.items_max)
@@ -473,7 +473,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
     ) -> None:
         self._tasks.discard(task)
         outcome.close()  # if it was cancelled before it began
-        room.leave()
+        room.close()
         self._count_open(key, -size)
         self.balance()
 
