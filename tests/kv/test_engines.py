@@ -125,6 +125,14 @@ class TestRocksDbEngine(KvEngineContract):
         engine.close()
 
 
+@pytest.mark.parametrize("kind", [TestLmdbEngine, TestRocksDbEngine])
+def test_the_folder_of_an_engine_is_made_for_its_owner_alone(kind: type[KvEngineContract], tmp_path: Path) -> None:
+    engine = kind().open_engine(tmp_path / "bucket" / "db")
+    assert (tmp_path / "bucket" / "db").stat().st_mode & 0o777 == 0o700
+    engine.close()
+    kind().open_engine(tmp_path / "bucket" / "db").close()
+
+
 def _read_and_close(open_engine, directory, read):  # type: ignore[no-untyped-def]
     engine = open_engine(directory)
     try:

@@ -366,6 +366,23 @@ def test_recovery_goes_on_from_the_applied_offset_across_schema_versions(propert
     assert bench.tablet.row_count == 1
 
 
+@pytest.mark.parametrize("knows_digest", [True, False])
+def test_recovery_keeps_the_digest_of_a_state_that_has_one_and_makes_none_up(knows_digest):
+    bench = Bench()
+    bench.put(row(1, "a"), row(2, "b"))
+    older = MemoryEngine()
+    state = bench.engine.state if knows_digest else EngineState(bench.engine.state.applied_offset, 2)
+    older.apply({bench.table.key(key): bench.engine.multi_get([bench.table.key(key)])[0] for key in (1, 2)}, state)
+    bench.put(row(1, "c"), row(3, "d"))
+    bench.delete(2)
+    bench.reopen(older)
+    assert bench.rows() == [row(1, "c"), row(3, "d")]
+    assert (bench.engine.state.digest is not None) == knows_digest
+    bench.put(row(4, "e"))
+    assert len(bench.rows()) == 3
+    assert (bench.engine.state.digest is not None) == knows_digest
+
+
 def test_changelog_visible_only_after_kv_is_durable():
     """1b: the high watermark must not pass what the state holds (F#134)."""
     bench = Bench()

@@ -205,6 +205,22 @@ def test_more_partitions_than_allowed_are_refused_whoever_creates_them(tmp_path)
         assert len(connection.admin.list_partitions("fluss.t")) == 3
 
 
+def test_partitions_may_have_as_many_buckets_together_as_a_table_may(tmp_path):
+    schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
+    with (
+        running(tmp_path / "data", max_bucket_num="4") as bench,
+        forebay.connect(bench.server.bootstrap_servers, retry_timeout="1 s") as connection,
+    ):
+        admin = connection.admin
+        admin.create_table("fluss.t", schema, partition_keys=["p"], buckets=2)
+        for value in "ab":
+            admin.create_partition("fluss.t", {"p": value})
+        with pytest.raises(ForebayError, match="3 partitions of 2 buckets are more buckets than the 4") as refused:
+            admin.create_partition("fluss.t", {"p": "c"})
+        assert refused.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+        assert sorted(partition.name for partition in admin.list_partitions("fluss.t")) == ["a", "b"]
+
+
 def test_clients_that_fight_over_one_key_leave_an_unbroken_chain_of_changes(bench):
     with forebay.connect(bench.server.bootstrap_servers) as first:
         first.admin.create_table("fluss.fought", KEYED, primary_key=["k"], buckets=1)
