@@ -7,13 +7,15 @@ import time
 
 import pytest
 
-from forebay.base.errors import ErrorCode
+from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.codec.log_batch import decode_arrow_batch
 from forebay.codec.log_batch_header import iter_headers
 from forebay.metadata import types
 from forebay.metadata.predicate import col
-from forebay.metadata.table import Column, Schema
+from forebay.metadata.table import Column, Schema, TableBucket
 from forebay.protocol.predicates import predicate_to_pb
+from forebay.server.handlers import fetch
+from tests.log.log_batches import make_batch
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_records, log_records
 
@@ -159,6 +161,72 @@ def test_a_filter_that_does_not_fit_the_schema_is_left_to_the_client(bench, fiel
     predicate.leaf.field_id = field_id
     answer = bench.fetch(created, 0, filter_predicate=predicate, filter_schema_id=schema_id)
     assert numbers(answer.records) == list(range(10))
+
+
+def test_a_filter_without_a_schema_is_one_of_the_latest(bench):
+    created = new_table(bench, "unversioned", properties={"table.statistics.columns": "*"})
+    bench.append(created, log_records(list(range(10)), statistics_columns=[0, 1]))
+    predicate = predicate_to_pb(col("a") > 1000, SCHEMA)
+    nothing = bench.fetch(created, 0, filter_predicate=predicate)
+    assert (nothing.records, nothing.filtered_end_offset) == (b"", 10)
+
+
+def test_all_columns_may_be_asked_for_and_not_one_more(bench):
+    created = new_table(bench, "projected_whole", 1)
+    assert numbers(bench.fetch(created, 0, projected_fields=[0, 1]).records) == list(range(10))
+    request = bench.fetch_request(created, 0, projected_fields=[0, 1, 0])
+    answer = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0]
+    assert answer.error_code == ErrorCode.INVALID_COLUMN_PROJECTION
+    assert "3 columns are asked for" in answer.error_message
+
+
+def test_of_a_bucket_that_is_named_twice_the_last_word_counts(bench):
+    created = new_table(bench, "twice", 3)
+    request = bench.fetch_request(created, 0)
+    request.tables_req[0].buckets_req.add(bucket_id=0, fetch_offset=20, max_fetch_bytes=1 << 20)
+    (answer,) = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp
+    assert numbers(answer.records) == list(range(20, 30))
+
+
+def test_a_long_poll_waits_for_as_many_bytes_as_are_asked_for(bench):
+    created = new_table(bench, "patient", 1)
+    size = len(bench.fetch(created).records)
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
+        request = bench.fetch_request(created, 0, wait_ms=20_000)
+        request.min_bytes = size
+        enough = reader.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0]
+        assert numbers(enough.records) == list(range(10))
+        request.min_bytes = size + 1
+        request_id = reader.send(ApiKey.FETCH_LOG, request)
+        threading.Timer(0.2, lambda: bench.append(created, log_records([1]))).start()
+        answer = reader.receive(request_id).tables_resp[0].buckets_resp[0]
+        assert numbers(answer.records) == [*range(10), 1]
+
+
+def found(size: int = 0, *, error: BaseException | None = None, filtered: int | None = None) -> fetch._BucketFetch:
+    table = fetch._TableFetch(None, None, 0)
+    return fetch._BucketFetch(TableBucket(1, 0), 0, 1, table, size=size, error=error, filtered_end_offset=filtered)
+
+
+def test_what_ends_a_long_poll():
+    assert fetch._is_answerable([found(60), found(40)], 100)
+    assert not fetch._is_answerable([found(60), found(39)], 100)
+    assert fetch._is_answerable([found(), found(filtered=0)], 100)
+    assert fetch._is_answerable([found(), found(error=ValueError("a fault"))], 100)
+    assert fetch._is_answerable([found(error=InvalidRequest("gone", ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION))], 100)
+    for code in fetch._RETRIABLE_WITHOUT_HURRY:
+        assert not fetch._is_answerable([found(error=InvalidRequest("soon", code))], 1)
+        assert fetch._is_answerable([found(error=InvalidRequest("soon", code)), found(1)], 1)
+
+
+def test_batches_side_by_side_are_sent_in_one_piece():
+    batches = [make_batch(1, bytes(size)) for size in (1, 2, 3, 4, 5)]
+    data = memoryview(b"".join(batches))
+    starts = [sum(map(len, batches[:i])) for i in range(5)]
+    for chosen in ([0], [4], [0, 1], [3, 4], [0, 2, 4], [0, 1, 3, 4], [1, 2, 3], [0, 1, 2, 3, 4]):
+        pieces = fetch._pieces(data, [starts[i] for i in chosen])
+        assert b"".join(pieces) == b"".join(batches[i] for i in chosen), chosen
+        assert len(pieces) == sum(i - 1 not in chosen for i in chosen), chosen
 
 
 # ---- offsets --------------------------------------------------------------------------------------------------------
