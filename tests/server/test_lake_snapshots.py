@@ -133,6 +133,19 @@ def test_no_more_snapshots_are_known_than_the_limit_and_readers_keep_theirs(
     assert len(lake.files()) == 3
 
 
+def test_rounds_that_never_come_to_their_commit_leave_a_bounded_number_of_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_snapshots, "PREPARED_MAX", 3)
+    needed = lake.commit(1, 10)
+    prepared = [lake.prepare(20 + number) for number in range(10)]
+    assert lake.files() == {needed, *prepared[-3:]}
+    lake.commit_paths(2, prepared[-1], prepared[-1])
+    assert lake.newest() == (2, at(29))
+    with pytest.raises(Conflict, match="this worker was overtaken"):
+        lake.commit_paths(3, prepared[0], prepared[0])
+
+
 def test_snapshots_are_known_after_a_restart_and_after_the_directory_has_moved(lake: Lake, tmp_path: Path) -> None:
     lake.commit(1, 10, 20)
     in_the_lake = lake.prepare(11, 21)

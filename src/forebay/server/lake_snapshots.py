@@ -22,6 +22,7 @@ there or not, and files of rounds that failed stay until the table is dropped.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,10 @@ Known = tuple[StoredLakeSnapshot, ...]
 KNOWN_MAX = 1000
 """Snapshots of one table that are known at a time, whatever workers ask to keep: each has a file of offsets, and every
 commit stores all of them. A worker needs an earlier one to call it readable later (Paimon with deletion vectors)."""
+
+PREPARED_MAX = 1000
+"""Files of offsets of one table that rounds may leave without a commit of a new snapshot in between; then the oldest
+ones go. (A lake that refuses every commit would fill the disk.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class LakeSnapshots:
         self._in_lake: dict[int, tuple[OffsetsFile, BucketOffsets]] = {}
         self._unclaimed: dict[int, frozenset[str]] = {}
         """By table id, the files that no snapshot needed at the last commit of a new one."""
+        self._prepared: dict[int, deque[str]] = {}
+        """By table id, the files that were prepared in this life of the server, the oldest first."""
 
     def last_rounds_ms(self) -> dict[int, int]:
         """When the newest snapshot of each table was committed, by table id."""
@@ -99,9 +106,18 @@ class LakeSnapshots:
                 complete = self._read(info, known[-1].tiered).merged(complete)
             folder = names.lake_offsets_folder(info.path, info.table_id)
             self._fs.make_directories(names.join(self._data_dir, folder))
-            path = names.join(self._data_dir, names.lake_offsets_file(folder, self._ids.token_hex()))
+            file = names.lake_offsets_file(folder, self._ids.token_hex())
+            path = names.join(self._data_dir, file)
             self._fs.write_atomic(path, complete.to_json())
+            self._remove_oldest_prepared(info.table_id, file)
             return path
+
+    def _remove_oldest_prepared(self, table_id: int, newest: str) -> None:
+        prepared = self._prepared.setdefault(table_id, deque())
+        prepared.append(newest)
+        if len(prepared) > PREPARED_MAX:
+            needed = {file.path for snapshot in self._known.get(table_id, ()) for file in snapshot.files}
+            self._remove({prepared.popleft()} - needed)
 
     def commit(self, info: TableInfo, commit: LakeSnapshotCommit) -> None:
         """Make a lake snapshot known, durably, and forget those that it says.
@@ -219,6 +235,7 @@ class LakeSnapshots:
             self._known = {key: known for key, known in self._known.items() if key != table_id}
             self._in_lake.pop(table_id, None)
             self._unclaimed.pop(table_id, None)
+            self._prepared.pop(table_id, None)
 
     def _file(self, info: TableInfo, path: str, known: Known) -> OffsetsFile:
         folder = names.lake_offsets_folder(info.path, info.table_id)
