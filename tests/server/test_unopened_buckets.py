@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pyarrow as pa
 
 import forebay
+from forebay.base.errors import ErrorCode
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.server.raw_client import ApiKey, RawClient
+from tests.server.running import log_records, running
+from tests.server.test_lifecycle import LOG_COLUMNS
 
 
 def test_a_bucket_that_was_not_opened_after_an_unclean_end_is_checked_when_it_is(tmp_path):
@@ -46,3 +51,39 @@ def test_the_marker_names_the_buckets_of_which_it_says_nothing():
     fs.set_content("/data/clean-shutdown", b"forebay clean shutdown 1\n")
     assert directory.take_clean_shutdown()
     assert directory.not_closed == frozenset()
+
+
+def test_buckets_that_were_never_written_are_read_without_opening_them(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("wide", LOG_COLUMNS, buckets=400)
+        replicas = bench.server.server.context.replicas
+
+        def fetch(wait_ms: int) -> Any:
+            request = bench.fetch_request(table, 0, wait_ms=wait_ms)
+            for bucket in range(1, 400):
+                request.tables_req[0].buckets_req.add(bucket_id=bucket, fetch_offset=0, max_fetch_bytes=1 << 20)
+            return request
+
+        answers = bench.tablet.call(ApiKey.FETCH_LOG, fetch(0)).tables_resp[0].buckets_resp
+        assert {(each.error_code, each.high_watermark, each.log_start_offset) for each in answers} == {(0, 0, 0)}
+        assert len(answers) == 400
+        assert not replicas.replicas()
+        assert not list((tmp_path / "data").rglob("log-*"))
+        with RawClient(bench.server.addresses.tablet_servers) as waiting:
+            request_id = waiting.send(ApiKey.FETCH_LOG, fetch(60_000))
+            assert not bench.append(table, log_records([1]), bucket=77).error_code
+            while not any(each.records for each in waiting.receive(request_id).tables_resp[0].buckets_resp):
+                request_id = waiting.send(ApiKey.FETCH_LOG, fetch(60_000))
+        assert [each.bucket.bucket for each in replicas.replicas()] == [77]
+        answer = bench.fetch(table, 1, bucket=78)
+        assert answer.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+
+
+def test_a_log_that_is_gone_is_not_taken_for_one_that_never_was(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("t", LOG_COLUMNS)
+        assert not bench.append(table, log_records([1])).error_code
+    [folder] = (tmp_path / "data").rglob("log-0")
+    shutil.rmtree(folder)
+    with running(tmp_path / "data") as bench:
+        assert not bench.server.server.context.replicas.is_unwritten(TableBucket(table, 0))

@@ -7,11 +7,13 @@ writer asked for that (design.md D6), and readers of such a table accept it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from forebay.base import threads
+from forebay.base.clock import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Executor, Future
 from forebay.codec.layout import RowFormat
@@ -26,6 +28,10 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import LogFormat, TableBucket
 from forebay.server.catalog import LiveTable
 from forebay.server.lane import Lane
+
+_LOGGER = logging.getLogger(__name__)
+
+_PROGRESS_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,3 +294,18 @@ class BucketReplica:
         if self._kv is not None:
             self._kv.engine.close()
         self.log.close()
+
+
+class SlowProgress:
+    """Tells the log how far a long step has come: nothing in the first two seconds, then every two seconds."""
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        self._clock = clock
+        self._what = what
+        self._next = clock.monotonic() + _PROGRESS_SECONDS
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            _LOGGER.info("%s: %s of %s", self._what, done, total)

@@ -33,11 +33,10 @@ from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import Catalog, LiveTable
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.open_buckets import OpenBuckets
-from forebay.server.replica import BucketReplica, ParkedBucket
+from forebay.server.replica import BucketReplica, ParkedBucket, SlowProgress
 
 _LOGGER = logging.getLogger(__name__)
 
-_PROGRESS_SECONDS = 2.0
 _CLOSING_THREADS = 8
 
 ENGINE_PROPERTY = "forebay.kv.engine"
@@ -257,7 +256,7 @@ class ReplicaManager:
             recovery_point=self._recovery_points.get(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
-            progress=_SlowProgress(self._clock, f"checking the log of {path}, bytes"),
+            progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
         if log.recovery.cut_bytes:
             _LOGGER.warning(
@@ -300,7 +299,7 @@ class ReplicaManager:
         tablet = KvTablet(table, log, engine, lambda count: self._store.take(counter, count))
         self._let_engine_close_scans(engine, bucket)
         try:
-            replayed = tablet.recover(_SlowProgress(self._clock, f"restoring the state of {bucket}, offsets"))
+            replayed = tablet.recover(SlowProgress(self._clock, f"restoring the state of {bucket}, offsets"))
         except BaseException:
             engine.close()
             raise
@@ -356,6 +355,10 @@ class ReplicaManager:
             return []
         parsed = [names.parse_offset_file(entry.name) for entry in self._fs.list_directory(folder)]
         return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.LOG_SUFFIX)
+
+    def is_unwritten(self, bucket: TableBucket) -> bool:
+        """Whether a bucket that is not open never was. Raises as `table_of` does."""
+        return bucket not in self._recovery_points and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
         partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
@@ -482,18 +485,3 @@ def _error_of(work: Callable[[], None]) -> ForebayError | None:
     except ForebayError as e:
         return e
     return None
-
-
-class _SlowProgress:
-    """Tells the log how far a long step has come: nothing in the first two seconds, then every two seconds."""
-
-    def __init__(self, clock: Clock, what: str) -> None:
-        self._clock = clock
-        self._what = what
-        self._next = clock.monotonic() + _PROGRESS_SECONDS
-
-    def __call__(self, done: int, total: int) -> None:
-        now = self._clock.monotonic()
-        if now >= self._next:
-            self._next = now + _PROGRESS_SECONDS
-            _LOGGER.info("%s: %s of %s", self._what, done, total)

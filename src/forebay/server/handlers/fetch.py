@@ -19,6 +19,7 @@ from forebay.codec.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
 from forebay.codec.log_batch_header import iter_headers
 from forebay.codec.statistics import StatisticsFilter
+from forebay.log.reading import EARLIEST_OFFSET
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -78,6 +79,8 @@ class _BucketFetch:
     log_start_offset: int = 0
     filtered_end_offset: int | None = None
     error: BaseException | None = None
+    is_unwritten: bool = False
+    """Whether the bucket had no log when it was looked for, so that it need not be opened to read nothing."""
 
 
 @serves(ApiKey.FETCH_LOG)
@@ -139,6 +142,7 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: in
         found.append(min(there, max(fetch.bytes_max, 0)))
 
     def look(fetch: _BucketFetch) -> None:
+        fetch.is_unwritten = False
         replica = context.replicas.opened(fetch.bucket)
         if replica is not None:
             count(fetch, replica)
@@ -147,11 +151,27 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: in
 
     await context.costs.each(group, of, look)
     if unopened:
+        from_start = [bucket for bucket, fetch in unopened.items() if fetch.offset in (0, EARLIEST_OFFSET)]
+        for bucket in await context.in_io(_unwritten, context, from_start):
+            unopened.pop(bucket).is_unwritten = True
+    if unopened:
         async with context.using_group(list(unopened), of) as replicas:
             for bucket, replica in replicas.items():
                 if isinstance(replica, BucketReplica):
                     count(unopened[bucket], replica)
     return sum(found)
+
+
+def _unwritten(context: ServerContext, buckets: list[TableBucket]) -> list[TableBucket]:
+    """Those of `buckets` that have no log yet. Looks at files."""
+    found = []
+    for bucket in buckets:
+        try:
+            if context.replicas.is_unwritten(bucket):
+                found.append(bucket)
+        except (ForebayError, KeyError):
+            continue  # there is no such bucket, or not any more: opening it tells
+    return found
 
 
 def _is_read_to_its_end(context: ServerContext, fetch: _BucketFetch) -> bool:
@@ -210,11 +230,19 @@ async def _read_group(
 
     def begin(fetch: _BucketFetch) -> None:
         fetch.data, fetch.size, fetch.error, fetch.filtered_end_offset = (), 0, None, None
-        parked = context.replicas.parked(fetch.bucket)
+        replicas, bucket = context.replicas, fetch.bucket
+        parked = replicas.parked(bucket)
         if parked is not None and fetch.offset == parked.end_offset:
             fetch.high_watermark, fetch.log_start_offset = fetch.offset, parked.log_start_offset
+        elif fetch.is_unwritten and parked is None and replicas.opened(bucket) is None:
+            fetch.high_watermark = fetch.log_start_offset = 0
         else:
-            unread[fetch.bucket] = fetch
+            unread[bucket] = fetch
+            return
+        try:
+            _prepared(fetch.table, replicas.table_of(bucket))
+        except ForebayError as e:
+            fetch.error = e.with_traceback(None)
 
     await context.costs.each(group, of, begin)
     async with context.using_group(list(unread), of) as replicas:
