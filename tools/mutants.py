@@ -6,7 +6,8 @@
 
 A mutant turns one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges one
 `and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs. Its judges
-are the tests of its package (the folder of its name below tests/) that run its line, which is measured before. A test
+are the tests of its package (the folder of its name below tests/) that run its line, which is measured before. Lines of
+a log, and conditions on which nothing else depends, are left alone. A test
 that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked slow, are left out.
 
 Survivors are named, and the exit code is 1 if less than 95 % of the mutants are caught. Those that change no behaviour
@@ -116,7 +117,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     def walk(node: ast.AST, function: str) -> Iterator[Mutant]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             function = node.name if function == "module" else f"{function}.{node.name}"
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and (ast.unparse(node.test) == "TYPE_CHECKING" or _only_tells(node)):
             return
         if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Constant):
             yield mutant("condition negated", node.test, f"(not ({ast.unparse(node.test)}))", function)
@@ -143,9 +144,18 @@ def _calls(value: ast.expr) -> bool:
     """Whether a statement is a call that does something; what goes to a log is for people."""
     if isinstance(value, ast.Await):
         value = value.value
-    if not isinstance(value, ast.Call):
-        return False
-    return not ast.unparse(value.func).lower().startswith(("_log.", "log.", "logger.", "_logger.", "warnings."))
+    return isinstance(value, ast.Call) and not _tells(value)
+
+
+def _tells(call: ast.Call) -> bool:
+    return ast.unparse(call.func).lower().startswith(("_log.", "log.", "logger.", "_logger.", "warnings."))
+
+
+def _only_tells(node: ast.If) -> bool:
+    """Whether nothing but a line in a log depends on a condition."""
+    return not node.orelse and all(
+        isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and _tells(each.value) for each in node.body
+    )
 
 
 # ---- which tests judge ----------------------------------------------------------------------------------------------

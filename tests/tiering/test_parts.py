@@ -238,6 +238,30 @@ def test_rounds_are_cut_once_the_service_stops_and_it_ends_without_the_cluster(
     assert rounds.controls[1].should_cut
 
 
+def test_of_too_many_tables_the_one_is_forgotten_whose_last_round_began_the_longest_ago(
+    service: Service, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TABLES_REMEMBERED", 2)
+    tiering, cluster = service()
+
+    def run(number: int, *, to_its_end: bool = True) -> None:
+        cluster.answers = [Heartbeat(1, table(number))]
+        tiering._heartbeat()
+        if to_its_end:
+            rounds.end(number)
+            until(lambda: phases(tiering)[f"d.t{number}"] == "waiting")
+            tiering._heartbeat()
+
+    for number in (1, 2, 1, 3):
+        run(number)
+    assert sorted(phases(tiering)) == ["d.t1", "d.t3"]
+    run(1, to_its_end=False)
+    run(4, to_its_end=False)
+    assert sorted(phases(tiering)) == ["d.t1", "d.t4"]
+    run(5, to_its_end=False)  # all others have a round under way
+    assert sorted(phases(tiering)) == ["d.t1", "d.t4", "d.t5"]
+
+
 def test_what_follows_a_round_may_fail_and_the_round_counts(service: Service, rounds: Rounds) -> None:
     seen: list[RoundReport] = []
 
