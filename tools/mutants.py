@@ -280,11 +280,14 @@ class Workshop:
             try:
                 self._write(path, mutated)
                 outcome, failed = self._runner.run(tests, seconds)
-                if outcome != "failed":
+                if outcome == "passed":
                     return outcome
                 fails_again = not failed or self._runner.run(failed, again)[0] == "failed"
             finally:
                 self._write(path, original)
+            if outcome == "unfinished":
+                ends = self._runner.run(tests, seconds)[0] != "unfinished"
+                return "caught by its tests, which do not end" if ends else outcome
             if fails_again and (not failed or self._runner.run(failed, again)[0] == "passed"):
                 return f"caught by {', '.join(failed) or 'a process that died'}"
             print(f"  {failed[0]} fails only sometimes, or without a mutant, too, and is left out")

@@ -291,6 +291,21 @@ def test_a_snapshot_that_is_forgotten_is_released(make_table, embedded):
         kept.scan().to_arrow()
 
 
+def test_a_snapshot_that_is_kept_outlives_its_object(make_table, embedded):
+    table = numbered(make_table, 10)
+    before = handles(embedded)
+    kept = table.snapshot()
+    again = pickle.loads(pickle.dumps(kept.keep()))
+    assert again.keep() is again  # another process has it for its rows alone; there is nothing to give up
+    del kept
+    table.snapshot()  # this one is released when it is collected, after the other would have been
+    gc.collect()
+    wait_for_handles(embedded, before + 1)
+    assert again.scan().to_arrow().num_rows == 10
+    again.release()
+    assert handles(embedded) == before
+
+
 def test_what_has_ended_says_so_and_what_to_do(make_table, embedded):
     table = numbered(make_table, 10)
     with table.snapshot() as snapshot:
