@@ -1,4 +1,4 @@
-"""A stop that cannot write its last files."""
+"""A stop that cannot write its last files, or in which others come in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from forebay.base.errors import StorageFailure
 from forebay.fs.local import LocalFileSystem
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.server import Injected
+from forebay.server.server import ForebayServer, Injected
 
 
 class _FailingAtTheEnd(LocalFileSystem):
@@ -28,3 +28,16 @@ def test_a_stop_that_fails_gives_the_data_directory_back(tmp_path):
     fs.failing = False
     with EmbeddedServer(tmp_path / "data", injected=Injected(fs=fs)) as again:
         assert again.bootstrap_servers
+
+
+def test_a_connection_that_comes_in_while_the_server_stops_is_refused(tmp_path, monkeypatch):
+    server = EmbeddedServer(tmp_path / "data").start()
+    drained, admitted = ForebayServer._drain, []
+
+    async def drain_while_one_comes_in(self, connections):
+        await drained(self, connections)
+        admitted.append(connections.admit(object(), "127.0.0.1"))
+
+    monkeypatch.setattr(ForebayServer, "_drain", drain_while_one_comes_in)
+    server.stop()
+    assert [error.message for error in admitted] == ["the server is shutting down"]

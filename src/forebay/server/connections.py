@@ -64,6 +64,8 @@ class Connections:
             config.value("netty.server.max-request-size"), max(self.budget.receiving.limit, FIRST_FRAME_BYTES_MAX)
         )
         self._version_answers: dict[tuple[str, ServerRole], Message] = {}
+        self.is_closing = False
+        """Whether the server stops: connections that were on their way in are refused."""
         self.refusals = 0
         """Connections that are being told why they are refused."""
         self._control_bytes_max: int = config.value("server.request.max-control-size")
@@ -100,7 +102,9 @@ class Connections:
         return self.frame_bytes_max if api_key in BULK_REQUESTS else self._control_bytes_max
 
     def admit(self, connection: Connection, address: str) -> ForebayError | None:
-        """Let a new connection in; or the error to tell it, if there are too many."""
+        """Let a new connection in; or the error to tell it, if there are too many, or the server stops."""
+        if self.is_closing:
+            return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
         if len(self._all) >= self._count_max:
             what = f"{self._count_max} connections, as many as it may have (server.connections.max)"
         elif self._by_address[address] >= self._count_max_per_address:

@@ -335,6 +335,7 @@ class ForebayServer:
         self._bound.clear()
         connections = self._connections
         if connections is not None:
+            connections.is_closing = True
             await self._drain(connections)
             for connection in list(connections):
                 connection.close()
