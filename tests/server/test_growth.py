@@ -23,10 +23,11 @@ from typing import Any
 import pytest
 
 from forebay.metadata import types
+from forebay.server import open_buckets
 from forebay.testing.server import ServerProcess
 from tests import results
 from tests.server.raw_client import ApiKey, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records
+from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_scan_kv import open_request, scan
 
 TABLES, PARTITIONS, SCANS, WRITERS = 5_000, 2_000, 10_000, 20_000
@@ -190,31 +191,37 @@ def test_what_a_server_takes_does_not_grow_with_the_number_of_buckets_and_scans(
         assert step["ms each, last tenth"] < 20 * max(step["ms each, first tenth"], 10.0), name
 
 
-_LARGE_BLOCKS = """
-import ctypes, sys
-from forebay.base.host import return_large_blocks
+_HOLES = """
+from pathlib import Path
+from forebay.base.host import return_free_memory
 
-class Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+def resident():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) // 1024
 
-mallinfo = ctypes.CDLL(None).mallinfo2
-mallinfo.restype = Info
-if sys.argv[1] == "mended":
-    return_large_blocks()
-blocks = bytearray(4 << 20)
-del blocks
-before = mallinfo().hblks
-blocks = [bytearray(2 << 20) for _ in range(5)]
-print(mallinfo().hblks - before)
+blocks = [bytearray(b"x" * 50_000) for _ in range(2000)]
+blocks[::2] = [None] * 1000
+full = resident()
+return_free_memory()
+print(full - resident())
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc tells of its heaps, others do not")
-@pytest.mark.parametrize(("how", "mapped"), [("as it is", 0), ("mended", 5)])
-def test_large_blocks_leave_no_holes_in_the_heaps_of_the_server(how: str, mapped: int) -> None:
-    done = subprocess.run([sys.executable, "-c", _LARGE_BLOCKS, how], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == mapped
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library than glibc")
+def test_holes_in_the_heaps_of_the_server_go_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 30
+
+
+def test_memory_is_returned_after_many_buckets_were_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returned: list[bool] = []
+    monkeypatch.setattr(open_buckets, "return_free_memory", lambda: returned.append(True))
+    monkeypatch.setattr(open_buckets, "_TAKEN_WORTH_IT", 4)
+    with running(tmp_path / "data", server_open__buckets_max="1") as bench:
+        manager = bench.server.server.context.replicas
+        for number, expected in enumerate([0, 0, 0, 0, 1, 1, 1, 1, 2]):
+            bench.log_end(bench.create(f"t{number}", {"a": types.int_()}))
+            manager.close_offline()
+            assert len(returned) == expected, number
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -22,12 +23,6 @@ _UNIQUE_SYSFS_INODES = (5, 5)
 """From this kernel on the inode numbers of sysfs are never used twice between two starts of the machine."""
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_LARGE_BLOCK_BYTES = 1 << 20
-_HEAP_END_BYTES = 16 << 20
-"""What may stay free at the end of a heap."""
-
-
 def open_files_max() -> int:
     """How many files this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -42,18 +37,14 @@ def raise_open_files_max(wanted: int) -> int:
     return open_files_max()
 
 
-def return_large_blocks() -> None:
-    """Let glibc give blocks of `_LARGE_BLOCK_BYTES` and more back to the system as soon as they are freed.
+def return_free_memory() -> None:
+    """Let glibc give the free pages inside its heaps back to the system, which it does not by itself.
 
-    By itself it does so until the first of them is freed, and takes them from its heaps from then on. LMDB allocates a
-    few for each file that it opens, so the heaps of a server that opens and closes many buckets have ever more holes.
+    LMDB allocates blocks of 1 and 2 MB for each file that it opens. They come from the heaps, and small things settle
+    where they were: so the heaps of a server that opens and closes many buckets grow, and are mostly free.
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return  # another C library, with habits of its own
-    mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _HEAP_END_BYTES)  # it would be 128 kB from here on
+    with contextlib.suppress(AttributeError, OSError):  # another C library, with habits of its own
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def boot_id() -> str | None:

@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from forebay.base.host import raise_open_files_max, return_large_blocks
+from forebay.base.host import raise_open_files_max
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -92,7 +92,6 @@ def run(options: argparse.Namespace) -> int:
         )
     _warn_of_others(Path(options.data_dir))
     raise_open_files_max(_OPEN_FILES)
-    return_large_blocks()
     asyncio.run(_serve(config, options.ready_file))
     return 0
 

@@ -18,8 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from forebay.base import threads
+from forebay.base.host import return_free_memory
 from forebay.metadata.table import TableBucket
 from forebay.server.replica import BucketReplica
+
+_TAKEN_WORTH_IT = 32
+"""Buckets that were closed, for which memory is given back: that goes through all heaps."""
 
 
 class OpenBuckets:
@@ -31,6 +35,7 @@ class OpenBuckets:
         self._is_read = is_read
         self._lock = threads.lock()
         self._open: OrderedDict[TableBucket, BucketReplica] = OrderedDict()
+        self._taken = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -85,6 +90,7 @@ class OpenBuckets:
                 bucket, replica = next(iter(self._open.items()))
                 if self._is_idle(replica) and begin_closing(bucket):
                     del self._open[bucket]
+                    self._taken += 1
                     return replica
                 self._open.move_to_end(bucket)
             return None
@@ -95,8 +101,17 @@ class OpenBuckets:
             for bucket, replica in self._open.items():
                 if replica.log.is_offline and self._is_idle(replica) and begin_closing(bucket):
                     del self._open[bucket]
+                    self._taken += 1
                     return replica
             return None
+
+    def return_memory(self) -> None:
+        """Give memory of the buckets that were taken out back to the system, once there are some more of them."""
+        with self._lock:
+            if self._taken < _TAKEN_WORTH_IT:
+                return
+            self._taken = 0
+        return_free_memory()
 
     def _is_idle(self, replica: BucketReplica) -> bool:
         return not (replica.uses or self._is_read(replica.bucket)) and replica.is_idle

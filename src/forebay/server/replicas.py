@@ -204,10 +204,11 @@ class ReplicaManager:
 
     def close_offline(self) -> None:
         """Close the buckets that a storage failure took offline, so that they are checked when they are asked for, as
-        after an unclean end, and take writes again if the disk does.
+        after an unclean end, and take writes again if the disk does. Give memory of closed buckets back.
         """
         while self._reserve.is_free() and self._park_one(self._open.take_offline):
             pass
+        self._open.return_memory()
 
     def _park_one(self, take: Callable[[Callable[[TableBucket], bool]], BucketReplica | None]) -> bool:
         def begin_parking(bucket: TableBucket) -> bool:
