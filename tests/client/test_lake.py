@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,7 @@ from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
 from forebay.client.connection import Connection
 from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.lake.tiering import KEEP_ALL_PREVIOUS
-from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.server.embedded import EmbeddedServer
@@ -246,3 +248,41 @@ def test_the_older_form_of_a_commit_brings_its_offsets_with_it(lake: Cluster) ->
     snapshot = lake.admin.lake_snapshot(info.path, readable=True)
     assert snapshot.snapshot_id == 2
     assert {bucket.bucket: offset for bucket, offset in snapshot.log_offsets.items()} == {0: 5, 1: 6}
+
+
+def test_a_heartbeat_says_what_is_worked_on_and_what_became_of_the_rest() -> None:
+    sent: list[tuple[pb.LakeTieringHeartbeatRequest, bool]] = []
+
+    def call(_key: ApiKey, message: Any, _response: object, *, repeatable: bool) -> pb.LakeTieringHeartbeatResponse:
+        sent.append((message, repeatable))
+        return pb.LakeTieringHeartbeatResponse(coordinator_epoch=3)
+
+    worker = LakeTieringClient(cast(Any, SimpleNamespace(cluster=SimpleNamespace(coordinator_call=call))))
+    one, two = (TieringTable(number, TablePath("d", f"t{number}"), 3, 9) for number in (1, 2))
+    assert worker.heartbeat([one]) == Heartbeat(3)
+    assert sent[-1][1]  # may be repeated: nothing changes by it
+    done = [
+        TieringDone(one),
+        TieringDone(two, True, rows=5),
+        TieringDone(one, file_bytes=7),
+        TieringDone(two, False, 7, 5),
+    ]
+    worker.heartbeat([], done, [two])
+    message, repeatable = sent[-1]
+    assert not repeatable
+    assert [table.table_id for table in message.failed_tables] == [2]
+    assert list(message.force_finished_tables) == [2]
+    assert [
+        (
+            t.table_id,
+            t.HasField("lake_tiering_stats"),
+            t.lake_tiering_stats.file_size,
+            t.lake_tiering_stats.record_count,
+        )
+        for t in message.finished_tables
+    ] == [(1, False, 0, 0), (2, True, 0, 5), (1, True, 7, 0), (2, True, 7, 5)]
+    for arguments in (([], [TieringDone(one)]), ([], [], [one])):
+        worker.heartbeat(*arguments)
+        assert not sent[-1][1]
+    worker.heartbeat(request=True)
+    assert not sent[-1][1]

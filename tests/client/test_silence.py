@@ -26,6 +26,7 @@ from forebay.client.snapshot_scan import SnapshotScan
 from forebay.client.table import Table
 from forebay.client.views import RowView
 from forebay.metadata import types
+from forebay.metadata.predicate import col
 from forebay.metadata.table import AggregateFunction, Column, TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -212,7 +213,7 @@ def test_batches_of_a_writer_id_that_is_gone_are_not_sent_again(
 ) -> None:
     table = make_table({"a": pa.int64()})
     other = through(table, writer_batch_size="1kb")
-    errors = [ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION, ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION]
+    errors = [ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION, *[ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION] * 4]
 
     def rule(frame: Frame) -> Action:
         if frame.key is not ApiKey.PRODUCE_LOG or frame.number >= len(errors):
@@ -223,12 +224,48 @@ def test_batches_of_a_writer_id_that_is_gone_are_not_sent_again(
 
     proxy.on_request = rule
     with connect(proxy.bootstrap_servers, writer_batch_size="1kb") as connection:
-        writer = connection.table(table.path).writer()
-        trackers = [writer.append(pa.table({"a": np.arange(first, first + 60)})) for first in (0, 60)]
-        assert trackers
+        first, second = (connection.table(table.path).writer() for _ in range(2))
+        for writer in (first, second):
+            writer.append(pa.table({"a": np.arange(200)}))
         with pytest.raises(Conflict, match="for a test"):
-            writer.flush()
+            first.flush()
+        with pytest.raises(Conflict, match=r"cannot be sent again: the writer id changed from \d+ to (none|\d+)"):
+            second.flush()
+        for writer in (first, second):
+            with pytest.raises(Conflict):
+                writer.close()
     assert other.append([{"a": -1}]).rows == 1
+
+
+def test_a_channel_on_which_nothing_came_is_closed_and_one_that_works_is_kept(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    other = through(keyed(make_table, rows=1))
+    cluster = other.connection.cluster
+    channel = cluster.channel(cluster.leader(other.path, other.bucket(0)))
+    proxy.on_request = only(ApiKey.LIST_DATABASES, DROP, PASS, DROP)
+    silent = channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest())
+    assert channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest()).result(10).error is None
+    with pytest.raises(Unavailable, match=r"did not answer LIST_DATABASES within 0\.05 s"):
+        silent.result(0.05)
+    assert not channel.closed
+    with pytest.raises(Unavailable, match=r"within 0\.05 s"):
+        channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest()).result(0.05)
+    assert channel.closed
+
+
+def test_the_next_page_of_a_snapshot_is_asked_for_ahead_unless_a_limit_may_be_reached(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    other = through(keyed(make_table), scanner_kv_fetch_max_bytes="1b")
+    with other.snapshot() as snapshot:
+        for limit, condition, asked in ((None, None, 2), (5, None, 2), (1, None, 1), (5, col("id") >= 0, 1)):
+            before = proxy.count(ApiKey.SCAN_KV)
+            scan = snapshot.scan_bucket(0, filter=condition, limit=limit)
+            assert scan.take() is not None
+            if scan._asked is not None:
+                scan._asked.wait(10)
+            assert proxy.count(ApiKey.SCAN_KV) - before == asked
 
 
 # ---- metadata -------------------------------------------------------------------------------------------------------

@@ -5,17 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import ForebayError, InvalidRequest, NotFound, Unavailable
+from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.client.lake import Heartbeat, TieringDone, TieringTable
-from forebay.metadata.table import TablePath
+from forebay.lake.offsets import BucketOffsets
+from forebay.lake.tiering import OFFSETS_PROPERTY, TABLE_PROPERTY, CommittedLakeSnapshot
+from forebay.metadata import types
+from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.tiering import service as module
 from forebay.tiering.control import RoundControl
 from forebay.tiering.report import RoundReport
+from forebay.tiering.round import _offsets_path
 from forebay.tiering.service import TieringService
 from forebay.tiering.status import ServiceStatus, TableStatus
 
@@ -369,3 +374,28 @@ def test_a_status_adds_up_its_tables_and_leaves_out_what_is_not_known() -> None:
     assert (status.rounds, status.failures, status.rows, status.read_bytes) == (3, 2, 1_005, 1_500_001)
     assert status.title == "stopped, 3 rounds, 1,005 rows"
     assert ServiceStatus(True, (), "gone").title == "running, 0 rounds, 0 rows, the cluster does not answer: gone"
+
+
+def test_a_lake_snapshot_of_another_table_or_of_nobody_is_not_carried_on_from() -> None:
+    schema = Schema.of([Column("a", types.int_())])
+    info = TableInfo(TablePath("d", "t"), 7, 1, TableDescriptor(schema, bucket_count=1), created_ms=5)
+    prepared: list[object] = []
+
+    def prepare(_info: TableInfo, offsets: object) -> str:
+        prepared.append(offsets)
+        return "written anew"
+
+    def path(**properties: str) -> str:
+        held = {name.replace("_", "-"): value for name, value in properties.items()}
+        snapshot = CommittedLakeSnapshot(4, held)
+        return _offsets_path(cast(Any, SimpleNamespace(prepare=prepare)), info, snapshot)
+
+    assert path(fluss_offsets="a/path") == "a/path"
+    with pytest.raises(Conflict, match=r"\(table id 7\) holds snapshot 4 of somebody who noted no log offsets; drop"):
+        path()
+    with pytest.raises(Conflict, match=r"holds snapshot 4 of table 8; drop the lake table"):
+        _offsets_path(cast(Any, None), info, CommittedLakeSnapshot(4, {OFFSETS_PROPERTY: "p", TABLE_PROPERTY: "8"}))
+    assert prepared == []
+    offsets = BucketOffsets(7, {TableBucket(7, 0): 3})
+    assert path(fluss_offsets=" " + offsets.to_json().decode()) == "written anew"
+    assert prepared == [offsets.offsets]
