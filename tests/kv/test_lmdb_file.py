@@ -235,6 +235,29 @@ def test_a_page_of_two_trees_is_damage_and_so_is_one_with_another_number(tmp_pat
         check_engine_files(FS, str(folder))
 
 
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (2, 3), (-2, -1), (0, -1)])
+def test_leaves_in_the_place_of_each_other_are_damage(one: int, other: int, tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    engine.apply({b"k%05d" % number: bytes(100) for number in range(400)}, EngineState(1))
+    engine.close()
+    path = tmp_path / "db" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    pages = [data[at : at + 4096] for at in range(0, len(data), 4096)]
+    leaves = []
+    for number, page in enumerate(pages):
+        is_leaf = struct.unpack_from("=H", page, _FLAGS[0])[0] == 2
+        if is_leaf and b"k0" in page[500:]:
+            leaves.append((page[page.rindex(b"k0") :][:6], number))  # keys fill a leaf from its end
+    leaves.sort()
+    assert len(leaves) > 6
+    first, second = leaves[one][1], leaves[other][1]
+    for target, source in ((first, second), (second, first)):
+        data[target * 4096 + 8 : target * 4096 + 4096] = pages[source][8:]
+    path.write_bytes(data)
+    with pytest.raises(CorruptData, match="its keys belong elsewhere in the tree"):
+        check_engine_files(FS, str(tmp_path / "db"))
+
+
 def _newest(folder: Path) -> int:
     """The meta page that counts."""
     data = (folder / "data.mdb").read_bytes()
