@@ -21,6 +21,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.kv import _digest
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState
+from forebay.kv.file_checksums import first_difference, list_files, sync_files
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import LmdbFile, check_engine_files
 
@@ -256,6 +257,27 @@ def test_leaves_in_the_place_of_each_other_are_damage(one: int, other: int, tmp_
     path.write_bytes(data)
     with pytest.raises(CorruptData, match="its keys belong elsewhere in the tree"):
         check_engine_files(FS, str(tmp_path / "db"))
+
+
+def test_no_file_of_a_state_stays_open_after_it_was_examined_copied_or_synced(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "kv" / "db")
+    engine.apply({b"a": bytes(5000)}, EngineState(1, 1))
+    before = len(os.listdir("/proc/self/fd"))
+    folder = KvFolder(FS, str(tmp_path / "kv"))
+    folder.write_checkpoint(engine)
+    assert len(os.listdir("/proc/self/fd")) == before
+    db = str(tmp_path / "kv" / "db")
+    check_engine_files(FS, db)
+    sync_files(FS, db)
+    assert first_difference(FS, db, list_files(FS, db)) is None
+    engine.close()
+    closed = len(os.listdir("/proc/self/fd"))
+    folder.discard_engine()
+    folder.open_engine(LmdbEngine, lambda _: frozenset()).close()  # from the copy
+    _changed(tmp_path / "kv" / "db", 0, _MAGIC, lambda _: 1)
+    with pytest.raises(CorruptData):
+        check_engine_files(FS, db)
+    assert len(os.listdir("/proc/self/fd")) == closed < before
 
 
 def _newest(folder: Path) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 
 import pytest
 
 from forebay.fs import names
+from forebay.fs.local import LocalFileSystem
+from forebay.log.tablet import LogTablet
 from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import Report
-from tests.log.log_batches import FOLDER, faulty_fs, filled_log
+from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch
 
 END = 60
 """Offsets of a filled log, of two records a batch."""
@@ -158,6 +162,21 @@ def test_writer_snapshots_are_read_and_compared_with_the_end(fs: FaultyFileSyste
     assert f"stands for the batches below offset {END}, and the log ends at {image.end}" in report.findings[-1].message
     report = checked(fs, image.end)[1]
     assert [finding.place for finding in report.faults] == [newest]
+
+
+def test_no_file_of_a_log_stays_open(tmp_path: Path) -> None:
+    local = LocalFileSystem()
+    tablet = LogTablet.open(local, f"{tmp_path}/log-0", config=SMALL)
+    for _ in range(20):
+        tablet.append_as_leader(make_batch(2, bytes(80)))
+    tablet.close()
+    before = len(os.listdir("/proc/self/fd"))
+    for damaged in (False, True):
+        if damaged:
+            (tmp_path / "log-0" / f"{0:020d}.log").write_bytes(b"torn")
+        image = check_log(local, f"{tmp_path}/log-0", None, True, Report(), lambda *_: None)
+        assert len(list(image.batches(0, 10))) == (0 if damaged else 5)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_summary_counts_what_was_checked_and_found() -> None:
