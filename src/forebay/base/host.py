@@ -8,6 +8,8 @@ import os
 import re
 import resource
 import struct
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -19,6 +21,8 @@ _STATX_MNT_ID_PLACE = 144
 _AT_FDCWD = -100
 _SYNC_FILE_RANGE_WAIT_BEFORE = 1
 _SYSFS_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")
+_M_MMAP_THRESHOLD = -3
+_BLOCKS_LOCK = threading.Lock()
 _UNIQUE_SYSFS_INODES = (5, 5)
 """From this kernel on the inode numbers of sysfs are never used twice between two starts of the machine."""
 
@@ -37,12 +41,29 @@ def raise_open_files_max(wanted: int) -> int:
     return open_files_max()
 
 
-def return_free_memory() -> None:
-    """Let glibc give the free pages inside its heaps back to the system, which it does not by itself.
+@contextlib.contextmanager
+def untouched_blocks() -> Iterator[None]:
+    """While inside, glibc takes blocks of 1 MB and more from the system, not from its heaps: pages that are never used
+    take no memory then, where memory of a heap has been used before.
 
-    LMDB allocates blocks of 1 and 2 MB for each file that it opens. They come from the heaps, and small things settle
-    where they were: so the heaps of a server that opens and closes many buckets grow, and are mostly free.
+    For libraries that allocate much and use little of it. Others that allocate meanwhile get such blocks, too, so it
+    should not last. Blocks of up to 32 MB come from the heaps afterwards, as they do once a few have been freed.
     """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library, with habits of its own
+        yield
+        return
+    with _BLOCKS_LOCK:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        try:
+            yield
+        finally:
+            mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+
+
+def return_free_memory() -> None:
+    """Let glibc give the free pages inside its heaps back to the system, which it does not by itself."""
     with contextlib.suppress(AttributeError, OSError):  # another C library, with habits of its own
         ctypes.CDLL(None).malloc_trim(0)
 

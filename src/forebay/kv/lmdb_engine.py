@@ -31,6 +31,7 @@ import lmdb
 from forebay.base import threads
 from forebay.base.checks import check
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
+from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
@@ -128,19 +129,21 @@ class LmdbEngine:
         self._reader_room = 0
         self._make_reader_room()
         try:
-            # py-lmdb's stubs say `bytes | memoryview` throughout; without `buffers=True` it is bytes.
-            self._environment = lmdb.open(
-                str(directory),
-                map_size=map_bytes,
-                sync=False,
-                metasync=False,
-                writemap=self._writes_map,
-                map_async=True,
-                meminit=False,
-                max_dbs=3,
-                max_readers=READERS_MAX,
-                mode=names.FILE_MODE,
-            )
+            # It allocates 3 MB for the greatest transaction that may be, and uses what the greatest one needed.
+            with untouched_blocks():
+                # py-lmdb's stubs say `bytes | memoryview` throughout; without `buffers=True` it is bytes.
+                self._environment = lmdb.open(
+                    str(directory),
+                    map_size=map_bytes,
+                    sync=False,
+                    metasync=False,
+                    writemap=self._writes_map,
+                    map_async=True,
+                    meminit=False,
+                    max_dbs=3,
+                    max_readers=READERS_MAX,
+                    mode=names.FILE_MODE,
+                )
             used = self._used_bytes()
             if 0 < held < used:
                 raise _damage(directory, f"it has {held} bytes and had {used} or more")
