@@ -19,10 +19,13 @@ def address(text: str) -> tuple[str, int]:
 
 
 class RawClient:
-    """One connection after its handshake. `call` raises the server's error; `send_bytes` sends anything."""
+    """One connection after its handshake, from the address `source`. `call` raises the server's error; `send_bytes`
+    sends anything."""
 
-    def __init__(self, where: str, credentials: PlainClient | None = None, timeout: float = 20) -> None:
-        self.socket = socket.create_connection(address(where), timeout)
+    def __init__(
+        self, where: str, credentials: PlainClient | None = None, timeout: float = 20, source: str = "127.0.0.1"
+    ) -> None:
+        self.socket = socket.create_connection(address(where), timeout, (source, 0))
         self.connection = ClientConnection()
         self._waiting: dict[int, ResponseReceived] = {}
         handshake = ClientHandshake(self.connection, "raw-test-client", "1", credentials=credentials)
