@@ -551,6 +551,19 @@ def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answer
         assert gate.inside == 0
 
 
+def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("k", KV_COLUMNS, ["id"])
+        bench.put(table, kv_records([{"id": 1, "name": "one"}]))
+        lookup = pb.LookupRequest(table_id=table)
+        lookup.buckets_req.add(bucket_id=0, keys=[kv_key(number) for number in range(50_000)])
+        assert lookup.ByteSize() > 100_000  # so that it passes the gate
+        ids = [bench.tablet.send(ApiKey.LOOKUP, lookup) for _ in range(4)]
+        for request_id in ids:
+            values = bench.tablet.receive(request_id).buckets_resp[0].values
+            assert [n for n, value in enumerate(values) if value.HasField("values")] == [1]
+
+
 def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("l", LOG_COLUMNS)

@@ -227,7 +227,8 @@ class AnswerRoom:
 
         For long requests before their gate: inside, others wait for them.
         """
-        await self._room.acquire()
+        if not self.is_held:
+            await self._room.acquire()
         self._has_place = True
 
     async def enter(self, size: int) -> None:
