@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import APIS, ApiKey, ServerRole
-from forebay.protocol.connection import ClientConnection, ResponseReceived
+from forebay.protocol.connection import ClientConnection, ResponseReceived, State
 from forebay.protocol.handshake import ClientHandshake
 from forebay.protocol.sasl import PlainClient
 
@@ -49,10 +49,12 @@ class RawClient:
             if event is not None:
                 raise ConnectionError(repr(event))
             data = self.socket.recv(1 << 16)
-            if not data:
-                self.connection.receive_eof()
-            else:
+            if data:
                 self.connection.receive_data(data)
+            elif self.connection.state is State.CLOSED:
+                raise ConnectionError("the connection is closed")
+            else:
+                self.connection.receive_eof()
 
     def send(self, key: ApiKey, message: Any, version: int | None = None) -> int:
         """Send a request without waiting; return its id."""
