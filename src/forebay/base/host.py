@@ -47,7 +47,7 @@ def untouched_blocks() -> Iterator[None]:
     take no memory then, where memory of a heap has been used before.
 
     For libraries that allocate much and use little of it. Others that allocate meanwhile get such blocks, too, so it
-    should not last. Blocks of up to 32 MB come from the heaps afterwards, as they do once a few have been freed.
+    should not last. Afterwards blocks of 4 MB and more still do: what large answers leave would stay in the heaps.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -59,7 +59,7 @@ def untouched_blocks() -> Iterator[None]:
         try:
             yield
         finally:
-            mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+            mallopt(_M_MMAP_THRESHOLD, 4 << 20)
 
 
 def return_free_memory() -> None:
