@@ -83,7 +83,7 @@ bench-pipelines: $(VENV)/dev-ready build ## the same for lake tables in Spark; w
 	$(BIN)/python -m benchmarks pipelines --out docs/benchmarks.md
 
 build: $(VENV)/dev-ready ## compile the kernels after a change
-	$(BIN)/python setup.py -q build_ext --inplace
+	$(BIN)/python tools/build_kernels.py
 
 proto: ## generate the protobuf code after a change of fluss.proto
 	tools/generate_protocol.sh

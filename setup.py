@@ -19,7 +19,7 @@ def extensions() -> list[Extension]:
     found = []
     for path in sorted(Path("src").rglob("*.pyx")):
         module = ".".join(path.relative_to("src").with_suffix("").parts)
-        found.append(Extension(module, [str(path)], extra_compile_args=["-O3", "-fno-strict-aliasing"]))
+        found.append(Extension(module, [str(path)], extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing"]))
     return found
 
 
