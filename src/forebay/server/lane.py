@@ -2,12 +2,16 @@
 
 Whatever queues up while a group is being written becomes the next group. Under load groups grow, and the cost of a
 sync is shared (group commit); without load each write is a group of its own and waits for nobody.
+
+Lanes take turns: a thread writes one group of a lane, then one of another that waits, so that buckets with very much to
+write cannot keep the threads for themselves. Lanes with little to write go first, but not always.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from forebay.base import threads
@@ -17,7 +21,48 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 GROUP_ITEMS_MAX = 64
-"""Most writes of one group: bounds the memory and the time that one group takes."""
+GROUP_BYTES_MAX = 2 << 20
+"""Most writes of one group, and their size together, but for the last one: bounds what one group takes of memory and
+time."""
+
+SHORT_BYTES = 64 << 10
+"""A lane with no more to write goes before those with more."""
+
+SHORT_IN_A_ROW = 8
+"""After so many short ones it is the turn of a lane with more to write, if one waits."""
+
+
+class LaneTurns:
+    """Which lane's group is written next by the threads of a pool."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = threads.lock()
+        self._short: deque[Callable[[], None]] = deque()
+        self._long: deque[Callable[[], None]] = deque()
+        self._short_in_a_row = 0
+
+    def join(self, write: Callable[[], None], size: int) -> None:
+        """Call `write`, which raises nothing, in a thread when its turn comes; `size` bytes wait to be written."""
+        self.rejoin(write, size)
+        self._executor.submit(self._work)
+
+    def rejoin(self, write: Callable[[], None], size: int) -> None:
+        """As `join`, from inside of a `write`: its thread goes on with whatever waits."""
+        with self._lock:
+            (self._short if size <= SHORT_BYTES else self._long).append(write)
+
+    def _work(self) -> None:
+        while (write := self._next()) is not None:
+            write()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            if self._short and not (self._long and self._short_in_a_row >= SHORT_IN_A_ROW):
+                self._short_in_a_row += 1
+                return self._short.popleft()
+            self._short_in_a_row = 0
+            return self._long.popleft() if self._long else None
 
 
 class Lane(Generic[Item, Result]):
@@ -27,14 +72,16 @@ class Lane(Generic[Item, Result]):
     would keep what it holds (of a bucket hundreds of kilobytes) from its end until the next garbage collection.
     """
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, turns: LaneTurns) -> None:
+        self._turns = turns
         self._lock = threads.lock()
-        self._queue: deque[tuple[Item, Future[Result]]] = deque()
+        self._queue: deque[tuple[Item, Future[Result], int]] = deque()
+        self._queued_bytes = 0
         self._running = False
 
-    def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Future[Result]:
-        """Queue `item`; the future gets its result. It cannot be cancelled: what is queued will be written.
+    def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]], size: int) -> Future[Result]:
+        """Queue `item` of `size` bytes; the future gets its result. It cannot be cancelled: what is queued will be
+        written.
 
         `work`, the same for all items of a lane, returns one result for each item of a group. If it raises, every item
         of the group fails with that error.
@@ -42,11 +89,12 @@ class Lane(Generic[Item, Result]):
         future: Future[Result] = threads.future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            self._queue.append((item, future))
+            self._queue.append((item, future, size))
+            self._queued_bytes += size
             if self._running:
                 return future
             self._running = True
-        self._executor.submit(self._drain, work)
+        self._turns.join(partial(self._write_group, work), size)
         return future
 
     @property
@@ -55,14 +103,27 @@ class Lane(Generic[Item, Result]):
         with self._lock:
             return not self._running
 
-    def _drain(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> None:
-        while True:
-            with self._lock:
-                group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_ITEMS_MAX))]
-                if not group:
-                    self._running = False
-                    return
-            _run(work, group)
+    def _write_group(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> None:
+        with self._lock:
+            group = self._take_group()
+        _run(work, group)
+        del group
+        with self._lock:
+            if not self._queue:
+                self._running = False
+                return
+            left = self._queued_bytes
+        self._turns.rejoin(partial(self._write_group, work), left)
+
+    def _take_group(self) -> list[tuple[Item, Future[Result]]]:
+        group: list[tuple[Item, Future[Result]]] = []
+        group_bytes = 0
+        while self._queue and len(group) < GROUP_ITEMS_MAX and group_bytes < GROUP_BYTES_MAX:
+            item, future, size = self._queue.popleft()
+            group.append((item, future))
+            group_bytes += size
+        self._queued_bytes -= group_bytes
+        return group
 
 
 def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, Future[Any]]]) -> None:

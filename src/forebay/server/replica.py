@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.base.threads import Executor, Future
+from forebay.base.threads import Future
 from forebay.codec.layout import RowFormat
 from forebay.codec.log_batch import decode_row_batch, validate_arrow_body
 from forebay.codec.log_batch_header import iter_headers, verify_crc
@@ -27,7 +27,7 @@ from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import LogFormat, TableBucket
 from forebay.server.catalog import LiveTable
-from forebay.server.lane import Lane
+from forebay.server.lane import Lane, LaneTurns
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class BucketReplica:
         log: LogTablet,
         kv: KvTablet | None,
         kv_folder: KvFolder | None,
-        executor: Executor,
+        turns: LaneTurns,
         on_progress: Callable[[TableBucket], None],
         reserve: DiskReserve,
     ) -> None:
@@ -84,8 +84,8 @@ class BucketReplica:
         self._kv_folder = kv_folder
         self._on_progress = on_progress
         self._reserve = reserve
-        self._append_lane: Lane[AppendRequest, AppendResult] = Lane(executor)
-        self._put_lane: Lane[PutRequest, PutResult] = Lane(executor)
+        self._append_lane: Lane[AppendRequest, AppendResult] = Lane(turns)
+        self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
         self._is_sealed = False
@@ -122,7 +122,7 @@ class BucketReplica:
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
         self._require_open()
-        return self._append_lane.submit(request, self._append_group)
+        return self._append_lane.submit(request, self._append_group, len(request.records))
 
     def _append_group(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
         with self._writing:
@@ -198,7 +198,7 @@ class BucketReplica:
         """Put and delete rows. Raises `InvalidRequest` for a log table."""
         _ = self.kv
         self._require_open()
-        return self._put_lane.submit(request, self._put_group)
+        return self._put_lane.submit(request, self._put_group, len(request.records))
 
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         before = self.log.high_watermark

@@ -31,6 +31,7 @@ from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import Catalog, LiveTable
+from forebay.server.lane import LaneTurns
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.open_buckets import OpenBuckets
 from forebay.server.replica import BucketReplica, ParkedBucket, SlowProgress
@@ -81,7 +82,7 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._witnesses = witnesses
         self._clock = clock
-        self._writers = writers
+        self._turns = LaneTurns(writers)
         self._on_progress = on_progress
         self._lock = threads.lock()
         self._checkpoint_records = checkpoint_records
@@ -279,7 +280,7 @@ class ReplicaManager:
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
-        return BucketReplica(bucket, table, log, kv, folder, self._writers, self._on_progress, self._reserve)
+        return BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
 
     def _was_closed(self, bucket: TableBucket) -> bool:
         """Whether a bucket that is opened for the first time was closed in good order before the start."""
