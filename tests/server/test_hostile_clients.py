@@ -223,7 +223,7 @@ def test_a_client_that_pipelines_and_never_reads_is_served_no_more_than_its_buff
                 with RawClient(bench.server.addresses.tablet_servers) as modest:
                     assert modest.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
             for each in list(bench.server.server.connections):
-                assert each._transport.get_write_buffer_size() < MEGABYTE
+                assert each.unsent_bytes < MEGABYTE
 
 
 def test_pipelined_requests_are_all_answered_in_the_end_in_order(tmp_path):

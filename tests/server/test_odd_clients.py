@@ -34,7 +34,7 @@ def big_log(bench, name: str, batches: int) -> int:
 
 
 def unsent_bytes(bench) -> int:
-    return sum(c._transport.get_write_buffer_size() for c in list(bench.server.server._connections))
+    return sum(c.unsent_bytes for c in list(bench.server.server._connections))
 
 
 def test_a_client_that_takes_no_answers_costs_memory_for_two_and_holds_up_nobody(bench):

@@ -44,10 +44,10 @@ def stored_schema_id(stored: bytes) -> int:
     return schema_id
 
 
-def encode_value_batch(stored_values: Sequence[bytes]) -> bytes:
+def encode_value_batch(stored_values: Sequence[bytes | bytearray | memoryview]) -> bytes:
     """A value batch of stored values (which carry their length already)."""
-    records = b"".join(stored_values)
-    return _HEADER.pack(len(records) + HEADER_BYTES - 4, 0, len(stored_values)) + records
+    size = sum(map(len, stored_values)) + HEADER_BYTES - 4
+    return b"".join([_HEADER.pack(size, 0, len(stored_values)), *stored_values])
 
 
 EMPTY_VALUE_BATCH = encode_value_batch([])

@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHARE_OF_ONE_ANSWER = 2
-"""What is reserved for one answer is at most this part of all memory for answers."""
+"""What is reserved for one answer in advance is at most this part of all memory for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,31 +240,43 @@ class AnswerRoom:
             return
         if not self._has_place:
             await self._room.acquire()
+        try:
+            await self._reserve(min(size, self._budget.answering.limit // _SHARE_OF_ONE_ANSWER))
+        except BaseException:
+            self._give_place()
+            raise
+        self.is_held = True
+
+    async def _reserve(self, size: int) -> None:
         budget = self._budget
-        size = min(size, budget.answering.limit // _SHARE_OF_ONE_ANSWER)
         if size <= budget.short_answer_bytes and budget.short_answers.try_take(size):
             self._half = budget.short_answers
         else:
             self._half = budget.answering
-            try:
-                await self._half.reserve(self._consumer, size)
-            except BaseException:
-                self._give_place()
-                raise
+            await self._half.reserve(self._consumer, size)
         self.reserved = size
-        self.is_held = True
 
     async def enter_for(self, items: int) -> None:
         """Enter it, with memory for an answer about so many things; a short one needs no room of its own."""
         if items > SHORT_LIST:
             await self.enter(items * ITEM_BYTES)
 
+    async def change_to(self, size: int) -> None:
+        """Take memory for another attempt at the answer, of `size` bytes; nothing of the earlier one may be left.
+
+        Raises as `enter` does.
+        """
+        if self.is_held:
+            self.settle()
+            await self._reserve(min(size, self._budget.answering.limit))
+
     async def grow_to(self, size: int) -> None:
         """Take memory for an answer that turns out to be larger than what was reserved. Raises as `enter` does."""
+        answering = self._budget.answering
+        size = min(size, answering.limit)
         missing = size - self.reserved
         if not self.is_held or missing <= 0:
             return
-        answering = self._budget.answering
         if self._half is answering:
             await answering.reserve(self._consumer, missing)
         else:

@@ -39,6 +39,7 @@ from forebay.server.connection_memory import ConnectionMemory
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
 from forebay.server.context import HANDLERS, Answer, AnswerRoom, Call, ServerContext
 from forebay.server.costs import SHORT_LIST
+from forebay.server.outgoing import Outgoing
 from forebay.server.turns import REQUESTS_PER_TURN
 
 _LOGGER = logging.getLogger(__name__)
@@ -107,12 +108,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._open_requests_max = connections.open_requests_max
         self.address = ""
         self._transport: asyncio.Transport | None = None
+        self._outgoing = Outgoing(self._unsent_changed)
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
-        self._drained = asyncio.Event()
-        self._drained.set()
         self._open_bytes = 0
-        self._unsent_before = 0
         self._is_refused = False
         self._is_stopping = False
         self._has_eof = False
@@ -131,7 +130,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = self._outgoing.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
         error = self._connections.admit(self, self.address)
@@ -159,6 +158,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._connection.close()
         self._connections.remove(self, self.address)
         self.memory.give_all()
+        self._outgoing.clear()
         for task in self._tasks:
             task.cancel()
 
@@ -192,13 +192,15 @@ class RpcProtocol(asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        self._drained.clear()
-        self.memory.count_unsent()
-        self.balance()
+        self._outgoing.pause()
+        self._unsent_changed()
 
     def resume_writing(self) -> None:
-        self._drained.set()
+        self._outgoing.resume()
         self.last_active = self._clock.monotonic()
+        self._unsent_changed()
+
+    def _unsent_changed(self) -> None:
         self.memory.count_unsent()
         self.balance()
 
@@ -210,7 +212,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection, whatever is still under way. A peer that does not read loses what waits for it."""
         if self._transport is not None:
-            if self._drained.is_set():
+            if self._outgoing.drained.is_set():
                 self._transport.close()
             else:
                 self._transport.abort()
@@ -218,7 +220,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes of answers that wait until the peer takes them; 0 while it takes them fast enough."""
-        return 0 if self._transport is None or self._drained.is_set() else self._transport.get_write_buffer_size()
+        return 0 if self._outgoing.drained.is_set() else self._outgoing.unsent_bytes
 
     def abort(self) -> None:
         """End the connection at once; what waits to be sent is lost."""
@@ -238,11 +240,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
     @property
     def is_stalled(self) -> bool:
         """Whether the peer has taken nothing of what waits for it since this was asked the last time."""
-        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        stalled = not self._drained.is_set() and unsent >= self._unsent_before > 0
-        if not stalled and unsent:
+        stalled = self._outgoing.has_stalled()
+        if not stalled and self._outgoing.unsent_bytes:
             self.last_active = self._clock.monotonic()
-        self._unsent_before = unsent
         return stalled
 
     # ---- turns ------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             or self._open_bytes >= _OPEN_BYTES_MAX
             or self._is_blocked
             or self._is_stopping
-            or not self._drained.is_set()
+            or not self._outgoing.drained.is_set()
         ):
             return True
         if self._is_over_share:
@@ -317,7 +317,8 @@ class RpcProtocol(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self._is_refused:
             return
         waiting = connection.open_requests
-        is_barred = self._is_blocked or self._is_stopping or self.memory.is_starved or not self._drained.is_set()
+        is_unread = not self._outgoing.drained.is_set()
+        is_barred = self._is_blocked or self._is_stopping or self.memory.is_starved or is_unread
         has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
         if self._is_held and not self._is_queued and has_room and not is_barred and not self._is_over_share:
             self._is_held = False
@@ -461,10 +462,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
-            del answer, serialized  # its bytes are copied if the peer does not take them at once
+            del answer, serialized  # what the peer does not take at once is kept by `_outgoing`
             if room.is_held:
                 room.settle()
-                await self._drained.wait()
+                await self._outgoing.drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
             self.send_error(request.request_id, e)
 
@@ -480,11 +481,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def _send(self, request_id: int, answer: Answer | Message, serialized: Sequence[Buffer] | None = None) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
         message, payloads = (answer.message, answer.payloads) if isinstance(answer, Answer) else (answer, ())
-        self._transport.writelines(self._connection.send_response(request_id, message, payloads, serialized=serialized))
-        if not self._drained.is_set():
+        self._outgoing.send(self._connection.send_response(request_id, message, payloads, serialized=serialized))
+        if not self._outgoing.drained.is_set():
             self.memory.count_unsent()
 
     def send_error(self, request_id: int, error: BaseException) -> None:
@@ -492,7 +491,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             _LOGGER.error("internal error", exc_info=error)
         code, text = error_to_wire(error)
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(self._connection.send_error(request_id, code, text))
+            self._outgoing.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()
 

@@ -362,7 +362,7 @@ class ForebayServer:
             connection.stop_reading()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _DRAIN_SECONDS
-        while loop.time() < deadline and any(not connection.is_idle for connection in connections):
+        while loop.time() < deadline and any(not each.is_idle or each.unsent_bytes for each in connections):
             await asyncio.sleep(0.01)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -15,23 +16,32 @@ from forebay.codec.layout import RowFormat
 from forebay.codec.rows import row_codec
 from forebay.codec.value_batch import encode_value_batch
 from forebay.kv.tablet import ACKS_ALL, PutRequest
+from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
-from forebay.protocol.messages import Message
+from forebay.protocol.messages import Buffer, Message
 from forebay.server.context import Answer, Call, ServerContext, put_error, serves
 from forebay.server.costs import ITEM_BYTES, SHORT_LIST
 from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.replica import BucketReplica
+
+S = TypeVar("S", bound=Sequence[Buffer])
 
 _INLINE_KEYS_MAX = 256
 """Lookups of up to so many keys run on the event loop: a thread would take longer to begin than they take."""
 
 _LISTS_AT_ONCE = 16
 
+_COPIES = 2
+"""How often an answer's values are in memory while it is made: as they were read, and as they are sent."""
+
 _KEYS_AT_FIRST, _KEYS_AT_ONCE, _GROUP_BYTES = 16, 4096, 1 << 20
 """Keys are looked up in groups, which are larger where values are small."""
+
+_GROWTH = 4
+"""How much more the next attempt at a read of unknown length may find."""
 
 
 @serves(ApiKey.LOOKUP)
@@ -63,7 +73,7 @@ async def lookup(context: ServerContext, call: Call) -> Message:
 
 
 class _Room:
-    """How large the answer to one lookup has become."""
+    """How large the answer has become, and what is still to come."""
 
     def __init__(self, context: ServerContext, call: Call) -> None:
         self._context = context
@@ -79,7 +89,24 @@ class _Room:
         """Have memory for so many more bytes. Raises `LimitExceeded`, or `Unavailable` where there is none."""
         self._used += size
         self._context.costs.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
-        await self._call.room.grow_to(self._used)
+        await self._call.room.grow_to(_COPIES * self._used)
+
+    async def read(self, read: Callable[[int], S]) -> S:
+        """What `read(bytes_max)` finds, in a thread: a first attempt with the memory that there is, others with more.
+
+        It is longer than `left` where there is too much; nothing of it is counted as `take` does. Raises `Unavailable`.
+        """
+        room, left = self._call.room, self.left
+        spare = max(room.reserved // _COPIES - self._used, 0)
+        while True:
+            bytes_max = min(max(spare, _GROUP_BYTES), left)
+            values = await self._context.in_io(read, bytes_max)
+            if bytes_max == left or sum(map(len, values)) <= bytes_max:
+                return values
+            del values
+            spare = bytes_max * _GROWTH
+            wait_for = room.grow_to if self._used else room.change_to
+            await wait_for(_COPIES * (self._used + min(spare, left)))
 
 
 async def _for_each_bucket(
@@ -191,7 +218,7 @@ async def prefix_lookup(context: ServerContext, call: Call) -> Message:
         found: dict[bytes, list[bytes]] = {}
         for prefix in message.keys:
             if prefix not in found:
-                found[prefix] = await context.in_io(replica.kv.prefix_lookup, prefix, room.left)
+                found[prefix] = await room.read(partial(replica.kv.prefix_lookup, prefix))
             await room.take(sum(map(len, found[prefix])) + ITEM_BYTES)
         for number, prefix in enumerate(message.keys, 1):
             answer.value_lists.add(values=found[prefix])
@@ -207,49 +234,44 @@ async def limit_scan(context: ServerContext, call: Call) -> Answer:
     """The first rows of a primary-key table in key order, or the last records of a log table. Errors in the body."""
     request = call.message
     response = pb.LimitScanResponse()
-    payloads = []
+    payloads: list[Buffer] = []
     try:
         if request.limit < 0:
             raise InvalidRequest(f"a limit scan needs a limit of at least 0, not {request.limit}")
         bucket = TableBucket(request.table_id, request.bucket_id, partition_id_of(request))
         async with context.using(bucket) as replica:
-            read = _first_rows if replica.has_kv else _last_batches
-            payload = await context.in_io(read, replica, request.limit, context.costs.answer_bytes_max)
-            response.is_log_table = not replica.has_kv
-        await call.room.grow_to(len(payload))
-        payloads.append(payload)
+            room = _Room(context, call)
+            bytes_max, has_kv = room.left, replica.has_kv
+            read: Callable[[int, int], Sequence[Buffer]] = (
+                replica.kv.first_values if has_kv else partial(_last_batches, replica.log)
+            )
+            found = await room.read(partial(read, request.limit))
+        size = sum(map(len, found))
+        if size > bytes_max and (has_kv or len(found) > 1):
+            what = f"the {'first' if has_kv else 'last'} {request.limit} {'rows' if has_kv else 'records'} of {bucket}"
+            raise LimitExceeded(
+                f"{what} are more than {bytes_max} bytes (server.request.max-answer-size): ask for fewer, or "
+                f"{'scan the table' if has_kv else 'read the log'}",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+        encode = encode_value_batch if has_kv else b"".join
+        payloads.append(encode(found) if size <= _GROUP_BYTES else await context.in_io(encode, found))
+        response.is_log_table = not has_kv
         response.records = b""
     except Exception as e:  # noqa: BLE001 - errors of this API travel in its answer
         put_error(response, e)
     return Answer(response, payloads)
 
 
-def _first_rows(replica: BucketReplica, limit: int, bytes_max: int) -> bytes:
-    values = replica.kv.first_values(limit, bytes_max)
-    if sum(map(len, values)) > bytes_max:
-        raise _too_much(f"the first {limit} rows of {replica.bucket}", bytes_max, "scan the table")
-    return encode_value_batch(values)
-
-
-def _too_much(what: str, bytes_max: int, instead: str) -> LimitExceeded:
-    return LimitExceeded(
-        f"{what} are more than {bytes_max} bytes (server.request.max-answer-size): ask for fewer, or {instead}",
-        ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
-    )
-
-
-def _last_batches(replica: BucketReplica, limit: int, bytes_max: int) -> bytes:
-    """Whole batches that cover the last `limit` records; the client cuts off what is too much."""
-    log = replica.log
+def _last_batches(log: LogTablet, limit: int, bytes_max: int) -> Sequence[Buffer]:
+    """Whole batches that cover the last `limit` records; only as many as are just longer than `bytes_max`."""
     end = log.high_watermark
     offset = max(log.log_start_offset, end - limit)
-    pieces: list[memoryview] = []
-    size = 0
-    while offset < end:
+    pieces: list[Buffer] = []
+    left = bytes_max
+    while offset < end and left >= 0:
         piece = log.read(offset, bytes_max, end)
-        size += len(piece.data)
-        if size > bytes_max and pieces:
-            raise _too_much(f"the last {limit} records of {replica.bucket}", bytes_max, "read the log")
+        left -= len(piece.data)
         pieces.append(piece.data)
         offset = piece.next_offset
-    return b"".join(pieces)
+    return pieces

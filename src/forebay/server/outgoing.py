@@ -1,0 +1,115 @@
+"""Answers on their way out of one connection.
+
+A transport copies what the peer does not take at once, and asyncio's joins the buffers of a frame before. So large
+answers are handed over in slices, the next one when the peer has taken the one before, and what waits here is not
+copied. Nor does a peer that takes everything at once keep the event loop to itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from forebay.protocol.messages import Buffer
+
+_SLICE_BYTES = 256 << 10
+_ROUND_BYTES = 2 << 20
+"""What is handed over in one round of the event loop."""
+
+
+class Outgoing:
+    """What waits to be sent, in order. Belongs to the event loop's thread."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` is called when more has been handed over that the transport did not ask for."""
+        self.transport: asyncio.Transport | None = None
+        """Whoever makes the connection sets it. Without it, or while it closes, nothing is sent."""
+        self._waiting: deque[Buffer] = deque()
+        self._waiting_bytes = 0
+        self._unsent_before = 0
+        self._is_paused = False
+        self._changed = changed
+        self._next_round: asyncio.Handle | None = None
+        self.drained = asyncio.Event()
+        """Set while the peer takes what is sent fast enough."""
+        self.drained.set()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much the peer has not taken yet."""
+        return 0 if self.transport is None else self._waiting_bytes + self.transport.get_write_buffer_size()
+
+    def has_stalled(self) -> bool:
+        """Whether the peer has taken nothing of what waits for it since this was asked the last time."""
+        before, self._unsent_before = self._unsent_before, self.unsent_bytes
+        return not self.drained.is_set() and self._unsent_before >= before > 0
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send a frame, behind those that wait. Its buffers must not change from now on."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        size = sum(map(len, buffers))
+        if size <= _SLICE_BYTES and not self._waiting:
+            transport.writelines(buffers)
+            return
+        self._waiting.extend(buffers)
+        self._waiting_bytes += size
+        if self._next_round is None:
+            self._send_some()
+
+    def pause(self) -> None:
+        """The transport has enough."""
+        self._is_paused = True
+        self.drained.clear()
+
+    def resume(self) -> None:
+        """The transport takes more."""
+        self._is_paused = False
+        self._send_some()
+
+    def clear(self) -> None:
+        """The connection is gone, and with it what waits."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._next_round is not None:
+            self._next_round.cancel()
+
+    def _send_some(self) -> None:
+        self._next_round, sent, transport = None, 0, self.transport
+        assert transport is not None
+        while self._waiting and not self._is_paused and sent < _ROUND_BYTES and not transport.is_closing():
+            sent += self._send_slice(transport)
+        if self._waiting:
+            self.drained.clear()
+            if not self._is_paused:
+                self._next_round = asyncio.get_running_loop().call_soon(self._go_on)
+        elif not self._is_paused:
+            self.drained.set()
+
+    def _go_on(self) -> None:
+        self._send_some()
+        self._changed()
+
+    def _send_slice(self, transport: asyncio.Transport) -> int:
+        """Hand over a part of a large buffer, or small ones together. Returns their length."""
+        parts, size = list[Buffer](), 0
+        while self._waiting and (left := _SLICE_BYTES - size) > 0:
+            first = self._waiting[0]
+            if len(first) <= left:
+                parts.append(self._waiting.popleft())
+                size += len(first)
+            elif parts:
+                break
+            else:
+                rest = memoryview(first)
+                parts.append(rest[:left])
+                self._waiting[0] = rest[left:]
+                size = left
+        self._waiting_bytes -= size
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            transport.writelines(parts)
+        return size
