@@ -150,6 +150,8 @@ def test_a_peer_that_takes_nothing_between_two_looks_has_stalled():
         assert not outgoing.has_stalled()
         peer.read(3_000_000)
         assert not outgoing.has_stalled()
+        await asyncio.wait_for(outgoing.drained.wait(), 30)
+        assert not outgoing.has_stalled()
         assert not outgoing.has_stalled()
 
     asyncio.run(run())

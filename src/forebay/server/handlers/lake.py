@@ -56,7 +56,12 @@ async def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
     await call.room.enter_for(count)
     for tables, answers, report in reports:
         # Twice the same news of one table is one piece of news.
-        distinct = {(table.table_id, table.tiering_epoch, table.coordinator_epoch): table for table in tables}
+        distinct: dict[tuple[int, int, int], Any] = {}
+
+        def note(table: Any, distinct: dict[tuple[int, int, int], Any] = distinct) -> None:
+            distinct[table.table_id, table.tiering_epoch, table.coordinator_epoch] = table
+
+        await context.costs.each(tables, len(tables), note)
 
         def answer(table: Any, answers: Any = answers, report: Callable[[Any], None] = report) -> None:
             _answer_report(lake.coordinator_epoch, table, answers.add(table_id=table.table_id), report)

@@ -26,32 +26,30 @@ async def list_offsets(context: ServerContext, call: Call) -> Message:
     buckets = await context.costs.distinct(
         (TableBucket(request.table_id, bucket_id, partition) for bucket_id in request.bucket_id), count
     )
-    found: dict[TableBucket, int | Exception] = {}
+    response = pb.ListOffsetsResponse()
     timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
     for first in range(0, len(buckets), SHORT_LIST):
         group = buckets[first : first + SHORT_LIST]
         known = _without_opening(context.replicas, group, request.offset_type)
         async with context.using_group([bucket for bucket in group if bucket not in known], len(buckets)) as opened:
             replicas = [replica for replica in opened.values() if isinstance(replica, BucketReplica)]
-            found |= known | {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
+            found = known | {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
             if replicas:
                 found |= await context.in_io(_offsets, replicas, request.offset_type, timestamp, context.clock.now_ms())
-    response = pb.ListOffsetsResponse()
-
-    def put(bucket: TableBucket) -> None:
-        answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
-        if isinstance(offset, int):
-            answer.offset = offset
-        else:
-            put_error(answer, offset)
-
-    await context.costs.each(buckets, len(buckets), put)
+            for bucket in group:
+                answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
+                if isinstance(offset, int):
+                    answer.offset = offset
+                else:
+                    put_error(answer, offset)
     return response
 
 
-def _without_opening(replicas: ReplicaManager, buckets: list[TableBucket], offset_type: int) -> dict[TableBucket, int]:
+def _without_opening(
+    replicas: ReplicaManager, buckets: list[TableBucket], offset_type: int
+) -> dict[TableBucket, int | Exception]:
     """The offsets of those buckets that were parked with nothing hidden at their ends."""
-    found: dict[TableBucket, int] = {}
+    found: dict[TableBucket, int | Exception] = {}
     for bucket in buckets if offset_type in _WITHOUT_OPENING else ():
         parked = replicas.parked(bucket)
         if parked is not None and parked.end_offset is not None:
