@@ -81,8 +81,11 @@ def test_one_bucket_is_lowered_and_never_raised() -> None:
     checkpoint.lower(TableBucket(7, 0), 5)
     assert checkpoint.read() == {}
     checkpoint.write(OFFSETS)
-    checkpoint.lower(TableBucket(7, 0), 50)
+    before = fs.calls.count(("write_atomic", PATH))
+    for offset in (50, OFFSETS[TableBucket(7, 0)]):
+        checkpoint.lower(TableBucket(7, 0), offset)
     assert checkpoint.read() == OFFSETS
+    assert fs.calls.count(("write_atomic", PATH)) == before
     checkpoint.lower(TableBucket(7, 0), 5)
     assert OffsetCheckpoint(fs.crash(), PATH).read() == {**OFFSETS, TableBucket(7, 0): 5}
 

@@ -211,6 +211,22 @@ def test_every_read_of_every_place_with_every_bound_is_right() -> None:
         assert len(piece.data) == total
 
 
+def test_how_much_a_read_may_find_is_told_without_looking_at_a_file() -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs, config=replace(SMALL, writer_snapshots_retained=50))
+    tablet.delete_segments_before(14)
+    before = len(fs.calls)
+    told = {offset: tablet.readable_bytes(offset, 60) for offset in [EARLIEST_OFFSET, *range(10, 62)]}
+    limited = [tablet.readable_bytes(offset, 30) for offset in (29, 30, 31)]
+    assert fs.calls[before:] == []
+    assert told[EARLIEST_OFFSET] == told[14]
+    assert [offset for offset, size in told.items() if size == 0] == [10, 11, 12, 13, 60, 61]
+    assert limited == [told[29], 0, 0]
+    for offset in range(14, 60):
+        found = len(tablet.read(offset, 10_000).data)
+        assert found <= told[offset] <= found + 2 * SMALL.index_interval_bytes
+
+
 def test_reading_begins_at_the_log_start_when_asked_to() -> None:
     tablet = filled_log(faulty_fs())
     tablet.delete_segments_before(20)
@@ -512,6 +528,22 @@ def test_a_log_restarted_at_an_offset_is_empty_there(offset: int) -> None:
     assert read_all(log) != b""
 
 
+@pytest.mark.parametrize("offset", [60, 61, 1000])
+def test_truncating_at_or_behind_the_end_touches_nothing(offset: int) -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs)
+    before = len(fs.calls)
+    assert tablet.truncate_to(offset) == 60
+    assert fs.calls[before:] == []
+
+
+def test_truncating_at_the_start_keeps_what_a_snapshot_tells_of_deleted_batches() -> None:
+    tablet = filled_log(faulty_fs(), config=replace(SMALL, writer_snapshots_retained=50))
+    tablet.delete_segments_before(14)
+    assert (tablet.log_start_offset, tablet.truncate_to(14)) == (14, 14)
+    assert [batch.sequence for batch in tablet.writer_states()[9]] == [2, 3, 4, 5, 6]
+
+
 def test_truncating_below_the_start_restarts_the_log_there() -> None:
     tablet = filled_log(faulty_fs())
     tablet.delete_segments_before(30)
@@ -539,9 +571,33 @@ def test_deleting_segments_of_a_log_that_is_synced_syncs_no_file_again() -> None
     fs = faulty_fs()
     tablet = filled_log(fs, config=replace(SMALL, writer_snapshots_retained=1))
     tablet.sync()
-    before = sum(operation == "sync" for operation, _ in fs.calls)
+    before = len(fs.calls)
     assert tablet.delete_segments_before(30) > 0
-    assert sum(operation == "sync" for operation, _ in fs.calls) == before
+    assert "sync" not in dict(fs.calls[before:])
+
+
+def test_deleting_segments_of_which_a_durable_snapshot_knows_the_writers_takes_no_other() -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs, 4)
+    tablet.roll()  # takes a snapshot where the new segment begins
+    tablet.append_as_leader(make_batch())
+    tablet.sync()
+    before = len(fs.calls)
+    assert tablet.delete_segments_before(8) == 1
+    assert "write_atomic" not in dict(fs.calls[before:])
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_deleting_segments_of_which_no_durable_snapshot_knows_the_writers_syncs_what_is_not(is_synced: bool) -> None:
+    fs = faulty_fs()
+    fs.inject("write_atomic", times=1000)
+    tablet = filled_log(fs)
+    fs.clear_faults()
+    if is_synced:
+        tablet.sync()
+    before = len(fs.calls)
+    assert tablet.delete_segments_before(30) > 0
+    assert ("sync" in dict(fs.calls[before:])) == (not is_synced)
 
 
 def test_no_segment_is_deleted_while_only_it_knows_its_writers() -> None:
@@ -573,12 +629,32 @@ def test_writers_of_deleted_segments_survive_any_power_loss(delete_first: bool) 
         assert set(open_log(fs.crash()).writer_states()) == set(range(10)), seed
 
 
+@pytest.mark.parametrize("suffix", [names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX])
+def test_a_new_segment_takes_nothing_over_from_files_that_lie_under_its_names(suffix: str) -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs)
+    log_file = names.log_file(FOLDER, 60)
+    index_file = log_file.removesuffix(names.LOG_SUFFIX) + suffix
+    fs.set_content(log_file, make_batch(1, b"old"))
+    fs.set_content(index_file, bytes(64))
+    tablet.roll()
+    assert not fs.exists(index_file)
+    tablet.append_as_leader(make_batch(1, b"new"))
+    expected = payloads(make_batch(1, b"new"))
+    assert payloads(tablet.read(60, 1000).data) == expected
+    after = open_log(fs.kill())
+    assert payloads(after.read(60, 1000).data) == expected
+    assert after.log_end_offset == 61
+
+
 # ---- the end
 
 
 def test_a_closed_log_refuses_work_and_a_second_close_does_nothing() -> None:
-    tablet = filled_log(faulty_fs())
+    fs = faulty_fs()
+    tablet = filled_log(fs)
     tablet.close()
+    before = len(fs.calls)
     tablet.close()
     for work in (
         lambda: tablet.read(0, 1),
@@ -596,6 +672,7 @@ def test_a_closed_log_refuses_work_and_a_second_close_does_nothing() -> None:
         with pytest.raises(StorageFailure, match="is closed") as caught:
             work()
         assert caught.value.code == ErrorCode.LOG_STORAGE_EXCEPTION
+    assert fs.calls[before:] == []
 
 
 def test_closing_makes_everything_durable() -> None:

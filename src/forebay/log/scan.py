@@ -59,7 +59,7 @@ def scan_headers(
     window_start = window_end = position
     window_bytes = _HEADER_WINDOW_BYTES
     while position < end:
-        if position + HEADER_SIZE_MAX > window_end and window_end < end:
+        if position + HEADER_SIZE_MAX > window_end:
             window = reader.pread(position, min(window_bytes, end - position))
             window_start, window_end = position, position + len(window)
         header = parse_at(reader.path, window, position - window_start, position, end, offset)
@@ -77,7 +77,7 @@ def scan_batches(
     window = b""
     window_start = window_end = position
     while position < end:
-        if position + HEADER_SIZE_MAX > window_end and window_end < end:
+        if position + HEADER_SIZE_MAX > window_end:
             window = reader.pread(position, min(window_bytes, end - position))
             window_start, window_end = position, position + len(window)
         header = parse_at(reader.path, window, position - window_start, position, end, offset)

@@ -371,7 +371,7 @@ class LogSegment:
         """
         reader = self._open_reader()
         with self._mutex:
-            if self._index_is_from_log or (self._index_is_loaded and not rebuild):
+            if self._index_is_from_log if rebuild else self._index_is_loaded:
                 return
             index = self._index
             if rebuild:
