@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.codec.log_batch_header import iter_headers
 from forebay.fs import names
 from forebay.log.config import LogConfig
+from forebay.log.tablet import LogTablet
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import (
     DISK_ERRORS,
@@ -227,6 +229,46 @@ def test_an_index_that_is_missing_short_or_another_ones_is_made_good(suffix: str
         assert len(payloads(read_all(tablet))) == 40
         for time, offset in times.items():
             assert tablet.offset_for_timestamp(time) == offset
+
+
+def sealed_segment_of_large_batches(fs: FaultyFileSystem) -> LogTablet:
+    """A log that was closed and opened again, with 40 batches of which each header takes a read of its own."""
+    config = LogConfig(index_interval_bytes=10_000)
+    tablet = open_log(fs, config=config)
+    for number in range(40):
+        tablet.append_as_leader(make_batch(1, bytes([number]) * 70_000))
+    tablet.roll()
+    tablet.append_as_leader(make_batch(1))
+    tablet.close()
+    return open_log(fs, recovery_point=41, clean_shutdown=True, config=config)
+
+
+def reads(fs: FaultyFileSystem, work: Callable[[], object]) -> int:
+    before = len(fs.calls)
+    work()
+    return sum(operation == "read" for operation, _ in fs.calls[before:])
+
+
+def test_the_index_of_a_closed_log_is_read_from_its_file_and_not_made_from_the_log() -> None:
+    fs = faulty_fs()
+    tablet = sealed_segment_of_large_batches(fs)
+    assert reads(fs, lambda: tablet.read(20, 1)) < 10
+    assert reads(fs, lambda: tablet.read(30, 1)) < 5
+
+
+def test_an_index_that_was_made_from_the_log_is_not_made_again_where_the_log_is_damaged() -> None:
+    fs = faulty_fs()
+    tablet = sealed_segment_of_large_batches(fs)
+    index, log = segment_paths(fs, names.OFFSET_INDEX_SUFFIX)[0], segment_paths(fs, names.LOG_SUFFIX)[0]
+    fs.flip_byte(index, 20 * 8 - 1)
+    assert reads(fs, lambda: [tablet.read(offset, 1) for offset in range(40)]) > 40
+    fs.flip_byte(log, tablet.read(10, 1).position + 3)
+
+    def read_damaged() -> None:
+        with pytest.raises(CorruptData, match="is damaged at byte"):
+            tablet.read(10, 1)
+
+    assert reads(fs, read_damaged) < 5
 
 
 def test_a_truncation_with_a_damaged_index_cuts_at_the_right_place() -> None:
