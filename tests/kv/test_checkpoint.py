@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base import host
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import CorruptData, StorageFailure
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
@@ -122,6 +122,22 @@ def test_files_whose_sync_failed_at_the_close_are_not_trusted(bucket: Bucket, mo
     with pytest.raises(StorageFailure, match="input/output error"):
         bucket.folder.close_engine(engine)
     assert bucket.offset_found(BOOT) == 100
+
+
+def test_files_that_the_engine_itself_finds_damaged_are_replaced_by_the_checkpoint(bucket: Bucket) -> None:
+    found: list[list[str]] = []
+
+    def damaged_at_first(path: Path) -> KvEngine:
+        found.append([file.name for file in path.iterdir()])
+        if len(found) == 1:
+            (path / "left over").touch()
+            raise CorruptData("a page is damaged")
+        return bucket.factory(path)
+
+    engine = bucket.folder.open_engine(damaged_at_first, witnessed(BOOT))
+    assert engine.state.applied_offset == len(engine.first(1000)) == 100
+    engine.close()
+    assert "left over" not in found[1]
 
 
 def test_a_file_changed_after_an_orderly_close_is_not_trusted(bucket: Bucket, caplog) -> None:

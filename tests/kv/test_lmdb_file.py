@@ -259,6 +259,29 @@ def test_leaves_in_the_place_of_each_other_are_damage(one: int, other: int, tmp_
         check_engine_files(FS, str(tmp_path / "db"))
 
 
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (2, 3), (-2, -1), (0, -1)])
+def test_branches_in_the_place_of_each_other_are_damage_of_the_first(one: int, other: int, tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    engine.apply({b"k%05d" % number + bytes(290): bytes(100) for number in range(800)}, EngineState(1))
+    engine.close()
+    path = tmp_path / "db" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    flags = {at: struct.unpack_from("=H", data, at + _FLAGS[0])[0] for at in range(0, len(data), 4096)}
+    branches = []
+    for at in (at for at, kind in flags.items() if kind == 1):
+        children = _digest.branch_page(bytes(data[at : at + 4096]), False)
+        if all(flags[number * 4096] == 2 for _, number in children) and children[1][0].startswith(b"k0"):
+            branches.append((children[1][0], at))
+    branches.sort()
+    assert len(branches) > 6
+    first, second = branches[one][1], branches[other][1]
+    pages = {at: bytes(data[at + 8 : at + 4096]) for at in (first, second)}
+    data[first + 8 : first + 4096], data[second + 8 : second + 4096] = pages[second], pages[first]
+    path.write_bytes(data)
+    with pytest.raises(CorruptData, match=f"at byte {first}: its keys belong elsewhere in the tree"):
+        check_engine_files(FS, str(tmp_path / "db"))
+
+
 def test_no_file_of_a_state_stays_open_after_it_was_examined_copied_or_synced(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path / "kv" / "db")
     engine.apply({b"a": bytes(5000)}, EngineState(1, 1))

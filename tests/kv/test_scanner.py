@@ -291,6 +291,34 @@ def _page_in_thread(bench: Bench, session: ScanSession) -> tuple[threading.Threa
     return thread, results
 
 
+@pytest.mark.parametrize("end", ["bucket", "client"])
+def test_a_scan_that_ends_just_before_a_call_begins_gives_no_page(end):
+    """It would be the last page of a scan that has more rows."""
+    bench = Bench()
+    session = bench.open()
+    begin = session.try_begin_use
+
+    def ended_meanwhile() -> bool:
+        if end == "bucket":
+            bench.manager.close_bucket(BUCKET)
+        else:
+            bench.manager.close(session.scanner_id)
+        return begin()
+
+    session.try_begin_use = ended_meanwhile
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(session.scanner_id, 0, 1)
+    assert code_of(gone) == (ErrorCode.SCANNER_EXPIRED if end == "bucket" else ErrorCode.UNKNOWN_SCANNER_ID)
+    assert bench.snapshot.closes == 1
+
+
+def test_a_page_that_has_more_behind_it_does_not_end_its_scan():
+    bench = Bench()
+    session = bench.open()
+    assert bench.manager.page(session.scanner_id, 0, 1).has_more
+    assert (bench.manager.session_count, bench.manager.finished_count) == (1, 0)
+
+
 def test_register_after_close_is_rejected_and_leaks_nothing():
     """1a: server close() then a late register()."""
     bench = Bench()
@@ -371,6 +399,41 @@ def test_kept_pages_may_fill_their_budget_and_the_oldest_ended_scan_gives_way_fi
         bench.manager.page(ended[0].scanner_id, 0, 1000)
     for session in ended[1:]:
         assert len(rows_of(bench.manager.page(session.scanner_id, 0, 1000))) == 3
+
+
+def test_of_each_scan_only_the_last_page_counts_for_the_budget():
+    bench = Bench()
+    size = len(bench.manager.page(bench.open().scanner_id, 0, 1).records)
+    bench = Bench(replayable_bytes_max=2 * (size + 2))
+    first, second = bench.open(), bench.open()
+    page = bench.manager.page(first.scanner_id, 0, 1)
+    for call in range(3):
+        bench.manager.page(second.scanner_id, call, 1)
+    assert bench.manager.page(first.scanner_id, 0, 1) == page
+
+
+def test_the_page_of_a_scan_that_is_closed_half_way_no_longer_counts_for_the_budget():
+    bench = Bench()
+    size = len(bench.manager.page(bench.open().scanner_id, 0, 1).records)
+    bench = Bench(replayable_bytes_max=2 * size)
+    first = bench.open()
+    page = bench.manager.page(first.scanner_id, 0, 1)
+    for _ in range(3):
+        other = bench.open()
+        bench.manager.page(other.scanner_id, 0, 1)
+        bench.manager.close(other.scanner_id)
+    assert bench.manager.page(first.scanner_id, 0, 1) == page
+
+
+def test_shutting_down_forgets_the_pages_of_scans_that_have_ended():
+    bench = Bench()
+    sessions = [bench.open() for _ in range(3)]
+    for session in sessions[:2]:
+        bench.manager.page(session.scanner_id, 0, 1000)
+    bench.manager.shut_down()
+    assert (bench.manager.session_count, bench.manager.finished_count) == (0, 0)
+    with pytest.raises(NotFound):
+        bench.manager.page(sessions[0].scanner_id, 0, 1000)
 
 
 def test_expiry_goes_by_the_last_use():

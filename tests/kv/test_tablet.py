@@ -15,6 +15,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
 from forebay.codec.kv_batch import encode_kv_batch
 from forebay.codec.rows import row_codec
+from forebay.fs.interface import DiskFull
 from forebay.kv import _digest
 from forebay.kv.engine import EngineState
 from forebay.kv.tablet import KvTablet, PutRequest
@@ -329,6 +330,17 @@ def test_a_malformed_row_fails_its_request_and_no_other():
     assert bench.log.log_end_offset == 2
 
 
+def test_a_text_that_is_no_utf8_is_refused():
+    bench = Bench()
+    good = bench.table.request([row(1, "a text")]).records
+    bad = bytes(good)[34:].replace(b"text", b"te\xfft")
+    records = encode_kv_batch(pa.array([b"\1"], pa.binary()), pa.array([bad], pa.binary()), 1)
+    (result,) = bench.tablet.put_group([PutRequest(records)])
+    assert isinstance(result.error, CorruptData)
+    assert "invalid UTF8" in result.error.message.replace("Invalid", "invalid")
+    assert (bench.rows(), bench.log.log_end_offset) == ([], 0)
+
+
 def test_a_key_that_is_not_the_key_of_its_row_is_refused():
     bench = Bench()
     good = bench.table.request([row(1, "a")]).records
@@ -397,6 +409,36 @@ def test_changelog_visible_only_after_kv_is_durable():
     bench.put(row(2, "c"))
     assert bench.rows() == [row(1, "b"), row(2, "c")]
     assert bench.log.high_watermark == bench.log.log_end_offset
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            DiskFull("no room", ErrorCode.DISK_WRITE_LOCKED),
+            ErrorCode.KV_STORAGE_EXCEPTION,
+            "no room. The changelog has this write already, and the state follows it with the next one",
+        ),
+        (StorageFailure("broken", ErrorCode.LOG_STORAGE_EXCEPTION), ErrorCode.LOG_STORAGE_EXCEPTION, "broken"),
+    ],
+)
+def test_a_full_disk_behind_the_append_is_not_told_as_if_nothing_was_written(error, code, message):
+    bench = Bench()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    bench.engine.apply = fail  # type: ignore[method-assign]
+    with pytest.raises(StorageFailure) as told:
+        bench.put(row(1, "a"))
+    assert (told.value.message, told.value.code, isinstance(told.value, DiskFull)) == (message, code, False)
+
+
+@pytest.mark.parametrize(("image", "count"), [("FULL", -1), ("WAL", 7)])
+def test_rows_are_counted_only_where_the_state_and_the_changelog_allow_it(image, count):
+    bench = Bench(FakeTable({"table.changelog.image": image}))
+    bench.engine.apply({}, EngineState(0, count))
+    assert bench.tablet.row_count is None
 
 
 def _raise_full(*_: object) -> None:

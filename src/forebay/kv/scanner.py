@@ -30,7 +30,6 @@ from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.base.ids import IdSource
 from forebay.codec._records import join_value_batch
-from forebay.codec.value_batch import EMPTY_VALUE_BATCH
 from forebay.kv.engine import KvSnapshot
 from forebay.metadata.table import TableBucket
 
@@ -72,43 +71,34 @@ class ScanSession:
         self._snapshot = snapshot
         self._values: Iterator[bytes] = snapshot.values()
         self._ahead: bytes | None = next(self._values, None)
+        self.is_empty = self._ahead is None
+        """Whether there is not a single row."""
         self._remaining = limit
         self._use = threads.lock()
-        self._closed = False
-        self._close_lock = threads.lock()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is not a single row."""
-        return self._ahead is None and self.call < FIRST_CALL
+        self.is_closed = False
 
     def try_begin_use(self) -> bool:
+        """Whether a call may begin: none is running, and the session is not closed."""
         return self._use.acquire(blocking=False)
 
     def end_use(self) -> None:
         self._use.release()
-        if self._closed:
-            self._close_snapshot()
+        if self.is_closed:
+            self.close()
 
-    def close(self) -> None:
-        """Release the snapshot now, or when the running call ends."""
-        self._closed = True
-        if self._use.acquire(blocking=False):
-            try:
-                self._close_snapshot()
-            finally:
-                self._use.release()
-
-    def _close_snapshot(self) -> None:
-        with self._close_lock:
-            self._values = iter(())  # it would keep the engine's own iterator alive
-            self._snapshot.close()
+    def close(self) -> bool:
+        """Release the snapshot, and let no call begin any more. False if one is running, which does it when it ends."""
+        self.is_closed = True
+        if not self._use.acquire(blocking=False):
+            return False
+        self._values = iter(())  # it would keep the engine's own iterator alive
+        self._snapshot.close()
+        return True
 
     def next_page(self, bytes_max: int) -> ScanPage:
         """The next rows: at least one, and no more once `bytes_max` bytes are reached. To be called in use."""
+        assert self._ahead is not None, "a scan that has ended is asked for no page"
         rows_max = (1 << 62) if self._remaining is None else self._remaining
-        if self._ahead is None or rows_max <= 0:
-            return ScanPage(EMPTY_VALUE_BATCH, False)
         records, rows, ended = join_value_batch(self._ahead, self._values, bytes_max, rows_max)
         self._ahead = None if ended else next(self._values, None)
         if self._remaining is not None:
@@ -160,7 +150,7 @@ class ScannerManager:
         session: ScanSession | None = None
         try:
             scanner_id = self._ids.token_hex().encode()
-            session = ScanSession(scanner_id, bucket, take_snapshot(), None if not limit or limit < 0 else limit)
+            session = ScanSession(scanner_id, bucket, take_snapshot(), limit if (limit or 0) > 0 else None)
         finally:
             with self._lock:
                 self._opening -= 1
@@ -222,12 +212,8 @@ class ScannerManager:
             session = self._sessions.get(scanner_id)
         if session is None:
             return
-        self._remove(session)
-        if not session.try_begin_use():
-            session.close()
+        if self._remove(session) and not session.close():
             raise _invalid(f"scanner {scanner_id.decode()} was closed while one of its calls was running")
-        session.close()
-        session.end_use()
 
     # ---- what takes sessions away -----------------------------------------------------------------------------------
 
@@ -296,11 +282,9 @@ class ScannerManager:
 
     def _forget_bucket(self, bucket: TableBucket) -> None:
         """One session of `bucket` less. With the lock held."""
-        left = self._per_bucket.get(bucket, 0) - 1
-        if left > 0:
+        left = self._per_bucket.pop(bucket) - 1
+        if left:
             self._per_bucket[bucket] = left
-        else:
-            self._per_bucket.pop(bucket, None)
 
     def _remove(self, session: ScanSession) -> bool:
         with self._lock:
@@ -333,6 +317,8 @@ class ScannerManager:
                 ErrorCode.UNKNOWN_SCANNER_ID,
             )
         if not session.try_begin_use():
+            if session.is_closed:  # meanwhile, after it was removed
+                return self._begin_use(scanner_id)
             self._remove(session)
             session.close()
             raise _invalid(f"two calls of scanner {_shown(scanner_id)} ran at the same time; the scan is ended")
