@@ -455,6 +455,19 @@ def test_targets_that_cannot_be_reached_are_refused():
             cast_batch(batch, pa.schema([field]))
 
 
+def test_nulls_are_found_in_data_whose_type_says_that_it_has_none():
+    item = pa.field("item", pa.int64(), nullable=False)
+    for kind, name, values in (
+        (pa.list_(item), "c.element", [[1], [None]]),
+        (pa.list_(pa.list_(item)), "c.element.element", [[[1]], [[None]]]),
+        (pa.struct([item]), "c.item", [{"item": 1}, {"item": None}]),
+        (pa.map_(pa.string(), pa.field("value", pa.int64(), False)), "c.value", [[("k", 1)], [("l", None)]]),
+    ):
+        batch = pa.record_batch({"c": pa.array(values, kind)})
+        with pytest.raises(InvalidRequest, match=f"'{name}' must not be null, but 1 values are, the first at 1"):
+            cast_batch(batch, pa.schema([pa.field("c", kind)], metadata={"other": "schema"}))
+
+
 def test_a_column_that_the_server_numbers_is_refused_as_such_and_not_as_unknown():
     numbered = Schema.of(
         [Column("k", types.int_()), Column("id", types.bigint()), Column("v", types.string())], ("k",), "id"

@@ -68,7 +68,7 @@ def iter_record_batches(
     for raw, converted in _batches(data, wanted, schema):
         batch = with_offsets(raw)
         for start in range(0, batch.num_rows, rows_max):
-            part = batch.slice(start, rows_max) if batch.num_rows > rows_max else batch
+            part = batch.slice(start, rows_max)
             yield _cast(part, wanted, target, converted, row, schema)
             row += part.num_rows
 
