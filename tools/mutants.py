@@ -5,10 +5,11 @@
     python -m tools.mutants --list                         # shows the mutants and runs nothing
 
 A mutant turns one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges one
-`and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs. Its judges
-are the tests of its package (the folder of its name below tests/) that run its line, which is measured before. Lines of
-a log, and conditions on which nothing else depends, are left alone. A test
-that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked slow, are left out.
+`and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs: takes more than ten
+times as long as it did without the mutant. Its judges are the tests of its package (the folder of its name below
+tests/) that run its line, which is measured before. Lines of a log, and conditions on which nothing else depends, are
+left alone. A test that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked
+slow, are left out.
 
 Survivors are named, and the exit code is 1 if less than 95 % of the mutants are caught. Those that change no behaviour
 that is promised stand in tools/mutants_equivalent.txt, each with its reason, and do not count.
@@ -47,6 +48,15 @@ TESTS_MAX = 500
 """A mutant is judged by at most so many tests."""
 AGAIN_SECONDS = 150.0
 """How long one test may take when it is asked again."""
+
+TEST_SECONDS_MAX = 60.0
+"""How long one test may take; half as much more where it was not measured how long it takes."""
+
+
+def limit_seconds(measured: float) -> float:
+    """After how many seconds a test counts as hung that took `measured` seconds when its lines were measured."""
+    return min(5 + 10 * measured, TEST_SECONDS_MAX)
+
 
 JUDGES = {
     "base": ("base", "client", "log", "server"),
@@ -172,23 +182,28 @@ class Coverage:
 
     def __init__(self) -> None:
         self._data: dict[str, coverage.CoverageData] = {}
+        self.limits: dict[str, float] = {}
+        """After how many seconds a test counts as hung."""
         self._sizes: dict[str, int] = {}
 
     def measure(self, folder: str, source: Path) -> None:
         """Run the tests of a folder, if need be, and note which lines each of them runs."""
-        path = MEASURED / f"{folder}.coverage"
+        path, durations = MEASURED / f"{folder}.coverage", MEASURED / f"{folder}.durations"
         changed = max(p.stat().st_mtime for p in [*SOURCE.rglob("*.py"), *(TESTS / folder).rglob("*.py")])
-        if not path.exists() or path.stat().st_mtime < changed:
+        if not path.exists() or not durations.exists() or path.stat().st_mtime < changed:
             print(f"measuring which lines the tests in tests/{folder} run", flush=True)
             MEASURED.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             with closing(Runner(source)) as runner:
-                outcome, failed = runner.run([f"tests/{folder}"], 7200, stop=False, MUTANTS_COVERAGE=str(path))
+                variables = {"MUTANTS_COVERAGE": str(path), "MUTANTS_DURATIONS": str(durations)}
+                outcome, failed = runner.run([f"tests/{folder}"], 7200, stop=False, **variables)
             if outcome != "passed":
                 print(f"  without any mutant: {outcome} {', '.join(failed)}")
         data = coverage.CoverageData(str(path))
         data.read()
         self._data[folder] = data
+        for test, seconds in json.loads(durations.read_text()).items():
+            self.limits[test] = limit_seconds(seconds)
         with closing(sqlite3.connect(path)) as database:
             sizes = "SELECT context, count(*) FROM line_bits JOIN context ON context.id = context_id GROUP BY context"
             self._sizes |= dict(database.execute(sizes))
@@ -218,6 +233,8 @@ class Runner:
     """Runs tests with the sources in `source`, by a process of tools/mutants_worker.py."""
 
     def __init__(self, source: Path) -> None:
+        self.limits: dict[str, float] = {}
+        """After how many seconds a test counts as hung; the same for all that are not named."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tools.mutants_worker"],
             cwd=ROOT,
@@ -234,10 +251,11 @@ class Runner:
         environment.
         """
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "tools.mutants_plugin", "-m", "not spark and not slow"]
-        arguments += ["--timeout", "60", *(["-x"] if stop else []), *tests]
+        arguments += ["--timeout", f"{1.5 * TEST_SECONDS_MAX:g}", *(["-x"] if stop else []), *tests]
         with tempfile.TemporaryDirectory() as folder:
-            failures = Path(folder) / "failed"
-            environment = {"MUTANTS_FAILED": str(failures), **variables}
+            failures, limits = Path(folder) / "failed", Path(folder) / "limits"
+            limits.write_text(json.dumps({test: self.limits[test] for test in tests if test in self.limits}))
+            environment = {"MUTANTS_FAILED": str(failures), "MUTANTS_LIMITS": str(limits), **variables}
             request = {"arguments": arguments, "environment": environment, "seconds": seconds}
             assert self._process.stdin is not None
             assert self._process.stdout is not None
@@ -267,6 +285,10 @@ class Workshop:
 
     def close(self) -> None:
         self._runner.close()
+
+    def limit(self, limits: dict[str, float]) -> None:
+        """Let tests count as hung after so many seconds."""
+        self._runner.limits = limits
 
     def judge(self, mutant: Mutant, tests: list[str], seconds: float) -> str:
         """Run the tests of a mutant. Returns "caught by" a test, or what makes it a survivor."""
@@ -378,6 +400,8 @@ def main() -> int:
         measured = Coverage()
         for name in sorted({name for mutant in mutants for name in folders_of(mutant.module)}):
             measured.measure(name, SOURCE)
+        for workshop in workshops:
+            workshop.limit(measured.limits)
         survivors = judge_all(mutants, workshops, measured, options.seconds)
         for workshop in workshops:
             workshop.close()
