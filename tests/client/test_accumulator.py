@@ -9,7 +9,7 @@ import pytest
 from forebay.base.clock import ManualClock, SystemClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.accumulator import Accumulator, Batch, WriteTarget, WriteTracker
-from forebay.client.idempotence import NO_SEQUENCE, Idempotence
+from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
 from forebay.client.results import WriteResult
 from forebay.metadata.table import TableBucket, TablePath
 
@@ -240,6 +240,18 @@ def test_batches_that_wait_too_long_fail_with_their_last_error() -> None:
     assert "within 60 s ('client.writer.delivery-timeout'). The last error was: away" in old.tracker.error.message
     assert young.tracker.error is None
     assert accumulator.unfinished == 1
+
+
+@pytest.mark.parametrize("was_sent", [True, False])
+def test_a_queued_batch_that_fails_takes_the_writer_id_with_it_if_it_may_have_been_written(was_sent: bool) -> None:
+    accumulator = queues(ManualClock(), idempotent=True)
+    assert accumulator.idempotence is not None
+    batch = put(accumulator)
+    if was_sent:
+        accumulator.retry_later(*take(accumulator), AWAY)
+    accumulator.fail_queued([batch], AWAY)
+    assert batch.tracker.error is not None
+    assert accumulator.idempotence.writer_id == (NO_WRITER_ID if was_sent else 7)
 
 
 def test_nothing_is_kept_of_buckets_whose_batches_have_ended() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -323,6 +324,66 @@ def test_retries_can_be_limited(make_table: MakeTable, proxy: Proxy, through: Th
     assert proxy.count(ApiKey.PRODUCE_LOG) == 3
 
 
+def test_a_batch_that_is_always_called_corrupt_is_sent_three_times(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    table = make_table({"a": pa.int64()})
+    other = through(table)
+    proxy.on_request = lambda f: (
+        produce_error(ErrorCode.CORRUPT_RECORD_EXCEPTION) if f.key is ApiKey.PRODUCE_LOG else PASS
+    )
+    with pytest.raises(CorruptData, match="after 3 attempts"):
+        other.append([{"a": 1}])
+    assert proxy.count(ApiKey.PRODUCE_LOG) == 3
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_server_that_is_not_ready_is_asked_more_than_three_times(
+    make_table: MakeTable, proxy: Proxy, through: Through, idempotent: bool
+) -> None:
+    table = make_table({"a": pa.int64()})
+    other = through(table, writer_enable_idempotence=idempotent)
+    not_ready = produce_error(ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION)
+    proxy.on_request = only(ApiKey.PRODUCE_LOG, *[not_ready] * 5)
+    assert other.append([{"a": 1}]).rows == 1
+    assert proxy.count(ApiKey.PRODUCE_LOG) == 6
+    assert appended(table) == [1]
+
+
+def test_a_batch_of_unknown_outcome_does_not_give_its_sequence_to_the_next(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    """The server would take the next for a repetition of the first, and answer that it is written."""
+    table = make_table({"a": pa.int64()})
+    other = through(table, writer_retries=1)
+    other.append([{"a": 1}])
+    late = produce_error(ErrorCode.REQUEST_TIME_OUT)
+    proxy.on_response = lambda f: late if f.key is ApiKey.PRODUCE_LOG and f.number in (1, 2) else PASS
+    with pytest.raises(OutcomeUnknown, match="after 2 attempts"):
+        other.append([{"a": 2}])  # written it is
+    other.append([{"a": 3}])
+    assert appended(table) == [1, 2, 3]
+
+
+def test_rows_that_a_server_puts_off_are_told_of_once_in_a_while(
+    make_table: MakeTable,
+    proxy: Proxy,
+    through: Through,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("forebay.client.sender.NOTICE_SECONDS", 0.0)
+    table = make_table({"a": pa.int64()})
+    other = through(table)
+    not_ready = produce_error(ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION)
+    proxy.on_request = only(ApiKey.PRODUCE_LOG, *[not_ready] * 4)
+    with caplog.at_level(logging.WARNING, logger="forebay"):
+        other.append([{"a": 1}])
+    told = [text for text in caplog.messages if f"rows for table {table.path} have waited" in text]
+    assert all("and are sent again: error 29 for a test" in text for text in told)
+    assert 1 <= len(told) < 4
+
+
 def test_an_answer_without_the_bucket_fails_the_batch(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
     table = make_table({"a": pa.int64()})
     other = through(table)
@@ -619,6 +680,17 @@ def test_a_server_that_never_sends_a_whole_batch_is_found_out(proxy: Proxy, cut_
     with pytest.raises(CorruptData, match=f"an answer of {longest} bytes for offset 0 holds no record from there on"):
         cut_batch.log(stop="latest").to_arrow()
     assert asked == ([5000] if longest == 4999 else [5000, 10000])
+
+
+def test_no_more_room_is_asked_for_than_a_batch_may_have(
+    proxy: Proxy, cut_batch: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.client.log_reader._BATCH_BYTES_MAX", 10_000)
+    asked: list[int] = []
+    proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
+    with pytest.raises(CorruptData, match="an answer of 20000 bytes for offset 0 holds no record from there on"):
+        cut_batch.log(stop="latest").to_arrow()
+    assert asked == [5000, 10_000, 20_000]
 
 
 def test_a_cut_batch_moves_the_position_as_far_as_the_server_has_looked(proxy: Proxy, cut_batch: Table) -> None:

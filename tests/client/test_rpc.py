@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import Unavailable
+from forebay.base.errors import AccessDenied, ErrorCode, Unavailable
 from forebay.client import rpc
 from forebay.client.options import Address
 
@@ -57,3 +58,53 @@ def test_a_connection_that_is_not_taken_is_tried_until_its_time_is_over_and_a_re
     with pytest.raises(Unavailable, match="Connection refused"):
         rpc._connect(address, 7.0, clock, refused)
     assert len(asked) == 1
+
+
+class FakeHandshake:
+    """One that the server refuses so many times before it lets the client in."""
+
+    def __init__(self, refusals: int, code: ErrorCode) -> None:
+        self.refusals, self.code, self.done = refusals, code, False
+        self.tries = 1
+
+    def start(self) -> list[bytes]:
+        return [b"hello"]
+
+    def receive(self, _: object) -> list[bytes]:
+        if self.refusals:
+            self.refusals -= 1
+            raise AccessDenied("not now", self.code)
+        self.done = True
+        return [b"thanks"]
+
+    def retry(self) -> list[bytes]:
+        self.tries += 1
+        return [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "code", "tries", "enters"),
+    [
+        (0, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 1, True),
+        (5, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 6, True),
+        (6, ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION, 6, False),
+        (1, ErrorCode.AUTHENTICATE_EXCEPTION, 1, False),
+    ],
+)
+def test_a_login_that_the_server_puts_off_is_repeated_five_times_and_one_that_it_refuses_is_not(
+    refusals: int, code: ErrorCode, tries: int, enters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "_next_response", lambda *_: None)
+    handshake, clock = FakeHandshake(refusals, code), ManualClock()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        shake: Callable[..., None] = rpc._shake_hands
+        arguments = (ours, Address("example.test", 1), None, handshake, clock, 9.0)
+        if enters:
+            shake(*arguments)
+        else:
+            with pytest.raises(AccessDenied, match="not now"):
+                shake(*arguments)
+        assert theirs.recv(1000) == b"hello" * tries + (b"thanks" if enters else b"")
+    assert (handshake.tries, handshake.done) == (tries, enters)
+    assert clock.monotonic() == pytest.approx(sum(0.1 * 2**n for n in range(tries - 1)))

@@ -409,7 +409,7 @@ class Accumulator:
                 continue
             queue.remove(batch)
             if self.idempotence is not None:
-                self.idempotence.failed(batch, error.code, batch.attempts == 0)
+                self.idempotence.failed(batch, error.code, certain=False)
             self._end(batch)
             batch.tracker.lost(batch, error)
 
