@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import logging
 import os
 import signal
 from pathlib import Path
 
+from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.server.config import (
     SETTINGS,
@@ -113,7 +113,7 @@ async def _serve(config: ServerConfig, ready_file: str | None) -> None:
         loop.add_signal_handler(number, stopping.set)
     server = ForebayServer(config)
     addresses = await server.start()
-    gc.freeze()  # what the start has made stays: the collector need not look at it in every full round
+    ShortRounds().install()
     try:
         print(_welcome(addresses, config), flush=True)
         if ready_file is not None:

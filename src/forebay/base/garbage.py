@@ -1,0 +1,56 @@
+"""Short rounds of Python's garbage collector in a process that keeps very many objects.
+
+A full round of the collector stops all threads while it walks over every object: 0.2 s and more where thousands of
+buckets are open, several times in a minute of much work. But it need not look again at what survived one (`gc.freeze`):
+such objects are still freed when nothing refers to them, only cycles among them are not found. So every now and then a
+round looks at all, and also when what is frozen has doubled.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+
+_OLDEST = 2
+_WHOLE_SECONDS = 600.0
+_GROWTH_ALLOWED = 200_000
+"""So many objects more than twice those of the last whole round are frozen before there is another."""
+
+
+class ShortRounds:
+    """Freezes what survives a full round, from `install` to `remove`. One for a process."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._is_whole = True
+        self._last_whole = clock.monotonic()
+        self._frozen_max = 0
+
+    def install(self) -> None:
+        """Begin with what is there."""
+        self._freeze(is_whole=True)
+        gc.callbacks.append(self._in_round)
+
+    def remove(self) -> None:
+        """Leave the collector as it was."""
+        gc.callbacks.remove(self._in_round)
+        gc.unfreeze()
+
+    def _in_round(self, phase: str, info: dict[str, Any]) -> None:
+        if info["generation"] < _OLDEST:
+            return
+        if phase == "stop":
+            self._freeze(self._is_whole)
+            return
+        is_due = self._clock.monotonic() - self._last_whole >= _WHOLE_SECONDS
+        self._is_whole = is_due or gc.get_freeze_count() > self._frozen_max
+        if self._is_whole:
+            gc.unfreeze()
+
+    def _freeze(self, is_whole: bool) -> None:
+        gc.freeze()
+        if is_whole:
+            self._last_whole = self._clock.monotonic()
+            self._frozen_max = 2 * gc.get_freeze_count() + _GROWTH_ALLOWED

@@ -1,0 +1,89 @@
+"""Short rounds of the garbage collector."""
+
+import gc
+import weakref
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.garbage import ShortRounds
+
+
+class Node:
+    """A cycle of one."""
+
+    def __init__(self):
+        self.me = self
+
+
+@pytest.fixture
+def clock():
+    clock = ManualClock()
+    rounds = ShortRounds(clock)
+    gc.disable()  # rounds come when a test asks for them
+    rounds.install()
+    try:
+        yield clock
+    finally:
+        rounds.remove()
+        gc.enable()
+    assert gc.get_freeze_count() == 0
+    assert not any(getattr(each, "__self__", None) is rounds for each in gc.callbacks)
+
+
+def test_a_full_round_does_not_look_again_at_what_survived_one(clock):
+    before = gc.get_freeze_count()
+    kept = [Node() for _ in range(1000)]
+    gc.collect(1)
+    assert gc.get_freeze_count() <= before
+    gc.collect()
+    assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_cycles_that_were_never_frozen_are_found(clock):
+    gone = weakref.ref(Node())
+    gc.collect()
+    assert gone() is None
+
+
+def test_cycles_that_were_frozen_are_found_by_the_next_whole_round(clock):
+    node = Node()
+    gc.collect()
+    gone = weakref.ref(node)
+    del node
+    gc.collect()
+    assert gone() is not None
+    clock.advance(599)
+    gc.collect()
+    assert gone() is not None
+    clock.advance(1)
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_time_counts_from_the_last_whole_round(clock):
+    clock.advance(600)
+    gc.collect()
+    node = Node()
+    gc.collect()
+    gone = weakref.ref(node)
+    del node
+    clock.advance(599)
+    gc.collect()
+    assert gone() is not None
+    clock.advance(1)
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_whole_round_comes_earlier_where_much_was_frozen_since(clock):
+    node = Node()
+    gc.collect()
+    gone = weakref.ref(node)
+    del node
+    many = [Node() for _ in range(gc.get_freeze_count() + 250_000)]
+    gc.collect()  # freezes these
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+    assert len(many)
