@@ -4,8 +4,14 @@ set -eu
 bin=.venv/bin
 step() { printf '\n== %s\n' "$*"; }
 step "style"; "$bin/ruff" check .; "$bin/ruff" format --check .
+if [ "${1:-}" != lint ]; then
+    # Meanwhile, on another core: modules of Forebay and of the tests are compiled once, for all processes that the
+    # tests start, also where PYTHONDONTWRITEBYTECODE is set. What cannot be imported is told by the tests themselves.
+    env -u PYTHONDONTWRITEBYTECODE "$bin/python" -m pytest --collect-only -q -m "not slow" >/dev/null 2>&1 & compiler=$!
+fi
 step "types"; "$bin/mypy"
 step "imports"; "$bin/lint-imports"
 [ "${1:-}" = lint ] && exit 0
+wait "$compiler" || :
 # Whole files go to one of two processes: many tests wait rather than compute, and share what a file sets up.
 step "tests"; "$bin/python" -m pytest -m "not slow" -n "${TEST_WORKERS:-2}" --dist loadfile --durations 20
