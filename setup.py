@@ -1,5 +1,6 @@
 """Builds the compiled kernels. Everything else about the package stands in pyproject.toml."""
 
+import os
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -23,7 +24,9 @@ def extensions() -> list[Extension]:
     return found
 
 
+# FOREBAY_KERNELS=beside: the kernels already lie beside their sources (tools/make_venv.sh).
+beside = os.environ.get("FOREBAY_KERNELS") == "beside"
 setup(
-    ext_modules=cythonize(extensions(), compiler_directives=DIRECTIVES, include_path=["src"]),
+    ext_modules=[] if beside else cythonize(extensions(), compiler_directives=DIRECTIVES, include_path=["src"]),
     options={"build_ext": {"parallel": True}},  # on all cores
 )

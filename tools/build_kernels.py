@@ -1,7 +1,7 @@
-"""Compile the kernels that are missing or older than their sources; `make build` calls this.
+"""Compile the kernels that are missing or older than their sources; the installation and `make build` call this.
 
-`setup.py build_ext --inplace` alone compiles all of them once more after an installation: pip compiles them before it
-installs Cython, and files that Cython brings count as sources.
+What compiled them does not matter. `setup.py build_ext --inplace` alone compiles all of them once more when Cython was
+installed after them, as by pip, which compiles in an environment of its own: files of Cython count as sources.
 """
 
 from __future__ import annotations
@@ -29,9 +29,16 @@ def stale(root: Path) -> list[Path]:
 
 def main() -> int:
     sources = stale(ROOT)
+    if not sources:
+        return 0
+    print(f"Compiling {len(sources)} kernels", flush=True)
     for source in sources:
         source.with_suffix(".c").unlink(missing_ok=True)  # Cython does not count setup.py as a source
-    return subprocess.call([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=ROOT) if sources else 0
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        sys.stderr.buffer.write(done.stdout)  # pages of warnings about generated code, and the error at its end
+    return done.returncode
 
 
 if __name__ == "__main__":
