@@ -38,7 +38,8 @@ class Work:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._names = self._commits = 0
+        self._names = FILES_PER_COMMIT  # a writer numbers its files from 0 in the order in which threads end them
+        self._commits = 0
         self._written = [self._write(number) for number in range(_WRITTEN_COMMITS)]
 
     def _write(self, number: int) -> list[CommitMessage]:
