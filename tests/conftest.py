@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # Runs are repeatable everywhere; `HYPOTHESIS_PROFILE=explore` looks for new examples, many more of them.
@@ -18,3 +20,36 @@ settings.register_profile(
     "mutants", settings.get_profile("repeatable"), phases=(Phase.explicit, Phase.generate), database=None
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+SLOWEST_FILES = (
+    "cli/test_quickstart.py",
+    "tiering/test_crashes.py",
+    "lake/test_iceberg_lake_failures.py",
+    "reliability/test_corruption.py",
+    "lake/test_iceberg_lake_tables.py",
+    "server/test_lake_tables.py",
+    "filters/test_filters_random.py",
+    "spark/test_spark_formats.py",
+    "benchmarks/test_sections.py",
+    "simulation/test_whole_server.py",
+    "house/test_readme.py",
+    "invariants/test_transfers.py",
+    "paimon/cli/test_docs.py",
+    "lake/test_iceberg_lake.py",
+    "tiering/test_histories.py",
+    "cli/test_quickstart_checks.py",
+    "moving/test_moving.py",
+    "reliability/test_kill_under_load.py",
+    "reliability/test_hostile_trial.py",
+    "pipelines/test_pipelines.py",
+    "reliability/test_kill_pyfluss.py",
+    "cli/test_flights.py",
+)
+"""The files that take longest, the longest first, by a run of `make test`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest files are tested first: at the end no process waits for another that has begun a long one."""
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(SLOWEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))

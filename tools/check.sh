@@ -13,5 +13,7 @@ step "types"; "$bin/mypy"
 step "imports"; "$bin/lint-imports"
 [ "${1:-}" = lint ] && exit 0
 wait "$compiler" || :
-# Whole files go to one of two processes: many tests wait rather than compute, and share what a file sets up.
-step "tests"; "$bin/python" -m pytest -m "not slow" -n "${TEST_WORKERS:-2}" --dist loadfile --durations 20
+# Whole files go to one of three processes: many tests wait rather than compute, and share what a file sets up.
+# tests/conftest.py says in which order; xdist would else begin with the files of most tests and end with the slowest.
+step "tests"; "$bin/python" -m pytest -m "not slow" -n "${TEST_WORKERS:-3}" --dist loadfile --no-loadscope-reorder \
+    --durations 20

@@ -126,7 +126,7 @@ def test_a_job_beside_writers_runs_until_it_is_told_to_stop(tables: dict[str, Ta
 def test_tables_are_compacted_by_spark(tables: dict[str, Table], tmp_path: Path) -> None:
     words = ["compact", "-w", str(tmp_path / "lake"), "--database", "db", "--spark-master", "local[2]", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=110, check=True
+        [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=280, check=True
     )
     assert {json.loads(line)["table"]: json.loads(line)["files_after"] for line in done.stdout.splitlines()} == {
         "db.a": 2,

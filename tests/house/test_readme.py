@@ -25,7 +25,7 @@ def run(program: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -42,6 +42,7 @@ def test_the_lake_program_runs(tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_the_spark_program_runs_where_no_virtual_environment_is_active(tmp_path):
     """Spark's workers must not take any `python3` that is first in the PATH."""
     foreign = tmp_path / "bin" / "python3"
@@ -59,7 +60,7 @@ def test_the_spark_program_runs_where_no_virtual_environment_is_active(tmp_path)
             env={**environment, "PATH": path},
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=280,
         )
         assert done.returncode == 0, done.stderr
         assert re.search(r"\| cup\|\s+7\.0\|", done.stdout)

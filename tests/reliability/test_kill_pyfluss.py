@@ -186,7 +186,7 @@ async def under_kills(server: ServerProcess, writers: list[Stranger]) -> None:
         stop.set()
 
 
-@pytest.mark.timeout(120 + 10 * ROUNDS)
+@pytest.mark.timeout(300 + 10 * ROUNDS)
 def test_what_pyfluss_was_told_survives_kills(tmp_path):
     print(f"seed {SEED}, {ROUNDS} kills")
     with ServerProcess(tmp_path / "data", settings=SETTINGS) as server:

@@ -274,7 +274,7 @@ def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_made_anew(tm
 
 def run_program(program: str, *arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=280, check=True
     )
     return done.stdout.split()
 

@@ -162,7 +162,7 @@ for turn in range(2):
     print(len(spark.table("forebay.{name}.t").take(3)), spark.sql("SELECT count(*) FROM forebay.{name}.t").first()[0])
     spark.stop()
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=True)
     assert run.stdout.split() == ["3", "1000", "3", "1000"]
     assert "Traceback" not in run.stderr
     connection.admin.drop_database(name, cascade=True)

@@ -18,7 +18,7 @@ def _blocks(language: str) -> list[str]:
 
 def _run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=110, env=environment)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, f"{shlex.join(command)[-300:]}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -67,7 +67,7 @@ print(shared_lookup(table).get([{{"id": 1}}]).num_rows, len(list(Path({str(place
 """
     environment = {**os.environ, "TMPDIR": str(place)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=280, check=True
     )
     assert done.stdout == "1 1\n"
     assert list(place.iterdir()) == []
