@@ -22,8 +22,10 @@ import forebay
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.codec.log_batch import build_arrow_batch
 from forebay.kv.tablet import KvTablet
+from forebay.metadata.table import TableBucket
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.handlers import fetch
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
@@ -480,6 +482,51 @@ def test_open_long_polls_cannot_keep_others_out(tmp_path, caplog):
             assert time.monotonic() - started < 5
             wait_until(lambda: "with many open requests" in caplog.text, "the polls are never closed")
         wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")
+
+
+@contextmanager
+def writes_held_up(bench: Bench, table: int) -> Iterator[None]:
+    """Nothing is written to bucket 0 of `table` inside the block; it must be open."""
+    replica = bench.server.server.context.replicas.opened(TableBucket(table, 0))
+    assert replica is not None
+    with replica._writing:
+        yield
+
+
+@pytest.mark.parametrize(("acks", "timeout_ms"), [(0, 60_000), (-1, 1)])
+def test_a_write_that_is_answered_before_it_is_written_takes_memory_until_then(tmp_path, acks, timeout_ms):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("k", KV_COLUMNS, ["id"])
+        bench.put(table, kv_records([{"id": 0, "name": "opened"}]))
+        request = pb.PutKvRequest(acks=acks, table_id=table, timeout_ms=timeout_ms)
+        request.buckets_req.add(bucket_id=0, records=kv_records([{"id": 1, "name": "x" * 50_000}]))
+        with writes_held_up(bench, table):
+            with RawClient(bench.server.addresses.tablet_servers) as client:
+                for _ in range(10):
+                    client.call(ApiKey.PUT_KV, request)
+            wait_until(lambda: len(bench.server.server.connections) == 2, "the connection is not closed")
+            assert receiving(bench).used > 500_000
+        wait_until(lambda: receiving(bench).used == 0, "memory of writes is not given back")
+        assert bench.lookup(table, [kv_key(1)]).values[0].HasField("values")
+
+
+def test_requests_count_for_what_they_take_beside_their_bytes(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = bench.create("l", LOG_COLUMNS)
+        before = receiving(bench).used
+        with RawClient(bench.server.addresses.tablet_servers) as client:
+            for _ in range(100):
+                client.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, wait_ms=60_000))
+            wait_until(lambda: receiving(bench).used - before > 100 * 8192, "small requests count for their bytes only")
+        wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")
+
+
+def test_no_request_waits_for_news_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "_WAIT_MAX_MS", 50)
+    with running(tmp_path / "data") as bench:
+        table = bench.create("l", LOG_COLUMNS)
+        answer = bench.fetch(table, 0, wait_ms=(1 << 31) - 1)
+        assert (answer.error_code, answer.high_watermark) == (0, 0)
 
 
 # ---- an honest client beside them -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, Unavailable
 from forebay.server.memory_budget import Half, MemoryBudget, default_budget, machine_memory
-from forebay.server.turns import REQUESTS_PER_TURN, Turns
+from forebay.server.turns import NEW_IN_A_ROW, REQUESTS_PER_TURN, Turns
 
 
 class Hoarder:
@@ -225,6 +225,28 @@ def test_those_held_up_go_on_when_there_is_room_and_the_largest_gives_it():
     run(test)
 
 
+def test_a_consumer_with_little_loses_nothing_where_queued_writes_have_taken_the_memory():
+    async def test() -> None:
+        modest = Hoarder(24)
+        half = budget_of(modest)
+        half.take(110)  # of writes, which end by themselves
+        half.wait_for_relief(Hoarder(), lambda: pytest.fail("there is no relief yet"))
+        with pytest.raises(Unavailable, match="used up"):
+            await half.reserve(Hoarder(), 10)
+        assert (modest.held, modest.reasons) == (24, [])
+        half.give(110)
+        assert half.try_take(10)
+        half.close()
+        modest.held = 25  # a quarter
+        half = budget_of(modest)
+        half.take(76)
+        await half.reserve(Hoarder(), 10)
+        assert modest.reasons
+        half.close()
+
+    run(test)
+
+
 def test_a_connection_that_is_gone_waits_no_more():
     async def test() -> None:
         half = budget_of(wait=60)
@@ -283,5 +305,24 @@ def test_connections_take_turns_and_other_work_of_the_loop_runs_between_rounds()
         assert served[:5] == ["greedy", "greedier", "modest", "greedy", "greedier"]
         assert served.count("greedy") == served.count("greedier") == 100
         assert rounds > 3  # 201 turns do not fit into one round, although the clock stands still
+
+    run(test)
+
+
+def test_connections_with_something_new_go_first_but_not_for_ever():
+    async def test() -> None:
+        loop, served = asyncio.get_running_loop(), list[str]()
+        turns = Turns(loop, ManualClock())
+        for number in range(3):
+            turns.join(Pipeline(f"old{number}", 4 * REQUESTS_PER_TURN, served), is_new=False)
+        for number in range(NEW_IN_A_ROW + 1):
+            turns.join(Pipeline(f"new{number}", 2 * REQUESTS_PER_TURN if number == 0 else 1, served))
+        while not turns.is_idle:
+            await asyncio.sleep(0)
+        firsts = [f"new{number}" for number in range(NEW_IN_A_ROW)]
+        assert served[: NEW_IN_A_ROW + 2] == [*firsts, "old0", f"new{NEW_IN_A_ROW}"]
+        # Who has had its turn waits with the old ones.
+        assert served[NEW_IN_A_ROW + 2 :][:4] == ["old1", "old2", "new0", "old0"]
+        assert served.count("new0") == 2
 
     run(test)

@@ -21,6 +21,8 @@ _LOGGER = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_WARNINGS = 10.0
 
+_LATE_SHARE = 4
+
 FIRST_FRAME_BYTES_MAX = 16 * 1024
 """The longest frame of a client that has not authenticated, or has not sent a request yet."""
 
@@ -94,8 +96,9 @@ class Connections:
 
     @property
     def open_bytes_share(self) -> int:
-        """What each connection may have of memory for requests, if all have the same."""
-        return self.budget.receiving.limit // max(len(self._all), 1)
+        """What each connection may have once memory for requests is overfull: a part of what it could have if all had
+        the same. So the shares of those that come late do not fill it twice, and small requests need never wait."""
+        return self.budget.receiving.limit // (_LATE_SHARE * max(len(self._all), 1))
 
     def _consumers(self) -> Iterator[Consumer]:
         return (each.memory for each in self._all)

@@ -30,6 +30,7 @@ from forebay.server.metadata_store import MetadataStore
 from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
+from forebay.server.rotation import Rotation
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -73,19 +74,22 @@ class ServerContext:
     """(coordinator, tablet server) as the clients of each listener see them."""
     descriptions: Descriptions = field(init=False)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
+    _changes: Rotation = field(init=False)
+    _reads: Rotation = field(init=False)
 
     def __post_init__(self) -> None:
+        self._changes, self._reads = Rotation(self.coordinator), Rotation(self.io)
         self.descriptions = Descriptions(self.lake.tables.described)
 
     async def in_coordinator(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a change of metadata, one at a time with all others."""
-        return await asyncio.get_running_loop().run_in_executor(self.coordinator, function, *arguments)
+        return await asyncio.wrap_future(self._changes.submit(function, *arguments))
 
     async def in_io(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run something that reads files. It has ended, or never begins, when this ends, also when that is a
         cancellation: what it works with may be given back then.
         """
-        work = self.io.submit(function, *arguments)
+        work = self._reads.submit(function, *arguments)
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
@@ -221,6 +225,7 @@ class AnswerRoom:
         self.reserved = 0
         self.is_held = False
         self._has_place = False
+        self._unwritten: list[Future[Any]] = []
 
     async def take_place(self) -> None:
         """Wait until the client has taken enough of its earlier answers, and keep the place until `close`.
@@ -303,6 +308,24 @@ class AnswerRoom:
         if self._has_place:
             self._has_place = False
             self._give_place()
+
+    # ---- the request, where it is a write ---------------------------------------------------------------------------
+
+    def keep_until(self, written: Future[Any]) -> None:
+        """A write of the call is queued, with the request's bytes, also where nobody waits for it any more."""
+        self._unwritten.append(written)
+
+    def when_written(self, call: Callable[[], object]) -> None:
+        """Call `call` once none of the writes is queued any more: now, where they were waited for."""
+        queued = [asyncio.wrap_future(written) for written in self._unwritten if not written.done()]
+        self._unwritten.clear()
+        if not queued:
+            call()
+            return
+        ended = asyncio.gather(*queued, return_exceptions=True)
+        ended.add_done_callback(lambda _: call())
+
+    # ---- places -----------------------------------------------------------------------------------------------------
 
     def _give_place(self) -> None:
         if not self._has_place:

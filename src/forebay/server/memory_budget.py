@@ -35,6 +35,9 @@ _DEFAULT_SHARE = 8
 _SHORT_ANSWERS_SHARE = 8
 """The part of the answering half that is kept for short answers, and the part of that which one of them may take."""
 _GRACE_SECONDS = 0.05
+_HELD_SHARE = 4
+"""Consumers that hold less than this part of a half together are not why it is used up, and lose nothing."""
+
 _STILL = 4
 """How much larger a consumer counts that stands still."""
 _DEFAULT_BYTES_MIN, _DEFAULT_BYTES_MAX = 128 << 20, 1 << 30
@@ -216,10 +219,11 @@ class Half:
         self._watch_out(again=True)
 
     def _take_from_largest(self) -> bool:
-        """Let the largest consumer lose what it holds, those that stand still first. Returns whether there is one."""
+        """Let the largest consumer lose what it holds, those that stand still first. Returns whether there is one whose
+        loss helps."""
         holding = [(held, each) for each in list(self._consumers()) if (held := each.held_bytes(self))]
-        if not holding:
-            return False
+        if _HELD_SHARE * sum(held for held, _ in holding) < self.limit:
+            return False  # it is used by what ends without that, such as writes in a queue
         held, victim = max(holding, key=lambda each: each[0] * (_STILL if each[1].stands_still(self) else 1))
         victim.give_back(
             self,

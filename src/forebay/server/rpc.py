@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
 from forebay.server.context import HANDLERS, Answer, AnswerRoom, Call, ServerContext
 from forebay.server.costs import SHORT_LIST
 from forebay.server.outgoing import Outgoing
+from forebay.server.rotation import context_of
 from forebay.server.turns import REQUESTS_PER_TURN
 
 _LOGGER = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ _PARSED_APART_MAX = 4 << 20
 """A longer request counts as that long where long ones are let in: its length is that of its records."""
 
 _PARSED_FACTOR = 16
-"""A request without records takes about so many times its length in memory once it is parsed."""
+_OPEN_REQUEST_BYTES = 8 << 10
+"""A request without records takes about so many times its length once it is parsed, and any request so much beside."""
 
 _REFUSAL_SECONDS = 1.0
 _REFUSALS_MAX = 64
@@ -110,6 +112,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing = Outgoing(self._unsent_changed)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks_context = context_of(id(self))
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self._open_bytes = 0
         self._is_refused = False
@@ -212,10 +215,8 @@ class RpcProtocol(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection, whatever is still under way. A peer that does not read loses what waits for it."""
         if self._transport is not None:
-            if self._outgoing.drained.is_set():
-                self._transport.close()
-            else:
-                self._transport.abort()
+            end = self._transport.close if self._outgoing.drained.is_set() else self._transport.abort
+            end()
 
     @property
     def unsent_bytes(self) -> int:
@@ -247,9 +248,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     # ---- turns ------------------------------------------------------------------------------------------------------
 
-    def _join(self) -> None:
+    def _join(self, is_new: bool = True) -> None:
         self._is_queued = True
-        self._connections.turns.join(self)
+        self._connections.turns.join(self, is_new=is_new)
 
     def take_turn(self) -> bool:
         """Start a few requests. Returns whether more are waiting and may start."""
@@ -322,7 +323,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
         if self._is_held and not self._is_queued and has_room and not is_barred and not self._is_over_share:
             self._is_held = False
-            self._join()
+            self._join(is_new=False)
         is_full = waiting >= self._open_requests_max or self._open_bytes >= _OPEN_BYTES_MAX
         must_stop = is_barred or is_full or self._is_held or self._is_behind
         if self._reading:
@@ -348,8 +349,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
         size = len(request.body)
         if request.api.key not in BULK_REQUESTS and not self._is_blocked:
             size *= _PARSED_FACTOR
+        size += _OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
-        task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room))
+        task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room), context=self._tasks_context)
         self._tasks.add(task)
         task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
 
@@ -362,6 +364,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self.memory.receiving.take(size)
         else:
             self.memory.receiving.give(-size)
+            self.balance()
 
     def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
         key = request.api.key
@@ -455,8 +458,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom
     ) -> None:
         try:
-            size = _LARGE_ANSWERS.get(request.api.key)
-            if size is not None:
+            if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
                 await room.enter(size)
             answer, serialized = await outcome, None
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
@@ -475,7 +477,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._tasks.discard(task)
         outcome.close()  # if it was cancelled before it began
         room.close()
-        self._count_open(key, -size)
+        room.when_written(partial(self._count_open, key, -size))
         self.balance()
 
     # ---- answers ----------------------------------------------------------------------------------------------------
@@ -494,6 +496,3 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._outgoing.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()
-
-
-ProtocolFactory = Callable[[], RpcProtocol]

@@ -1,8 +1,12 @@
 """Turns: connections with many requests waiting are served in rotation, and leave time for everybody else.
 
 A connection serves a few requests when their bytes come. If more are waiting, or others wait for their turn already, it
-goes to the end of the queue, and the queue is worked on for a few milliseconds in each round of the event loop. So in
+goes to the end of a queue, and the queues are worked on for a few milliseconds in each round of the event loop. So in
 each round new connections are accepted, bytes are read and answers sent, whatever a client pipelines.
+
+There are two queues: of connections that have something new, and of those that had a turn since and are not done. The
+first goes before the second, but not always. So a client that asks for one thing at a time waits for others like it,
+and not for a turn of each that has sent hundreds of requests. (Prior art: the new and old flows of fq_codel, RFC 8290.)
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ from forebay.base.clock import Clock
 
 REQUESTS_PER_TURN = 8
 """Requests of one connection that are begun before others have their turn."""
+
+NEW_IN_A_ROW = 8
+"""After so many turns of new ones it is the turn of one that had one before, if any waits."""
 
 _ROUND_SECONDS = 0.005
 _ROUND_TURNS = 64
@@ -30,35 +37,44 @@ class TakesTurns(Protocol):
 
 
 class Turns:
-    """The queue of connections that wait for their turn."""
+    """The queues of connections that wait for their turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._queue: deque[TakesTurns] = deque()
+        self._new: deque[TakesTurns] = deque()
+        self._old: deque[TakesTurns] = deque()
+        self._new_in_a_row = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether no connection waits."""
-        return not self._queue
+        return not self._new and not self._old
 
-    def join(self, connection: TakesTurns) -> None:
-        """Put a connection at the end of the queue. It must not be in it already."""
-        self._queue.append(connection)
-        if len(self._queue) == 1:
+    def join(self, connection: TakesTurns, *, is_new: bool = True) -> None:
+        """Put a connection at the end of a queue. It must not be in one already."""
+        if self.is_idle:
             self._loop.call_soon(self._round)
+        (self._new if is_new else self._old).append(connection)
 
     def _round(self) -> None:
-        queue, deadline = self._queue, self._clock.monotonic() + _ROUND_SECONDS
+        deadline = self._clock.monotonic() + _ROUND_SECONDS
         for _ in range(_ROUND_TURNS):
-            connection = queue[0]
-            more = connection.take_turn()
+            queue = self._next_queue()
+            more = queue[0].take_turn()
             # It stays in the queue while it is served, so that whatever comes meanwhile waits behind it.
-            queue.popleft()
+            connection = queue.popleft()
             if more:
-                queue.append(connection)
-            if not queue:
+                self._old.append(connection)
+            if self.is_idle:
                 return
             if self._clock.monotonic() >= deadline:
                 break
         self._loop.call_soon(self._round)
+
+    def _next_queue(self) -> deque[TakesTurns]:
+        if self._new and not (self._old and self._new_in_a_row >= NEW_IN_A_ROW):
+            self._new_in_a_row += 1
+            return self._new
+        self._new_in_a_row = 0
+        return self._old or self._new

@@ -39,6 +39,10 @@ _MIN_BYTES_WAIT_MS = 100
 _ROOM_BYTES_MIN = 64 << 10
 """What is reserved for an answer at least: one batch is returned whatever the limits are."""
 
+_WAIT_MAX_MS = 60_000
+"""How long any request waits for news at most; a client that wants to wait longer asks again. One that is gone without
+a word is noticed when it is answered."""
+
 _LONG_REQUEST_WAIT_MS = 1000
 """How long a long request, or one about very many buckets, waits for news at most: all the while it takes memory."""
 
@@ -93,8 +97,8 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
     min_bytes = request.min_bytes if request.HasField("min_bytes") else 0
     if min_bytes > 0 and not request.HasField("max_wait_ms"):
         wait_ms = _MIN_BYTES_WAIT_MS
-    if len(fetches) > SHORT_LIST or call.is_long:
-        wait_ms = min(wait_ms, _LONG_REQUEST_WAIT_MS)
+    is_long = len(fetches) > SHORT_LIST or call.is_long
+    wait_ms = min(wait_ms, _LONG_REQUEST_WAIT_MS if is_long else _WAIT_MAX_MS)
     buckets = [fetch.bucket for fetch in fetches]
     bytes_max = min(request.max_bytes, context.costs.answer_bytes_max)
     deadline = context.clock.monotonic() + wait_ms / 1000

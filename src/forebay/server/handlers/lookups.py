@@ -76,8 +76,8 @@ class _Room:
     """How large the answer has become, and what is still to come."""
 
     def __init__(self, context: ServerContext, call: Call) -> None:
+        self.of_call = call.room
         self._context = context
-        self._call = call
         self._used = 0
 
     @property
@@ -89,14 +89,14 @@ class _Room:
         """Have memory for so many more bytes. Raises `LimitExceeded`, or `Unavailable` where there is none."""
         self._used += size
         self._context.costs.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
-        await self._call.room.grow_to(_COPIES * self._used)
+        await self.of_call.grow_to(_COPIES * self._used)
 
     async def read(self, read: Callable[[int], S]) -> S:
         """What `read(bytes_max)` finds, in a thread: a first attempt with the memory that there is, others with more.
 
         It is longer than `left` where there is too much; nothing of it is counted as `take` does. Raises `Unavailable`.
         """
-        room, left = self._call.room, self.left
+        room, left = self.of_call, self.left
         spare = max(room.reserved // _COPIES - self._used, 0)
         while True:
             bytes_max = min(max(spare, _GROUP_BYTES), left)
@@ -180,7 +180,7 @@ async def _insert_missing(
     acks = request.acks if request.HasField("acks") else ACKS_ALL
     future = replica.put(PutRequest(records, targets, acks))
     timeout_ms = request.timeout_ms if request.HasField("timeout_ms") else 30_000
-    result = await acknowledged(future, acks or 1, timeout_ms)
+    result = await acknowledged(room.of_call, future, acks or 1, timeout_ms)
     if result.error is not None:
         raise result.error
     return await _lookup(context, replica, keys, room)

@@ -14,7 +14,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Message
-from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.context import AnswerRoom, Call, ServerContext, put_error, serves
 from forebay.server.costs import SHORT_LIST
 from forebay.server.replica import AppendRequest, AppendResult
 
@@ -54,7 +54,7 @@ async def produce_log(context: ServerContext, call: Call) -> Message:
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
             future = replica.append(AppendRequest(payload, request.acks))
-            result: AppendResult | None = await acknowledged(future, request.acks, request.timeout_ms)
+            result: AppendResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -80,7 +80,7 @@ async def put_kv(context: ServerContext, call: Call) -> Message:
         async with context.using(bucket) as replica:
             check_key_version(replica.table.info, call.api_version)
             future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
-            result: PutResult | None = await acknowledged(future, request.acks, request.timeout_ms)
+            result: PutResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -139,8 +139,9 @@ async def _for_each_bucket(
         await asyncio.gather(*(one(*job) for job in jobs[first : first + SHORT_LIST]))
 
 
-async def acknowledged(future: Future[Any], acks: int, timeout_ms: int) -> Any:
-    """The result of a queued write, or None where nobody waits for it (acks=0)."""
+async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout_ms: int) -> Any:
+    """The result of a queued write, or None where nobody waits for it (acks=0). Its memory counts until it is done."""
+    room.keep_until(future)
     if acks == _ACKS_NONE:
         return None
     waiting = asyncio.wrap_future(future)
