@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+import pytest
+
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.server.connection_memory import ConnectionMemory
+from forebay.server.connection_memory import _STILL_SECONDS, ConnectionMemory
 from forebay.server.memory_budget import MemoryBudget
 
 LIMIT = 1000
@@ -187,6 +189,22 @@ def test_a_connection_that_loses_memory_gives_up_its_request_or_is_closed() -> N
         talker.count_unsent()
         talker.give_back(answering, "no room")
         assert (other.aborted, answering.used) == (True, 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("half", ["receiving", "answering"])
+def test_a_connection_stands_still_after_some_seconds_and_not_at_them(half: str) -> None:
+    async def test() -> None:
+        bench = Bench()
+        _, _, memory = bench.connect()
+        begun = bench.clock.monotonic()
+        bench.clock.advance(_STILL_SECONDS)
+        assert bench.clock.monotonic() - begun == _STILL_SECONDS
+        assert not memory.stands_still(getattr(bench.budget, half))
+        bench.clock.advance(0.5)
+        assert memory.stands_still(getattr(bench.budget, half))
+        bench.budget.close()
 
     run(test)
 

@@ -228,6 +228,20 @@ def test_a_client_that_pipelines_and_never_reads_is_served_no_more_than_its_buff
                 assert each.unsent_bytes < MEGABYTE
 
 
+def test_a_client_that_pipelines_and_never_reads_is_not_read_from_without_end(tmp_path):
+    question = pb.ApiVersionsRequest(client_software_name="f" * 1000, client_software_version="1")
+    flood = frame(ApiKey.API_VERSIONS, 0, question.SerializeToString())
+    with running(tmp_path / "data") as bench, RawClient(bench.server.addresses.tablet_servers) as greedy:
+        greedy.socket.settimeout(2)
+
+        def send_on() -> None:
+            for number in range(200_000):
+                greedy.send_bytes(flood[:8] + struct.pack(">i", 10 + number) + flood[12:])
+
+        with pytest.raises(TimeoutError):
+            send_on()
+
+
 def test_pipelined_requests_are_all_answered_in_the_end_in_order(tmp_path):
     with running(tmp_path / "data") as bench, RawClient(bench.server.addresses.tablet_servers) as client:
         request = pb.DatabaseExistsRequest(database_name="fluss")

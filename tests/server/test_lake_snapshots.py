@@ -158,6 +158,17 @@ def test_snapshots_are_known_after_a_restart_and_after_the_directory_has_moved(l
     assert lake.newest() == (2, at(11, 21))
 
 
+def test_which_snapshots_are_readable_is_known_after_a_restart(lake: Lake) -> None:
+    lake.commit(1, 10, 20)
+    lake.commit(2, 15, 25, keep=KEEP_ALL_PREVIOUS, readable=False)
+    before = lake.store.lake_snapshots()
+    assert [snapshot.readable is not None for snapshot in before[TABLE]] == [True, False]
+    lake.store.close()
+    lake.open(lake.directory)
+    assert lake.store.lake_snapshots() == before
+    assert lake.newest() == (2, at(15, 25))
+
+
 def test_a_commit_that_is_sent_again_changes_nothing(lake: Lake) -> None:
     lake.commit(1, 10, keep=KEEP_ALL_PREVIOUS)
     path = lake.commit(2, 20, keep=KEEP_ALL_PREVIOUS)

@@ -22,6 +22,7 @@ from forebay.protocol.convert import table_path_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.server.raw_client import RawClient
 
 LAKE = "tests of lake tables"
 PATH = TablePath("fluss", "t")
@@ -64,6 +65,31 @@ def test_a_lake_table_is_made_with_its_stream_table_and_stays_when_that_is_dropp
         connection.admin.drop_table(PATH)
         assert [c.name for c in lake.table(PATH).columns] == ["id", "name"]
         connection.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=ENABLED)
+
+
+@pytest.mark.parametrize(
+    ("bucket_keys", "has_lake", "served"), [(["id"], True, False), (["id", "name"], True, True), (["id"], False, True)]
+)
+def test_clients_that_encode_keys_in_the_old_way_are_refused_where_that_makes_a_difference(
+    tmp_path, lake, bucket_keys, has_lake, served
+):
+    with connected(tmp_path, None if has_lake else {}) as (server, connection):
+        connection.admin.create_table(PATH, SCHEMA, primary_key=["id", "name"], bucket_keys=bucket_keys, buckets=1)
+        table_id = connection.admin.table_info(PATH).table_id
+        with RawClient(server.addresses.tablet_servers) as client:
+            for key, request in (
+                (ApiKey.PUT_KV, pb.PutKvRequest(acks=-1, table_id=table_id, timeout_ms=10_000)),
+                (ApiKey.LOOKUP, pb.LookupRequest(table_id=table_id)),
+                (ApiKey.PREFIX_LOOKUP, pb.PrefixLookupRequest(table_id=table_id)),
+            ):
+                if key is ApiKey.PUT_KV:
+                    request.buckets_req.add(bucket_id=0, records=b"no batch")
+                else:
+                    request.buckets_req.add(bucket_id=0, keys=[b"a key"])
+                for version in (0, 1):
+                    (answer,) = client.call(key, request, version).buckets_resp
+                    refused = "does not know; use a newer client" in answer.error_message
+                    assert refused == (version == 0 and not served), (key, version, answer)
 
 
 def test_clients_of_a_lake_table_are_told_the_options_of_the_lake_without_its_secrets(tmp_path, lake):

@@ -205,6 +205,28 @@ def test_more_partitions_than_allowed_are_refused_whoever_creates_them(tmp_path)
         assert len(connection.admin.list_partitions("fluss.t")) == 3
 
 
+def test_a_partition_that_is_there_or_not_is_an_error_unless_that_is_allowed(tmp_path):
+    schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
+    with (
+        running(tmp_path / "data") as bench,
+        forebay.connect(bench.server.bootstrap_servers, retry_timeout="1 s") as connection,
+    ):
+        admin = connection.admin
+        admin.create_table("fluss.t", schema, partition_keys=["p"], buckets=1)
+        for ignore in (False, True):
+            admin.create_partition("fluss.t", {"p": "a"}, ignore_if_exists=ignore)
+        with pytest.raises(ForebayError, match="has a partition 'a' already") as there:
+            admin.create_partition("fluss.t", {"p": "a"}, ignore_if_exists=False)
+        assert there.value.code == ErrorCode.PARTITION_ALREADY_EXISTS
+        assert len(admin.list_partitions("fluss.t")) == 1
+        for ignore in (False, True):
+            admin.drop_partition("fluss.t", {"p": "a"}, ignore_if_not_exists=ignore)
+        with pytest.raises(ForebayError) as missing:
+            admin.drop_partition("fluss.t", {"p": "a"}, ignore_if_not_exists=False)
+        assert missing.value.code == ErrorCode.PARTITION_NOT_EXISTS
+        assert admin.list_partitions("fluss.t") == []
+
+
 def test_partitions_may_have_as_many_buckets_together_as_a_table_may(tmp_path):
     schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
     with (

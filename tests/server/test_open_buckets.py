@@ -8,11 +8,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.kv.checkpoint import KvFolder
+from forebay.kv.engine import EngineState
+from forebay.kv.tablet import KvTablet
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
@@ -20,6 +23,8 @@ from forebay.metadata.table import TableBucket
 from forebay.server import context
 from forebay.server.handlers import fetch, lookups, offsets
 from forebay.server.replica import BucketReplica
+from forebay.server.server import Injected
+from forebay.testing.memory_engine import MemoryEngine
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_full_disk import met_by_the_write
@@ -393,3 +398,70 @@ def test_parked_buckets_are_read_on_a_full_disk_and_none_is_parked_there(
         met_by_the_write(monkeypatch)
         bench.server.server.context.replicas.close_idle()
         assert len(open_ids(bench)) == 2
+
+
+# ---- engines of buckets that cannot be opened, or not with what is there ---------------------------------------------
+
+
+class CountedEngine(MemoryEngine):
+    """An engine that counts how often it was closed."""
+
+    made: ClassVar[list[CountedEngine]] = []
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.closes = 0
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[CountedEngine]:
+    monkeypatch.setattr(CountedEngine, "made", [])
+    return CountedEngine.made
+
+
+def test_the_engine_of_a_bucket_whose_changelog_cannot_be_replayed_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engines: list[CountedEngine]
+) -> None:
+    injected = Injected(engine_factory=CountedEngine)
+    with running(tmp_path / "data", injected) as bench:
+        table = bench.create("t", KV_COLUMNS, ["id"])
+        assert not bench.put(table, kv_records([{"id": 1, "name": "a"}])).error_code
+    engines.clear()
+
+    def fail(*_: object) -> None:
+        raise StorageFailure("a batch cannot be read")
+
+    with running(tmp_path / "data", injected) as bench:
+        with monkeypatch.context() as patch:
+            patch.setattr(KvTablet, "recover", fail)
+            assert "a batch cannot be read" in bench.lookup(table, [kv_key(1)]).error_message
+        assert {engine.closes for engine in engines} == {1}
+        assert has(bench, table, 1)
+
+
+def test_a_state_that_is_ahead_of_its_log_is_thrown_away_and_rebuilt(
+    tmp_path: Path, engines: list[CountedEngine]
+) -> None:
+    with running(tmp_path / "data", Injected(engine_factory=CountedEngine)) as bench:
+        table = bench.create("t", KV_COLUMNS, ["id"])
+        assert not bench.put(table, kv_records([{"id": 1, "name": "a"}])).error_code
+    engines.clear()
+    left_over: list[bool] = []
+
+    def ahead_at_first(directory: Path) -> CountedEngine:
+        engine = CountedEngine(directory)
+        left_over.append((directory / "rows").exists())
+        if len(engines) == 1:
+            (directory / "rows").touch()
+            engine.apply({kv_key(2): b"a row that the log has lost"}, EngineState(2, 2))
+        return engine
+
+    with running(tmp_path / "data", Injected(engine_factory=ahead_at_first)) as bench:
+        assert has(bench, table, 1)
+        assert not bench.lookup(table, [kv_key(2)]).values[0].HasField("values")
+        assert (engines[0].closes, engines[1].closes) == (1, 0)
+    assert left_over == [False, False]
