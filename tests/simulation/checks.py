@@ -38,7 +38,10 @@ class Checks:
         changes = self.log_of(KV)
         folded = self.fold(changes)
         table = self.connection.table(KV)
-        scanned = {row["id"]: row["name"] for row in table.scan().to_arrow().to_pylist()}
+        rows = table.scan().to_arrow().to_pylist()
+        for row in rows:
+            self.seen.check_extra(KV, row)
+        scanned = {row["id"]: row["name"] for row in rows}
         self.same("full scan", scanned, "fold of the changelog", folded)
         found = table.lookup([{"id": key} for key in range(KEYS)]).to_pylist()
         looked_up = {key: row["name"] for key, row in enumerate(found) if row["id"] is not None}
@@ -58,6 +61,7 @@ class Checks:
             there = (changes if path == KV else log)[bucket]
             if offset not in there:
                 raise Damage(f"{what} at offset {offset} of bucket {bucket} of {path} was read, and is gone")
+        self.load.partitions.check(self.connection)
         self.check_registers(folded)
 
     def same(self, what: str, one: Any, other_name: str, other: Any) -> None:

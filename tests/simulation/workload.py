@@ -1,4 +1,4 @@
-"""Who does what in a history: writers and readers of two tables, and tiering workers."""
+"""Who does what in a history: writers and readers of three tables, and tiering workers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ForebayError, InternalError, NotFound
 from forebay.client.connection import Connection
+from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from tests.simulation.histories import NEVER, Op
+from tests.simulation.partitions import PARTS, Partitions
 from tests.simulation.scheduler import Process, Stop
 from tests.simulation.world import Damage, World
 
 KV, LOG = "sim.kv", "sim.log"
 KEYS = 8
+EXTRA = "extra"
+"""A column that is added to a table in the middle of a history."""
+
 Row = dict[str, Any]
 
 
@@ -41,6 +46,14 @@ class Seen:
     """Offsets that a log reader has not given a row for."""
     lake_offsets: dict[str, dict[int, int]] = field(default_factory=dict)
     table_ids: dict[str, int] = field(default_factory=dict)
+    extras: dict[tuple[str, Any], str | None] = field(default_factory=dict)
+    """What the column that may be added must hold, by table and what tells a write from all others."""
+
+    def check_extra(self, path: str, row: Row) -> None:
+        """A row has of the added column what was written, and null where the writer did not know of it."""
+        wanted = self.extras.get((path, row.get("name", row.get("n"))))
+        if row.get(EXTRA, wanted) != wanted:
+            raise Damage(f"{row} of {path}: column {EXTRA} should be {wanted!r}")
 
 
 class Workload:
@@ -52,6 +65,7 @@ class Workload:
         self.actors_left = actors
         self.actors = actors
         self.numbers = 0
+        self.partitions = Partitions(self, has_key=self.rng.random() < 0.5)
         self.ready = False
         self.processes: list[Process] = []
         self.workers: list[Process] = []
@@ -84,7 +98,8 @@ class Workload:
                     LOG, {"n": pa.int64(), "who": pa.string()}, buckets=2,
                     properties={**tiered, "table.log.format": log_format}, ignore_if_exists=True,
                 )  # fmt: skip
-                for path in (KV, LOG):
+                self.partitions.make_table(connection)
+                for path in (KV, LOG, PARTS):
                     self.seen.table_ids[path] = connection.admin.table_info(path).table_id
                 break
             except ForebayError as e:
@@ -139,8 +154,11 @@ class Workload:
                     self.scan,
                     self.snapshot,
                     self.union,
+                    self.widen,
+                    self.partitions.write,
+                    self.partitions.change,
                 ),
-                weights=(10, 3, 2, 6, 9, 2, 1, 2 if self.lake else 0),
+                weights=(10, 3, 2, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5),
             )[0]
             world.count(action.__name__)
             try:
@@ -180,8 +198,8 @@ class Workload:
 
     def upsert(self, connection: Connection, who: str) -> None:
         values = {key: f"{who}#{self.number()}" for key in self._keys()}
-        rows = [{"id": key, "name": value} for key, value in values.items()]
         table = connection.table(KV)
+        rows = [self._widened(table, {"id": key, "name": value}) for key, value in values.items()]
         self._write(lambda: table.upsert(rows), values, who)
 
     def delete(self, connection: Connection, who: str) -> None:
@@ -197,7 +215,7 @@ class Workload:
         def write() -> None:
             with table.writer() as writer:
                 for key, value in values.items():
-                    writer.upsert({"id": key, "name": value})
+                    writer.upsert(self._widened(table, {"id": key, "name": value}))
                     if self.rng.random() < 0.3:
                         self.sched.sleep(self.rng.random() * 0.1)
 
@@ -207,11 +225,27 @@ class Workload:
         numbers = [self.number() for _ in range(self.rng.randint(1, 4))]
         for n in numbers:
             self.seen.appended[n] = "unknown"
-        connection.table(LOG).append([{"n": n, "who": who} for n in numbers])
+        table = connection.table(LOG)
+        table.append([self._widened(table, {"n": n, "who": who}) for n in numbers])
         self.world.count("acknowledged")
         for n in numbers:
             self.seen.appended[n] = "acked"
         self.world.note(f"{who} appended {numbers}")
+
+    def widen(self, connection: Connection, who: str) -> None:
+        """Add a column, if nobody has yet."""
+        path = self.rng.choice((KV, LOG))
+        if not any(column.name == EXTRA for column in connection.table(path).info.schema.columns):
+            connection.admin.alter_table(path, add_columns={EXTRA: pa.string()})
+            self.world.note(f"{who} widened {path}")
+
+    def _widened(self, table: Table, row: Row) -> Row:
+        """The row with a value for the added column, as a rule, where the writer knows of that."""
+        if any(column.name == EXTRA for column in table.info.schema.columns) and self.rng.random() < 0.7:
+            identity = row.get("name", row.get("n"))
+            row[EXTRA] = self.seen.extras[str(table.path), identity] = f"extra of {identity}"
+            self.world.count("rows with an added column")
+        return row
 
     def lookup(self, connection: Connection, who: str) -> None:
         keys = self._keys()
@@ -221,10 +255,13 @@ class Workload:
         for key, row in zip(keys, found, strict=True):
             if row["id"] not in (None, key):
                 raise Damage(f"{who}: looked up {key}, got {row}")
+            self.seen.check_extra(KV, row)
             self._record(key, False, row["name"], asked, self.sched.now, who)
         self.world.note(f"{who} found {found}")
 
     def _record_rows(self, rows: list[Row], asked: float, who: str) -> dict[int, str]:
+        for row in rows:
+            self.seen.check_extra(KV, row)
         found = {row["id"]: row["name"] for row in rows}
         if len(found) != len(rows):
             raise Damage(f"{who}: a key comes twice: {rows}")
@@ -248,6 +285,8 @@ class Workload:
         rows = scan.to_arrow().to_pylist()
         if path == LOG:
             numbers = [row["n"] for row in rows]
+            for row in rows:
+                self.seen.check_extra(LOG, row)
             if len(set(numbers)) != len(numbers):
                 raise Damage(f"{who} union: a row of the log comes twice: {sorted(numbers)}")
             return
@@ -262,6 +301,8 @@ class Workload:
             self.sched.sleep(self.rng.random() * 0.5)
             rows = snapshot.scan().to_arrow().to_pylist()
             offsets = dict(snapshot.log_offsets)
+        for row in rows:
+            self.seen.check_extra(KV, row)
         found = {row["id"]: row["name"] for row in rows}
         for key in range(KEYS):
             self._record(key, False, found.get(key), asked, opened, f"{who} snapshot")
@@ -363,6 +404,7 @@ class _Reader:
 
 def note_log_row(seen: Seen, path: str, row: Row) -> None:
     """Take note of a change; one that another reader saw at the same place must be the same one."""
+    seen.check_extra(path, row)
     place = (path, row["__bucket"], row["_log_offset"])
     what = (row["_change_type"], row.get("id", row.get("n")), row.get("name", row.get("who")))
     before = seen.log_rows.setdefault(place, what)
