@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,11 +18,12 @@ from forebay.base.errors import (
     NotFound,
     UnsupportedOperation,
 )
+from forebay.client import cluster as cluster_module
 from forebay.client.connection import Connection
 from forebay.client.results import HealthStatus
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket
-from forebay.protocol.api import ServerRole
+from forebay.protocol.api import ApiKey, ServerRole
 from tests.client.conftest import DATABASE, MakeTable, own_server
 
 
@@ -128,6 +131,27 @@ def test_a_table_that_cannot_be_is_refused(conn: Connection) -> None:
         conn.admin.create_table(f"{DATABASE}.x", {"a": pa.int32()}, properties={"table.no-such": "1"})
     with pytest.raises(InvalidRequest, match="has no Fluss type"):
         conn.admin.create_table(f"{DATABASE}.x", {"a": pa.duration("s")})
+
+
+def test_earlier_schemas_are_remembered_up_to_a_number(
+    conn: Connection, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "_SCHEMAS_MAX", 2)
+    tables = [make_table({"a": pa.int32(), name: pa.string()}) for name in ("x", "y", "z")]
+    for table in tables:
+        conn.admin.alter_table(table.path, add_columns={"b": pa.int8()})
+    cluster, asked = conn.cluster, list[str]()
+    ask = cluster.any_call
+
+    def any_call(key: ApiKey, request: Any, answer: Any) -> Any:
+        asked.append(request.table_path.table_name)
+        return ask(key, request, answer)
+
+    monkeypatch.setattr(cluster, "any_call", any_call)
+    for table in (*tables, *tables[1:], tables[0]):
+        info = replace(table.info, schema_id=table.info.schema_id + 1)
+        assert cluster.schema(info, table.info.schema_id).names == table.info.schema.names
+    assert asked == [table.path.table for table in (*tables, tables[0])]
 
 
 @own_server

@@ -52,6 +52,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 BOOTSTRAP_RETRIES = 3
+_SCHEMAS_MAX = 1024  # earlier schemas of tables, which are remembered
 _WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
@@ -438,7 +439,10 @@ class ClusterClient:
             request = pb.GetTableSchemaRequest(table_path=table_path_to_pb(info.path), schema_id=schema_id)
             response = self.any_call(ApiKey.GET_TABLE_SCHEMA, request, pb.GetTableSchemaResponse)
             schema = json_serde.schema_from_json(json_serde.loads(response.schema_json, "table schema"))
-            self._schemas[info.table_id, schema_id] = schema
+            with self._lock:
+                if len(self._schemas) >= _SCHEMAS_MAX:
+                    del self._schemas[next(iter(self._schemas))]
+                self._schemas[info.table_id, schema_id] = schema
         return schema
 
 
