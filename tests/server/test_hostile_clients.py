@@ -249,6 +249,19 @@ def test_pipelined_requests_are_all_answered_in_the_end_in_order(tmp_path):
         assert all(client.receive(request_id).exists for request_id in ids)
 
 
+def test_a_connection_with_too_many_open_requests_goes_on_when_they_have_ended(tmp_path):
+    with (
+        running(tmp_path / "data", netty_server_max__queued__requests="4") as bench,
+        RawClient(bench.server.addresses.tablet_servers) as client,
+    ):
+        table = bench.create("t", LOG_COLUMNS)
+        polls = [client.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, wait_ms=100)) for _ in range(4)]
+        question = client.send(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
+        assert client.receive(question).exists
+        for poll in polls:
+            assert not client.receive(poll).tables_resp[0].buckets_resp[0].error_code
+
+
 def test_requests_that_wait_for_their_turn_when_the_stream_ends_are_served(tmp_path):
     with running(tmp_path / "data") as bench, RawClient(bench.server.addresses.tablet_servers) as client:
         request = pb.DatabaseExistsRequest(database_name="fluss")
