@@ -165,6 +165,21 @@ def test_answers_that_are_not_taken_share_one_budget_and_the_slowest_clients_are
         wait_until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
 
 
+def test_of_large_answers_that_are_not_taken_two_are_made_and_the_others_wait(tmp_path):
+    with running(tmp_path / "data", server_connections_memory="512mb") as bench:
+        request = bench.fetch_request(stored_log(bench, "t", 6), 0, bytes_max=6 * MEGABYTE)
+        with RawClient(bench.server.addresses.tablet_servers) as slow:
+            polls = [slow.connection.send_request(ApiKey.FETCH_LOG, request, (), None) for _ in range(8)]
+            slow.send_bytes(b"".join(bytes(buffer) for sent in polls for buffer in sent.buffers))
+            wait_until(lambda: answering(bench).used > 0, "no answer waits")
+            for _ in range(8):  # others are served meanwhile
+                assert bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0].records
+            assert max(each.unsent_bytes for each in bench.server.server.connections) < 13 * MEGABYTE
+            wait_until(lambda: answering(bench).used < 13 * MEGABYTE, "answers are counted while they wait and as made")
+            for poll in polls:
+                assert len(slow.receive(poll.request_id).tables_resp[0].buckets_resp[0].records) > 5 * MEGABYTE
+
+
 def test_requests_without_records_may_not_be_as_long_as_others_and_the_connection_goes_on(tmp_path):
     with (
         running(tmp_path / "data", server_request_max__control__size="100kb") as bench,
