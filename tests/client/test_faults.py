@@ -207,7 +207,7 @@ def test_a_failed_batch_does_not_stop_those_in_flight_behind_it(
 
     def rule(frame: Frame) -> Action:
         if frame.key is ApiKey.PRODUCE_LOG and frame.number == 1:
-            refused.append(1)
+            refused.append(parse_header(frame.message().buckets_req[0].records).record_count)
             return Action("answer", 0.05, produce_error(ErrorCode.RECORD_TOO_LARGE_EXCEPTION).message)
         return PASS
 
@@ -218,10 +218,9 @@ def test_a_failed_batch_does_not_stop_those_in_flight_behind_it(
         writer.flush()
     proxy.on_request = lambda _: PASS
     found = appended(table)
-    assert refused
-    assert 0 < len(found) < 1000
     missing = sorted(set(range(1000)) - set(found))
-    assert missing == list(range(missing[0], missing[-1] + 1))  # exactly one batch
+    assert missing == list(range(missing[0], missing[-1] + 1))
+    assert [len(missing)] == refused  # exactly one batch
 
 
 def test_a_duplicate_sequence_is_success(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
@@ -382,6 +381,44 @@ def test_rows_that_a_server_puts_off_are_told_of_once_in_a_while(
     told = [text for text in caplog.messages if f"rows for table {table.path} have waited" in text]
     assert all("and are sent again: error 29 for a test" in text for text in told)
     assert 1 <= len(told) < 4
+
+
+def test_only_rows_of_a_partition_are_sent_again_when_it_is_gone(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    partitioned = through(make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"]))
+    partitioned.append([{"a": 1, "p": "x"}])
+    plain = through(make_table({"a": pa.int64()}))
+
+    def refuse(code: ErrorCode, times: int) -> None:
+        first = proxy.count(ApiKey.PRODUCE_LOG)
+
+        def rule(frame: Frame) -> Action:
+            if frame.key is not ApiKey.PRODUCE_LOG or frame.number >= first + times:
+                return PASS
+            (asked,) = frame.message().buckets_req
+            response = pb.ProduceLogResponse()
+            response.buckets_resp.add(
+                bucket_id=asked.bucket_id,
+                partition_id=asked.partition_id if asked.HasField("partition_id") else None,
+                error_code=code,
+                error_message="refused",
+            )
+            return answered(response)
+
+        proxy.on_request = rule
+
+    refuse(ErrorCode.PARTITION_NOT_EXISTS, 2)
+    partitioned.append([{"a": 2, "p": "x"}])
+    assert appended(partitioned) == [1, 2]
+    for table, row, code in (
+        (partitioned, {"a": 3, "p": "x"}, ErrorCode.RECORD_TOO_LARGE_EXCEPTION),
+        (plain, {"a": 3}, ErrorCode.PARTITION_NOT_EXISTS),
+    ):
+        refuse(code, 1)
+        with pytest.raises(ForebayError, match="refused") as e:
+            table.append([row])
+        assert e.value.code == code
 
 
 def test_an_answer_without_the_bucket_fails_the_batch(make_table: MakeTable, proxy: Proxy, through: Through) -> None:

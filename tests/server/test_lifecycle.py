@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,8 +23,10 @@ from forebay.base.errors import (
 )
 from forebay.kv.checkpoint import KvFolder
 from forebay.metadata.table import TableBucket
+from forebay.protocol.listeners import Listener
 from forebay.server.config import parse_definition, read_settings_file, server_config
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.server import Injected, bind_tcp
 from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable
 from tests.server.raw_client import ApiKey, RawClient, pb
@@ -128,6 +131,20 @@ def test_two_servers_cannot_share_a_data_directory(tmp_path):
         EmbeddedServer(tmp_path / "data").start()
     with running(tmp_path / "data"):
         pass
+
+
+def test_no_port_stays_bound_when_another_cannot_be_had(tmp_path):
+    bound: list[socket.socket] = []
+
+    def bind(listener: Listener) -> socket.socket:
+        if bound:
+            raise InvalidRequest("this port cannot be had")
+        bound.append(bind_tcp(listener))
+        return bound[-1]
+
+    with pytest.raises(InvalidRequest, match="this port cannot be had"):
+        EmbeddedServer(tmp_path / "data", injected=Injected(bind=bind)).start()
+    assert [each.fileno() for each in bound] == [-1]
 
 
 def test_a_port_in_use_is_named(tmp_path):
