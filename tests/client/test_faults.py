@@ -16,6 +16,7 @@ from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import LiveScan
 from forebay.client.table import Table
 from forebay.codec.log_batch_header import parse_header
+from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from tests.client.conftest import DATABASE, MakeTable, Through, own_server
@@ -588,6 +589,28 @@ def test_a_log_reader_looks_for_a_leader_that_moved(make_table: MakeTable, proxy
     before = proxy.count(ApiKey.GET_METADATA)
     assert other.log(stop="latest").to_arrow().num_rows == 1
     assert proxy.count(ApiKey.GET_METADATA) > before
+
+
+def test_a_leader_that_the_servers_no_longer_name_is_forgotten(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    table = through(make_table({"a": pa.int64()}, primary_key=["a"]))
+    table.upsert([{"a": 1}])
+    cluster, bucket = table.connection.cluster, TableBucket(table.info.table_id, 0)
+    assert cluster.view.leader(bucket) is not None
+
+    def without_buckets(frame: Frame) -> Action:
+        if frame.key is not ApiKey.GET_METADATA:
+            return PASS
+        message = frame.message()
+        for each in message.table_metadata:
+            each.ClearField("bucket_metadata")
+        return answered(message)
+
+    proxy.on_response = without_buckets
+    assert cluster.refresh_bucket(table.path, bucket).leader(bucket) is None
+    proxy.on_response = lambda _: PASS
+    assert table.lookup([1]).num_rows == 1
 
 
 def test_a_projection_that_the_server_refuses_is_done_here(
