@@ -16,7 +16,7 @@ from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest
 from forebay.codec.kv_batch import encode_kv_batch
 from forebay.codec.rows import row_codec
 from forebay.fs.interface import DiskFull
-from forebay.kv import _digest
+from forebay.kv import _digest, tablet
 from forebay.kv.engine import EngineState
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
@@ -157,6 +157,18 @@ def test_partial_update_of_the_key_alone_inserts_missing_rows_and_leaves_others_
     bench.put(row(1), row(2), targets=["id"])
     assert bench.rows() == [row(1, "a", 10), row(2)]
     assert [kind for _, kind, _ in bench.table.changelog(bench.log)] == ["+I", "+I"]
+
+
+def test_target_columns_named_in_many_ways_do_not_take_memory_for_ever(monkeypatch):
+    bench = Bench()
+    for targets in [(0, 1), (1, 0), (0, 1, 0), *((0, 1) * times for times in range(1, 1000))]:
+        result = bench.tablet.put_group([PutRequest(bench.table.request([row(1)]).records, targets)])[0]
+        assert result.error is None
+    assert len(bench.tablet._plans) == 1
+    monkeypatch.setattr(tablet, "_PLANS_MAX", 2)
+    for targets in [["id", "score"], ["id"], ["id", "name"], ["id", "score"], []]:
+        bench.put(row(1, "a", 1), targets=targets)
+        assert len(bench.tablet._plans) <= 2
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ from forebay.metadata.types import TypeRoot
 
 ACKS_ALL = -1
 
+_PLANS_MAX = 256
+"""Plans for different target columns that are kept."""
+
 _REPLAY_ROWS = 200_000
 """Rows that recovery gathers before it gives them to the engine in one step."""
 
@@ -201,10 +204,13 @@ class KvTablet:
         return self._codec
 
     def _merge_plan(self, info: TableInfo, target_columns: tuple[int, ...], overwrite: bool) -> MergePlan:
-        key = (info.schema_id, target_columns, overwrite)
+        targets = tuple(sorted(set(target_columns)))  # a client may name a column as often as it likes
+        key = (info.schema_id, targets, overwrite)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = merge_plan(info, target_columns, overwrite)
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[key] = merge_plan(info, targets, overwrite)
         return plan
 
     def _rows_of_latest_schema(self, codec: ChangelogCodec, batch: KvBatch) -> RowSlices:
