@@ -470,3 +470,6 @@ class SimDatabaseFile:
 
     def connect(self) -> Any:
         return _Database(self.path, self._vfs)
+
+    def disk(self) -> str:
+        return "the simulated disk"

@@ -42,16 +42,17 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _MISSING = {errno.ENOENT, errno.ENOTDIR}
 
 
-def storage_failure(operation: str, path: str, error: OSError) -> StorageFailure:
+def storage_failure(operation: str, path: str, error: OSError, disk: str = "this disk") -> StorageFailure:
     """The `StorageFailure` (or `DiskFull`, `FileMissing`) for an `OSError`.
 
-    `operation` completes the sentence "cannot ... <path>". Raise it `from error`.
+    `operation` completes the sentence "cannot ... <path>", `disk` the one that asks for space on it. Raise it
+    `from error`.
     """
     code = error.errno or 0
     words = os.strerror(code) if code else str(error)
     text = f"cannot {operation} {path}: {words} ({errno.errorcode.get(code, code)})"
     if code in _NO_SPACE:
-        return DiskFull(f"{text}; free space on this disk, then try again")
+        return DiskFull(f"{text}; free space on {disk}, then try again")
     return FileMissing(text) if code in _MISSING else StorageFailure(text)
 
 

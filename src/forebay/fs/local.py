@@ -37,7 +37,22 @@ def _translated(operation: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise storage_failure(operation, path, error) from error
+        raise local_failure(operation, path, error) from error
+
+
+def local_failure(operation: str, path: str, error: OSError) -> StorageFailure:
+    """As `storage_failure`, with the folder and the free space of a disk that is full."""
+    return storage_failure(operation, path, error, disk_of(path))
+
+
+def disk_of(path: str) -> str:
+    """Words for the disk that holds, or would hold, `path`: its folder, and how much of it is free."""
+    folder = os.path.dirname(path) or "."
+    try:
+        figures = os.statvfs(folder)
+    except OSError:
+        return "this disk"
+    return f"the disk of {folder}, which has {figures.f_bavail * figures.f_frsize} bytes free"
 
 
 class _Descriptor:
@@ -141,7 +156,7 @@ class LocalAppendFile:
                 group = [memoryview(buffer).cast("B") for buffer in buffers[first : first + _BUFFERS_PER_CALL_MAX]]
                 total += _write_fully(number, group, start + total)
         except OSError as error:
-            raise storage_failure("append to", self._path, error) from error
+            raise local_failure("append to", self._path, error) from error
         self._size = start + total
         return start
 
@@ -153,7 +168,7 @@ class LocalAppendFile:
                 _sync_folder(os.path.dirname(self._path))
                 self._name_is_durable = True
         except OSError as error:
-            failure = storage_failure("sync", self._path, error)
+            failure = local_failure("sync", self._path, error)
             self._distrusted = failure.message
             raise failure from error
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from forebay.base.errors import ErrorCode
 from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull, storage_failure
+from forebay.fs.local import local_failure
 from forebay.kv.engine import WriteSize
 
 PAGE_BYTES = 4096
@@ -173,7 +174,7 @@ def allocate_file(path: Path, start: int, size: int) -> None:
         finally:
             os.close(descriptor)
     except OSError as e:
-        failure = storage_failure(f"allocate {size} bytes of", str(path), e)
+        failure = local_failure(f"allocate {size} bytes of", str(path), e)
         if isinstance(failure, DiskFull):
             failure = DiskFull(failure.message, ErrorCode.DISK_WRITE_LOCKED)
         raise failure from e

@@ -25,6 +25,7 @@ from forebay.base.errors import CorruptData, ErrorCode, LimitExceeded, StorageFa
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
+from forebay.fs.local import disk_of
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInfo, TablePath
 
@@ -107,6 +108,10 @@ class DatabaseFile(Protocol):
         """Open the database; make it where there is none. Raises `sqlite3.Error`."""
         ...
 
+    def disk(self) -> str:
+        """Words for the disk that it is on."""
+        ...
+
 
 class LocalDatabaseFile:
     """A database file on this machine."""
@@ -125,6 +130,9 @@ class LocalDatabaseFile:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, names.FILE_MODE))
         return sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
 
+    def disk(self) -> str:
+        return disk_of(self.path)
+
 
 class MetadataStore:
     """The metadata file of one data directory."""
@@ -134,7 +142,7 @@ class MetadataStore:
 
         Raises `CorruptData` and `StorageFailure`.
         """
-        self._path = file.path
+        self._file, self._path = file, file.path
         self._lock = threads.rlock()
         if not is_new and file.is_empty():
             raise self._damaged("it is missing or empty, and a server has used the folder before")
@@ -211,8 +219,8 @@ class MetadataStore:
             except sqlite3.Error as e:
                 if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     raise DiskFull(
-                        f"cannot write the metadata file {self._path}: no space is left on its disk, and nothing was "
-                        "changed; free some space, then try again",
+                        f"cannot write the metadata file {self._path}: no space is left, and nothing was changed; "
+                        f"free space on {self._file.disk()}, then try again",
                         ErrorCode.DISK_WRITE_LOCKED,
                     ) from e
                 raise StorageFailure(f"cannot write the metadata file {self._path}: {e}") from e
