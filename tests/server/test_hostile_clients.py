@@ -19,13 +19,15 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.codec.log_batch import build_arrow_batch
 from forebay.kv.tablet import KvTablet
+from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch
+from forebay.server.table_rules import COLUMNS_MAX
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
@@ -524,6 +526,20 @@ def test_open_long_polls_cannot_keep_others_out(tmp_path, caplog):
             assert time.monotonic() - started < 5
             wait_until(lambda: "with many open requests" in caplog.text, "the polls are never closed")
         wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")
+
+
+def test_far_too_many_columns_are_refused_before_anything_is_made_of_them(tmp_path):
+    with running(tmp_path / "data") as bench:
+        columns = [{"name": "not even", "data_type": "a type"}] * (COLUMNS_MAX + 1)
+        with pytest.raises(InvalidRequest, match=f"a table may have {COLUMNS_MAX}"):
+            bench.create_from_json("w", {"version": 1, "schema": {"version": 1, "columns": columns}})
+        bench.create("t", {"a": LOG_COLUMNS["a"]})
+        kind = json_serde.dumps(json_serde.data_type_to_json(LOG_COLUMNS["a"]))
+        alter = pb.AlterTableRequest(table_path=bench.path("t"), ignore_if_not_exists=False)
+        for number in range(COLUMNS_MAX):
+            alter.add_columns.add(column_name=f"c{number}", data_type_json=kind, column_position_type=0)
+        with pytest.raises(InvalidRequest, match=f"{COLUMNS_MAX + 1} columns"):
+            bench.coordinator.call(ApiKey.ALTER_TABLE, alter)
 
 
 @contextmanager

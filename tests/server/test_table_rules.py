@@ -7,10 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.base.errors import ErrorCode, ForebayError
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.metadata import types
-from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor
-from forebay.server.table_rules import altered_properties, check_new_table, with_defaults
+from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor, TablePath
+from forebay.server.table_rules import (
+    COLUMNS_MAX,
+    SCHEMA_COLUMNS_MAX,
+    altered_properties,
+    check_new_table,
+    check_schema_history,
+    with_defaults,
+)
 
 K, V, P = Column("k", types.int_()), Column("v", types.string()), Column("p", types.string())
 NESTED = Column("n", types.array(types.int_()))
@@ -193,3 +200,23 @@ def test_a_change_that_is_not_allowed_is_refused_by_name(
     with pytest.raises(ForebayError, match=words) as caught:
         altered_properties(created(described()), to_set, to_reset)
     assert caught.value.code == code
+
+
+def test_columns_are_counted_with_the_fields_of_rows_in_them() -> None:
+    fields = [types.RowField(f"f{number}", types.int_()) for number in range(COLUMNS_MAX - 2)]
+    widest = Column("w", types.array(types.row(*fields)))
+    created(described(K, widest))
+    with pytest.raises(InvalidRequest, match=rf"{COLUMNS_MAX + 1} columns.* may have {COLUMNS_MAX}") as error:
+        created(described(K, V, widest))
+    assert error.value.code == TABLE
+
+
+def test_the_versions_of_a_schema_are_bounded_together() -> None:
+    path = TablePath("d", "t")
+    narrow, wide = described(K).schema, described(*(Column(f"c{n}", types.int_()) for n in range(COLUMNS_MAX))).schema
+    most = SCHEMA_COLUMNS_MAX // COLUMNS_MAX
+    left = SCHEMA_COLUMNS_MAX - most * COLUMNS_MAX
+    check_schema_history(path, [narrow] * left + [wide] * (most - 1), wide)
+    with pytest.raises(InvalidRequest, match=rf"{SCHEMA_COLUMNS_MAX + 1} columns together") as error:
+        check_schema_history(path, [narrow] * (left + 1) + [wide] * (most - 1), wide)
+    assert error.value.code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION

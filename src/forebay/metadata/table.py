@@ -6,6 +6,7 @@ filled in, plus identity (table id) and version (schema id). The words follow Fl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -113,13 +114,15 @@ class Schema:
         """A checked schema: names unique, key columns present and made NOT NULL, ids assigned where missing."""
         names = [column.name for column in columns]
         _require(len(names) > 0, "a table needs at least one column")
-        duplicates = sorted({name for name in names if names.count(name) > 1})
+        different = Counter(names)
+        duplicates = sorted(name for name, count in different.items() if count > 1)
         _require(not duplicates, f"duplicate column names: {', '.join(duplicates)}")
+        key = set(primary_key)
         for name in primary_key:
-            _require(name in names, f"primary key column '{name}' is not a column; the columns are {names}")
-        _require(len(set(primary_key)) == len(primary_key), f"the primary key repeats a column: {list(primary_key)}")
+            _require(name in different, f"primary key column '{name}' is not a column; the columns are {names}")
+        _require(len(key) == len(primary_key), f"the primary key repeats a column: {list(primary_key)}")
         keyed = tuple(
-            replace(column, data_type=column.data_type.not_null()) if column.name in primary_key else column
+            replace(column, data_type=column.data_type.not_null()) if column.name in key else column
             for column in columns
         )
         if auto_increment_column is not None:
@@ -137,6 +140,11 @@ class Schema:
     @cached_property
     def types(self) -> tuple[DataType, ...]:
         return tuple(column.data_type for column in self.columns)
+
+    @cached_property
+    def field_count(self) -> int:
+        """Columns, and fields of rows inside of them."""
+        return len(self.columns) + sum(len(t.fields) for column in self.columns for t in walk(column.data_type))
 
     @cached_property
     def _positions(self) -> dict[str, int]:

@@ -31,7 +31,13 @@ from forebay.metadata.table import (
 )
 from forebay.server.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.table_rules import altered_properties, check_new_table, with_defaults
+from forebay.server.table_rules import (
+    altered_properties,
+    check_column_count,
+    check_new_table,
+    check_schema_history,
+    with_defaults,
+)
 from forebay.server.write_gate import WriteGate
 
 DEFAULT_DATABASE = "fluss"
@@ -246,6 +252,7 @@ class Catalog:
         with self._changing:
             table = self.table(path)
             schema = _with_columns(table.info.schema, columns, path)
+            check_schema_history(path, table.current.schemas.values(), schema)
             descriptor = replace(table.info.descriptor, schema=schema)
             info = replace(
                 table.info,
@@ -368,7 +375,8 @@ def _with_columns(schema: Schema, columns: Sequence[Column], path: TablePath) ->
     def refuse(message: str) -> InvalidRequest:
         return InvalidRequest(f"table {path}: {message}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
 
-    names = list(schema.names)
+    check_column_count(len(schema.columns) + len(columns), f"table {path}")
+    names = set(schema.names)
     added: list[Column] = []
     highest = schema.highest_field_id
     for column in columns:
@@ -378,7 +386,7 @@ def _with_columns(schema: Schema, columns: Sequence[Column], path: TablePath) ->
             raise refuse(f"column '{column.name}' is NOT NULL; rows that exist have no value for a new column")
         numbered, highest = assign_ids((replace(column, column_id=None),), first_id=highest + 1)
         added.extend(numbered)
-        names.append(column.name)
+        names.add(column.name)
     return Schema((*schema.columns, *added), schema.primary_key, schema.auto_increment_column, highest)
 
 

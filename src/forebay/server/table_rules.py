@@ -16,9 +16,15 @@ from forebay.codec.statistics import statistics_columns
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
-from forebay.metadata.table import KvFormat, LogFormat, TableDescriptor
+from forebay.metadata.table import KvFormat, LogFormat, Schema, TableDescriptor, TablePath
 from forebay.metadata.table_options import TABLE_OPTIONS, TABLE_PREFIX, option_value, parse_option, unserved_option
 from forebay.metadata.types import TypeRoot
+
+COLUMNS_MAX = 4096
+"""Most columns of a table, fields of rows inside of them included."""
+
+SCHEMA_COLUMNS_MAX = 200_000
+"""Most columns of all versions of a table's schema together: all are kept, because old rows are read with them."""
 
 KV_FORMAT_VERSION = 2
 """The key layout of new primary-key tables (see codec.keys)."""
@@ -138,7 +144,29 @@ def _check_buckets(descriptor: TableDescriptor, bucket_count_max: int) -> None:
         )
 
 
+def check_column_count(count: int, what: str) -> None:
+    """Raise `InvalidRequest` if a table has, or would have, more than `COLUMNS_MAX` columns."""
+    if count > COLUMNS_MAX:
+        raise InvalidRequest(
+            f"{what} has {count} columns, fields of rows included; a table may have {COLUMNS_MAX}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+
+
+def check_schema_history(path: TablePath, schemas: Iterable[Schema], added: Schema) -> None:
+    """Raise `InvalidRequest` if a table cannot have one more version of its schema."""
+    check_column_count(added.field_count, f"table {path}")
+    count = sum(len(schema.columns) for schema in schemas) + len(added.columns)
+    if count > SCHEMA_COLUMNS_MAX:
+        raise InvalidRequest(
+            f"the versions of the schema of table {path} would have {count} columns together; they may have "
+            f"{SCHEMA_COLUMNS_MAX}: add many columns at a time, or make a new table",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+
+
 def _check_columns(descriptor: TableDescriptor) -> None:
+    check_column_count(descriptor.schema.field_count, "the table")
     if not all(name.strip() for name in descriptor.schema.names):
         raise _invalid("a column has no name")
     reserved = [name for name in descriptor.schema.names if name in RESERVED_COLUMNS]

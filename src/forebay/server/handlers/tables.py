@@ -15,6 +15,7 @@ from forebay.protocol.messages import Message
 from forebay.server.auto_partitions import follow_the_clock_for
 from forebay.server.catalog import table_folder
 from forebay.server.context import Call, ServerContext, serves
+from forebay.server.table_rules import check_column_count
 
 _SET, _RESET = 0, 1
 _POSITION_LAST = 0
@@ -26,12 +27,20 @@ async def create_table(context: ServerContext, call: Call) -> Message:
     path = table_path_from_pb(request.table_path)
 
     def create() -> None:
-        descriptor = json_serde.descriptor_from_json(json_serde.loads(request.table_json, "table descriptor"))
-        context.catalog.create_table(path, descriptor, request.ignore_if_exists)
+        document = json_serde.loads(request.table_json, "table descriptor")
+        _check_columns(document.get("schema"))
+        context.catalog.create_table(path, json_serde.descriptor_from_json(document), request.ignore_if_exists)
 
     await context.in_coordinator(create)
     await _follow_the_clock(context, path)
     return pb.CreateTableResponse()
+
+
+def _check_columns(schema: Any) -> None:
+    """Refuse far too many columns before anything is made of them."""
+    columns = schema.get("columns") if isinstance(schema, dict) else None
+    if isinstance(columns, list):
+        check_column_count(len(columns), "the table")
 
 
 async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
