@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,12 +13,13 @@ import pytest
 from forebay.cli.main import main
 from forebay.cli.quickstart import flights as flight_data
 from forebay.cli.quickstart.proof import Proof, Witness
+from tests.jvm import QUICK_JVM
 
 
 def quickstart(folder, *arguments) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "forebay", "quickstart", "--data-dir", str(folder / "data"), *arguments],
-        capture_output=True, text=True, timeout=280, check=False, cwd=folder,
+        capture_output=True, text=True, timeout=280, check=False, cwd=folder, env=os.environ | QUICK_JVM,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import WIRE_ERRORS, ErrorCode, ForebayError, error_from_wire, wire_code
+from tests.conftest import SLOWEST_FILES
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "forebay"
@@ -102,6 +103,11 @@ def test_machine_paths_and_secrets_are_not_in_the_repository() -> None:
         if path.suffix in (".py", ".md", ".toml", ".sh", ".pyx", ".java") and path != Path(__file__) and path.exists():
             found += [name] if suspicious.search(path.read_text(errors="replace")) else []
     assert found == []
+
+
+def test_the_files_that_are_tested_first_are_there() -> None:
+    assert [name for name in SLOWEST_FILES if not (ROOT / "tests" / name).is_file()] == []
+    assert len(set(SLOWEST_FILES)) == len(SLOWEST_FILES)
 
 
 def test_importing_forebay_costs_next_to_nothing() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import forebay
+from tests.jvm import QUICK_JVM
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +58,7 @@ def test_the_spark_program_runs_where_no_virtual_environment_is_active(tmp_path)
         done = subprocess.run(
             [sys.executable, "-c", program + "\nspark.stop()"],
             cwd=tmp_path,
-            env={**environment, "PATH": path},
+            env={**environment, **QUICK_JVM, "PATH": path},
             capture_output=True,
             text=True,
             timeout=280,

@@ -11,6 +11,7 @@ import pytest
 
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.formats import _runs_as_this
+from tests.jvm import QUICK_JVM
 from tests.spark.releases import SPARK
 
 pytestmark = pytest.mark.spark
@@ -62,7 +63,7 @@ def test_a_program_that_only_attaches_has_the_formats_whatever_python3_is_on_the
     own = os.path.dirname(sys.executable)
     path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if part != own)
     environment = {k: v for k, v in os.environ.items() if k not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-    environment |= {"PATH": f"{foreign.parent}{os.pathsep}{path}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PATH": f"{foreign.parent}{os.pathsep}{path}", "SPARK_LOCAL_IP": "127.0.0.1", **QUICK_JVM}
     program = tmp_path / "app.py"
     program.write_text(PROGRAM)
     run = subprocess.run(

@@ -19,6 +19,7 @@ from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark import daemon
+from tests.jvm import QUICK_JVM
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
@@ -162,7 +163,10 @@ for turn in range(2):
     print(len(spark.table("forebay.{name}.t").take(3)), spark.sql("SELECT count(*) FROM forebay.{name}.t").first()[0])
     spark.stop()
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | QUICK_JVM, capture_output=True, text=True, timeout=280, check=True,
+    )  # fmt: skip
     assert run.stdout.split() == ["3", "1000", "3", "1000"]
     assert "Traceback" not in run.stderr
     connection.admin.drop_database(name, cascade=True)
