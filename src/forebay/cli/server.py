@@ -20,6 +20,7 @@ from forebay.server.config import (
     read_settings_file,
     server_config,
 )
+from forebay.server.log_limit import LogLimit
 from forebay.server.server import Addresses, ForebayServer
 
 _LOGGER = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogLimit())
     settings = read_settings_file(options.config) if options.config else {}
     settings |= dict(parse_definition(text) for text in options.definitions)
     config = server_config(

@@ -1,0 +1,49 @@
+"""Lines that clients can cause do not fill a disk."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+
+from forebay.server.log_limit import LINES_MAX, PERIOD_SECONDS, LogLimit
+from forebay.testing.server import ServerProcess
+from tests.server.raw_client import address, is_closed_by_peer
+
+
+def line(text: str, *arguments: object, at: float = 0.0, logger: str = "forebay") -> logging.LogRecord:
+    record = logging.LogRecord(logger, logging.WARNING, __file__, 1, text, arguments, None)
+    record.created = 1000.0 + at
+    return record
+
+
+def test_lines_of_one_kind_are_counted_apart_from_others_and_again_after_a_while() -> None:
+    limit = LogLimit()
+    assert all(limit.filter(line("closing %s", number)) for number in range(LINES_MAX))
+    assert not limit.filter(line("closing %s", "one more"))
+    assert limit.filter(line("opening %s", 1))
+    assert limit.filter(line("closing %s", 1, logger="another"))
+    assert not limit.filter(line("closing %s", 1, at=PERIOD_SECONDS - 0.1))
+    later = line("closing %s", "100 %", at=PERIOD_SECONDS)
+    assert limit.filter(later)
+    assert later.getMessage() == "closing 100 % (2 more like this since the last one)"
+    again = line("closing %s", 1, at=PERIOD_SECONDS)
+    assert limit.filter(again)
+    assert again.getMessage() == "closing 1"
+
+
+def test_a_clock_that_is_set_back_does_not_silence_the_log() -> None:
+    limit = LogLimit()
+    assert [limit.filter(line("full", at=3600)) for _ in range(LINES_MAX + 1)].count(True) == LINES_MAX
+    assert limit.filter(line("full"))
+
+
+def test_a_server_tells_of_connections_with_junk_now_and_then(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        for _ in range(5 * LINES_MAX):
+            with socket.create_connection(address(server.ready["tablet.servers"]), 20) as sock:
+                sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert is_closed_by_peer(sock)
+        server.stop()
+        told = server.log_path.read_text().count("the peer speaks HTTP")
+    assert LINES_MAX <= told < 5 * LINES_MAX
