@@ -31,6 +31,7 @@ from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
 from forebay.server.rotation import Rotation
+from forebay.server.writer_ids import WriterIds
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -73,11 +74,13 @@ class ServerContext:
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) as the clients of each listener see them."""
     descriptions: Descriptions = field(init=False)
+    writer_ids: WriterIds = field(init=False)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
     _changes: Rotation = field(init=False)
     _reads: Rotation = field(init=False)
 
     def __post_init__(self) -> None:
+        self.writer_ids = WriterIds(self.store)
         self._changes, self._reads = Rotation(self.coordinator), Rotation(self.io)
         self.descriptions = Descriptions(self.lake.tables.described)
 

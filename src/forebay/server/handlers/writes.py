@@ -27,7 +27,7 @@ _BACKPRESSURE_VERSION = 2
 
 @serves(ApiKey.INIT_WRITER)
 async def init_writer(context: ServerContext, _call: Call) -> Message:
-    return pb.InitWriterResponse(writer_id=await context.in_coordinator(context.store.take, "writer"))
+    return pb.InitWriterResponse(writer_id=await context.writer_ids.take(context.in_coordinator))
 
 
 def _check_acks(acks: int) -> None:

@@ -1,0 +1,37 @@
+"""Ids for writers. Taken from the metadata store many at a time, so that a client that wants very many costs little.
+
+Ids are given once, also after a crash: those of a batch that was taken and not given out are never given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from forebay.server.metadata_store import MetadataStore
+
+TAKEN_AT_ONCE = 1000
+
+_COUNTER = "writer"
+
+RunChange = Callable[[Callable[[str, int], int], str, int], Awaitable[int]]
+
+
+class WriterIds:
+    """The ids of one server. For the event loop's thread."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._next = self._end = 0
+        self._taking = asyncio.Lock()
+
+    async def take(self, run_change: RunChange) -> int:
+        """An id that was never given before. `run_change` runs a change of metadata in its thread."""
+        while self._next == self._end:
+            async with self._taking:
+                if self._next == self._end:
+                    first = await run_change(self._store.take, _COUNTER, TAKEN_AT_ONCE)
+                    self._next, self._end = first, first + TAKEN_AT_ONCE
+        given = self._next
+        self._next += 1
+        return given
