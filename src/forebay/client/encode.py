@@ -124,9 +124,7 @@ def partition_codes_of(info: TableInfo, batch: pa.RecordBatch) -> tuple[npt.NDAr
         return None, names
     # Two values may have the same text (times below a millisecond): they are one partition.
     positions = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    if len(positions) < len(names):
-        inverse = np.array([positions[name] for name in names], np.int64)[inverse]
-    return inverse.astype(np.int64), list(positions)
+    return np.array([positions[name] for name in names], np.int64)[inverse], list(positions)
 
 
 def _name_of(code: int, texts: Sequence[Sequence[str]]) -> str:

@@ -163,7 +163,7 @@ class BucketScan:
         if self._replay is not None:
             return self._take_replayed()
         call, self._call = self._call, None
-        if call is None or self.finished:
+        if call is None:
             return None
         try:
             response, payloads = call.response().parse_split(pb.ScanKvResponse)

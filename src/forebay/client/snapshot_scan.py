@@ -132,8 +132,9 @@ class SnapshotBucketScan:
         self.finished = not response.has_more_results or self._left == 0
         if rows:
             self._next_position = response.position
-        if page is None or not rows:
+        if not rows:
             return None
+        assert page is not None
         here = self._next_position
         if not self.finished and (self._pushes_limit or self._left is None):
             self.ask()
