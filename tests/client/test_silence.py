@@ -268,6 +268,30 @@ def test_the_next_page_of_a_snapshot_is_asked_for_ahead_unless_a_limit_may_be_re
             assert proxy.count(ApiKey.SCAN_KV) - before == asked
 
 
+def test_servers_are_told_how_many_rows_a_snapshot_scan_still_wants(
+    make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    other = through(keyed(make_table, rows=4, buckets=3))
+    wanted: list[int | None] = []
+
+    def rule(frame: Frame) -> Action:
+        if frame.key is ApiKey.SCAN_KV:
+            request = frame.message().bucket_scan_req
+            wanted.append(request.limit if request.HasField("limit") else None)
+        return PASS
+
+    proxy.on_request = rule
+    with other.snapshot() as snapshot:
+        for condition, limits in ((None, True), (col("id") >= 0, False)):
+            wanted.clear()
+            assert snapshot.scan(filter=condition, limit=4).to_arrow().num_rows == 4
+            if limits:
+                assert wanted[0] == 4
+                assert wanted == sorted(wanted, reverse=True)  # type: ignore[type-var]
+            else:
+                assert set(wanted) == {None}
+
+
 # ---- metadata -------------------------------------------------------------------------------------------------------
 
 

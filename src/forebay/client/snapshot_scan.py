@@ -275,8 +275,7 @@ class SnapshotScan(Scan):
         most = 1 if self._limit is not None else connection.settings["client.scanner.kv.max-sessions"]
         while active or waiting:
             while waiting and len(active) < most:
-                left = self._left if self._view.bound is None else None
-                scan = self._snapshot.bucket_scan(waiting.popleft(), self._view, left, decoder=decoder)
+                scan = self._snapshot.bucket_scan(waiting.popleft(), self._view, self._left, decoder=decoder)
                 scan.ask()
                 active.append(scan)
             scan = active.popleft()
