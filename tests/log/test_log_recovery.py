@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -212,6 +213,23 @@ def test_no_flipped_byte_of_an_index_gives_a_wrong_answer(suffix: str, clean: bo
             assert tablet.offset_for_timestamp(time) == offset
         for offset in range(0, 80, 3):
             assert bytes(tablet.read(offset, 1).data) == everything[offset // 2]
+
+
+@pytest.mark.parametrize("recovery_point", [0, 20, 40])
+def test_no_flipped_byte_of_the_last_index_gives_a_wrong_answer_on_either_side_of_the_recovery_point(
+    recovery_point: int,
+) -> None:
+    fs, config = faulty_fs(), replace(SMALL, segment_bytes=100_000)
+    tablet = filled_log(fs, 20, config=config)
+    everything = [bytes(data) for _, data in tablet.iterate_batches(0)]
+    tablet.close()
+    (path,) = segment_paths(fs, names.OFFSET_INDEX_SUFFIX)
+    whole = fs.content(path)
+    for position in range(len(whole)):
+        fs.set_content(path, whole)
+        fs.flip_byte(path, position, 1)
+        tablet = open_log(fs, recovery_point=recovery_point, config=config)
+        assert [bytes(tablet.read(offset, 1).data) for offset in range(0, 40, 2)] == everything
 
 
 @pytest.mark.parametrize("suffix", [names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX])
