@@ -310,6 +310,26 @@ def test_connections_beyond_the_limit_are_refused_with_an_error_that_clients_sho
         stack.enter_context(RawClient(where))
 
 
+@pytest.mark.parametrize("sasl", [False, True])
+def test_silent_connections_make_room_for_new_ones_and_known_ones_stay(tmp_path, sasl):
+    settings = {"security.sasl.plain.credentials": "a:b", "server.connections.max": "6"}
+    with EmbeddedServer(tmp_path / "data", sasl=sasl, settings=settings) as server, ExitStack() as stack:
+        where = server.addresses.sasl_bootstrap_servers if sasl else server.bootstrap_servers
+        credentials = PlainClient("a", "b") if sasl else None
+        known = [stack.enter_context(RawClient(where, credentials)) for _ in range(2)]
+        silent = [stack.enter_context(socket.create_connection(address(where), 20)) for _ in range(4)]
+        wait_until(lambda: len(server.server.connections) == 6, "the silent connections are not let in")
+        known += [stack.enter_context(RawClient(where, credentials)) for _ in range(2)]
+        assert all(is_closed_by_peer(sock) for sock in silent[:2])
+        exists = pb.DatabaseExistsRequest(database_name="fluss")
+        assert all(client.call(ApiKey.DATABASE_EXISTS, exists).exists for client in known)
+        assert len(server.server.connections) == 6
+        known += [stack.enter_context(RawClient(where, credentials)) for _ in range(2)]
+        with pytest.raises(ConnectionError, match=r"server\.connections\.max"):
+            RawClient(where, credentials)
+        assert all(client.call(ApiKey.DATABASE_EXISTS, exists).exists for client in known)
+
+
 def test_one_address_may_have_fewer_connections_than_all_together(tmp_path):
     with (
         running(tmp_path / "data", server_connections_max__per__address="3") as bench,

@@ -76,14 +76,15 @@ class ServerConnection(Connection):
         self._body_limits = body_limits
         self._open: dict[int, Api | None] = {}
         self._frame_bytes_max = frame_bytes_max
-        self._is_trusted = first == frame_bytes_max
-        if not self._is_trusted:
+        self.is_trusted = first == frame_bytes_max
+        """Whether the client has authenticated, or has sent a first request where it need not."""
+        if not self.is_trusted:
             decoder.frame_bytes_max_reason = " until the client has " + (
                 "authenticated" if authenticate else "sent a first request"
             )
 
     def _trust(self) -> None:
-        self._is_trusted = True
+        self.is_trusted = True
         self.decoder.frame_bytes_max, self.decoder.frame_bytes_max_reason = self._frame_bytes_max, ""
 
     # ---- memory -----------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class ServerConnection(Connection):
         if self._body_limits is not None and body_bytes > (limit := self._body_limits(api_key)):
             self._open[request_id] = None
             return RequestRejected(request_id, api_key, api_version, _too_long(api.key, body_bytes, limit))
-        if not self._is_trusted and self.state is State.READY:
+        if not self.is_trusted and self.state is State.READY:
             self._trust()
         self._open[request_id] = api
         return RequestReceived(request_id, api, api_version, frame.body)

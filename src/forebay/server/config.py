@@ -152,7 +152,7 @@ SETTINGS: dict[str, Setting] = {
     "server.connections.max": Setting(_positive, "4096", "most connections at a time"),
     "server.connections.max-per-address": Setting(_positive, "2048", "most connections from one address at a time"),
     "server.connections.login-timeout": Setting(
-        parse_duration_ms, "30 s", "how long a client of a SASL listener may take to log in"
+        parse_duration_ms, "30 s", "how long a client may take to log in, or without SASL to send a first request"
     ),
     "server.request.max-items": Setting(
         _positive, "100000", "most tables, partitions, buckets or keys that one request may be about"

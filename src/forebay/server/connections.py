@@ -33,6 +33,7 @@ class Connection(Protocol):
     @property
     def memory(self) -> Consumer: ...
 
+    address: str
     last_active: float
     opened: float
 
@@ -43,7 +44,7 @@ class Connection(Protocol):
     def is_stalled(self) -> bool: ...
 
     @property
-    def is_authenticated(self) -> bool: ...
+    def is_known(self) -> bool: ...
 
     @property
     def unsent_bytes(self) -> int: ...
@@ -77,6 +78,8 @@ class Connections:
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")
         self._all: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}
+        """Those that were not known when they were looked at, the oldest first."""
         self._by_address: Counter[str] = Counter()
         self._refused = 0
         self._warned_at: float | None = None
@@ -111,7 +114,7 @@ class Connections:
         """Let a new connection in; or the error to tell it, if there are too many, or the server stops."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        if len(self._all) >= self._count_max:
+        if len(self._all) >= self._count_max and not self._close_stranger():
             what = f"{self._count_max} connections, as many as it may have (server.connections.max)"
         elif self._by_address[address] >= self._count_max_per_address:
             what = (
@@ -120,6 +123,7 @@ class Connections:
             )
         else:
             self._all.add(connection)
+            self._strangers[connection] = None
             self._by_address[address] += 1
             return None
         self._refused += 1
@@ -131,20 +135,31 @@ class Connections:
             )
         return Unavailable(f"the server has {what}; close some, or try again later", ErrorCode.NETWORK_EXCEPTION)
 
+    def _close_stranger(self) -> bool:
+        """Make room by closing the oldest connection that has not said who it is; returns whether there was one."""
+        for oldest in list(self._strangers):
+            del self._strangers[oldest]
+            if not oldest.is_known:
+                self.remove(oldest, oldest.address)
+                oldest.close()
+                return True
+        return False
+
     def remove(self, connection: Connection, address: str) -> None:
         """A connection is gone; does nothing for one that was not let in."""
         if connection not in self._all:
             return
         self._all.discard(connection)
+        self._strangers.pop(connection, None)
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
         self.budget.forget(connection.memory)
 
-    def close_idle(self, idle_seconds: float, unauthenticated_seconds: float) -> None:
+    def close_idle(self, idle_seconds: float, unknown_seconds: float) -> None:
         """Close those that do nothing, or take nothing, for too long, and those that do not say who they are."""
         now = self.clock.monotonic()
         for each in list(self._all):
-            is_unknown = not each.is_authenticated and each.opened < now - unauthenticated_seconds
+            is_unknown = not each.is_known and each.opened < now - unknown_seconds
             if is_unknown or ((each.is_stalled or each.is_idle) and each.last_active < now - idle_seconds):
                 each.close()

@@ -229,9 +229,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
 
     @property
-    def is_authenticated(self) -> bool:
-        """Whether it is known who the client is, as far as the listener asks for it."""
-        return self._authenticator.principal is not None
+    def is_known(self) -> bool:
+        """Whether the client has authenticated, or has sent a first request where it need not."""
+        return self._connection.is_trusted
 
     @property
     def is_idle(self) -> bool:
