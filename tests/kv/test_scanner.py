@@ -312,6 +312,17 @@ def test_a_scan_that_ends_just_before_a_call_begins_gives_no_page(end):
     assert bench.snapshot.closes == 1
 
 
+def test_a_call_that_comes_between_the_end_of_another_and_the_end_of_the_scan_does_not_begin():
+    bench = Bench()
+    session = bench.open()
+    assert session.try_begin_use()
+    bench.manager.close_bucket(BUCKET)
+    assert bench.snapshot.closes == 0
+    session._use.release()  # the first step of `end_use`; the second releases the snapshot
+    assert not session.try_begin_use()
+    assert bench.snapshot.closes == 1
+
+
 def test_a_page_that_has_more_behind_it_does_not_end_its_scan():
     bench = Bench()
     session = bench.open()

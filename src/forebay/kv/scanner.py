@@ -79,7 +79,12 @@ class ScanSession:
 
     def try_begin_use(self) -> bool:
         """Whether a call may begin: none is running, and the session is not closed."""
-        return self._use.acquire(blocking=False)
+        if not self._use.acquire(blocking=False):
+            return False
+        if self.is_closed:  # by the call that ended just now, which has not come to release the snapshot
+            self.end_use()
+            return False
+        return True
 
     def end_use(self) -> None:
         self._use.release()
