@@ -504,6 +504,23 @@ def test_segments_that_recovery_removed_never_come_back_between_new_ones() -> No
         assert read_all(after) == everything
 
 
+def test_a_segment_that_recovery_removed_never_comes_back_where_a_new_batch_ends() -> None:
+    for seed in range(20):
+        fs = faulty_fs(seed)
+        fs.inject("write_atomic", times=1000)  # no snapshots of writers, which would be removed, durably, as well
+        tablet = filled_log(fs)
+        fs.clear_faults()
+        tablet.sync()
+        bases = [segment.base_offset for segment in tablet.segments()]
+        fs.set_content(names.log_file(FOLDER, bases[1]), fs.content(names.log_file(FOLDER, bases[1]))[:-1])
+        fs = fs.kill()
+        after = open_log(fs)
+        assert bases[1] <= after.log_end_offset < bases[2]
+        after.append_as_leader(make_batch(bases[2] - after.log_end_offset, b"new"))
+        assert after.sync() == bases[2]
+        assert open_log(fs.crash()).log_end_offset == bases[2], seed
+
+
 # ---- trouble during recovery
 
 

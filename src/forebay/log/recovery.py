@@ -163,7 +163,6 @@ def _make_durable(
     for segment in segments[len(kept) :]:
         report.cut_bytes += segment.view.size
         report.removed_files.append(segment.path.rpartition("/")[2])
-        segment.close()
         segment.delete_files()
     if len(kept) < len(segments):
         fs.sync_directory(folder)
