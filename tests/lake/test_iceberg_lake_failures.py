@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,9 @@ def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
     compacted: list[int] = []
 
     def go_on() -> None:
-        while not stop.wait(0.01):  # without any rest it can win every one of a round's attempts
+        rest = 0.01
+        while not stop.wait(rest):  # as long as a compaction takes: else it can win every one of a round's attempts
+            began = time.monotonic()
             try:
                 done = compact(table.storage)
                 if done is not None:
@@ -228,6 +231,8 @@ def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
                 if "database is locked" not in str(e):
                     failures.append(e)
                     return
+            finally:
+                rest = time.monotonic() - began
 
     thread = threading.Thread(target=go_on)
     thread.start()
