@@ -175,6 +175,27 @@ def test_a_second_report_of_the_same_round_is_refused(manager: TieringManager, c
         manager.finish(7, epoch)
 
 
+def test_a_report_about_one_table_does_not_look_at_all_others(
+    manager: TieringManager, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for table_id in range(10):
+        manager.add(table_id, PATH, FRESHNESS_MS)
+    clock.advance(FRESHNESS_MS / 1000)
+    mine = assigned(manager)
+    looked: list[None] = []
+    advance = manager._advance
+    monkeypatch.setattr(manager, "_advance", lambda: looked.append(None) or advance())
+    for table_id in range(20):
+        with pytest.raises((Conflict, NotFound)):
+            manager.heartbeat(table_id, 77)
+    manager.heartbeat(mine.table_id, mine.epoch)
+    assert not looked
+    clock.advance(WORKER_TIMEOUT_SECONDS)
+    with pytest.raises(Conflict):
+        manager.heartbeat(mine.table_id, mine.epoch)
+    assert len(looked) == 1
+
+
 def test_a_dropped_table_is_unknown_to_its_worker_and_not_handed_out(
     manager: TieringManager, clock: ManualClock
 ) -> None:

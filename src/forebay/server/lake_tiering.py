@@ -208,10 +208,11 @@ class TieringManager:
     # ---- the machine ------------------------------------------------------------------------------------------------
 
     def _held(self, table_id: int, epoch: int) -> _Table:
-        self._advance()
         table = self._tables.get(table_id)
         if table is None:
             raise _unknown(table_id)
+        if self._must_advance(table, self._clock.monotonic()):
+            self._advance()  # all of them, in their order; not for each table of a long report
         if epoch != table.epoch:
             raise Conflict(
                 f"tiering epoch {epoch} of table {table.path} is not the current one, {table.epoch}: another worker "
@@ -223,6 +224,11 @@ class TieringManager:
                 f"table {table.path} is {table.state.value}, nobody tiers it now", ErrorCode.UNKNOWN_SERVER_ERROR
             )
         return table
+
+    def _must_advance(self, table: _Table, now: float) -> bool:
+        if table.state is TieringState.SCHEDULED:
+            return now >= table.due
+        return table.state is TieringState.TIERING and now - table.heard >= WORKER_TIMEOUT_SECONDS
 
     def _advance(self) -> None:
         now = self._clock.monotonic()
