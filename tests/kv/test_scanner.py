@@ -14,7 +14,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFou
 from forebay.base.ids import SeededIds
 from forebay.codec.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState
-from forebay.kv.scanner import ScannerLimits, ScannerManager, ScanPage, ScanSession
+from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession
 from forebay.metadata.table import TableBucket
 
 BUCKET = TableBucket(1, 0)
@@ -195,6 +195,35 @@ def test_using_a_scan_keeps_it_alive_and_clock_jumps_do_not_matter():
         bench.manager.page(session.scanner_id, call, 1)
     bench.clock.jump_wall_clock(-(10**9))
     assert bench.manager.expire() == 0
+
+
+def test_a_scan_that_was_dropped_makes_room_for_others_where_there_are_too_many():
+    bench = Bench(per_bucket_max=2, per_server_max=2)
+    dropped, used = bench.open(), bench.open()
+    bench.clock.advance(PRESSED_SECONDS)
+    bench.manager.page(used.scanner_id, 0, 1)
+    with pytest.raises(LimitExceeded):
+        bench.open()
+    bench.clock.advance(1)
+    opened = bench.open()
+    with pytest.raises(NotFound) as gone:
+        bench.manager.page(dropped.scanner_id, 0, 1)
+    assert code_of(gone) == ErrorCode.SCANNER_EXPIRED
+    with pytest.raises(LimitExceeded):
+        bench.open()
+    for session, call in ((used, 1), (opened, 0)):
+        assert bench.manager.page(session.scanner_id, call, 1).records
+
+
+def test_a_full_bucket_loses_its_own_scan_and_not_one_of_another():
+    bench = Bench(per_bucket_max=1, per_server_max=3)
+    other = bench.open(bucket=TableBucket(9, 0))
+    mine = bench.open()
+    bench.clock.advance(PRESSED_SECONDS + 1)
+    bench.open()
+    assert bench.manager.page(other.scanner_id, 0, 1).records
+    with pytest.raises(NotFound):
+        bench.manager.page(mine.scanner_id, 0, 1)
 
 
 def test_limits_per_bucket_and_per_server():

@@ -1,8 +1,9 @@
 """Full scans of the key-value state: sessions of the ScanKv protocol (FIP-17), on one server.
 
 A session pins a snapshot of one bucket and hands out its rows page by page, in key order. `ScannerManager` keeps the
-sessions: it limits them per bucket and per server, forgets those that nobody asks for (TTL), and remembers for a
-while which ones it took away, so that a client learns that its scan *expired* and not merely that it is unknown.
+sessions: it limits them per bucket and per server, forgets those that nobody asks for (TTL; sooner where others are
+wanted and there are as many as there may be), and remembers for a while which ones it took away, so that a client
+learns that its scan *expired* and not merely that it is unknown.
 
 Rules (reference: fluss.md part 3; numbers there):
 
@@ -34,6 +35,9 @@ from forebay.kv.engine import KvSnapshot
 from forebay.metadata.table import TableBucket
 
 FIRST_CALL = 0
+
+PRESSED_SECONDS = 60.0
+"""How long a session may be idle where another one is wanted and there are as many as there may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,12 @@ class ScannerManager:
 
         Raises `LimitExceeded` (TOO_MANY_SCANNERS).
         """
-        self._reserve(bucket)
+        try:
+            self._reserve(bucket)
+        except LimitExceeded:
+            if not self._close_longest_idle(bucket):
+                raise
+            self._reserve(bucket)
         session: ScanSession | None = None
         try:
             scanner_id = self._ids.token_hex().encode()
@@ -238,6 +247,18 @@ class ScannerManager:
         self._close_as_expired(idle)
         return len(idle)
 
+    def _close_longest_idle(self, bucket: TableBucket) -> bool:
+        """Make room for a scan of `bucket`; returns whether a session was idle for long enough."""
+        limit = self._clock.monotonic() - PRESSED_SECONDS
+        with self._lock:
+            is_full = self._per_bucket.get(bucket, 0) >= self.limits.per_bucket_max
+            idle = takewhile(lambda s: s.last_used < limit, self._sessions.values())
+            longest = next((s for s in idle if not is_full or s.bucket == bucket), None)
+        if longest is None:
+            return False
+        self._close_as_expired([longest])
+        return True
+
     def close_bucket(self, bucket: TableBucket) -> int:
         """Close all sessions of a bucket (it is dropped, moved, or its engine must grow); return how many."""
         with self._lock:
@@ -314,7 +335,8 @@ class ScannerManager:
             if expired:
                 raise NotFound(
                     f"scanner {_shown(scanner_id)} was closed after {self.limits.ttl_seconds:.0f} s without a call "
-                    "('kv.scanner.ttl'), or because its bucket went away; scan again",
+                    f"('kv.scanner.ttl'; {PRESSED_SECONDS:.0f} s where others want to scan), or because its bucket "
+                    "went away; scan again",
                     ErrorCode.SCANNER_EXPIRED,
                 )
             raise NotFound(
