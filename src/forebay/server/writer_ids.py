@@ -24,14 +24,27 @@ class WriterIds:
         self._store = store
         self._next = self._end = 0
         self._taking = asyncio.Lock()
+        self._waiting = 0
 
     async def take(self, run_change: RunChange) -> int:
-        """An id that was never given before. `run_change` runs a change of metadata in its thread."""
-        while self._next == self._end:
+        """An id that was never given before. `run_change` runs a change of metadata in its thread.
+
+        Those who wait are served in their order, and together.
+        """
+        if self._next < self._end and not self._waiting:
+            return self._give()
+        self._waiting += 1
+        try:
             async with self._taking:
                 if self._next == self._end:
-                    first = await run_change(self._store.take, _COUNTER, TAKEN_AT_ONCE)
-                    self._next, self._end = first, first + TAKEN_AT_ONCE
+                    count = TAKEN_AT_ONCE + self._waiting
+                    first = await run_change(self._store.take, _COUNTER, count)
+                    self._next, self._end = first, first + count
+                return self._give()
+        finally:
+            self._waiting -= 1
+
+    def _give(self) -> int:
         given = self._next
         self._next += 1
         return given
