@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
@@ -139,3 +140,15 @@ def _read_and_close(open_engine, directory, read):  # type: ignore[no-untyped-de
         read(engine)
     finally:
         engine.close()
+
+
+def test_a_snapshot_of_lmdb_that_is_closed_ends_its_transaction_although_its_rows_are_still_held(tmp_path):
+    engine = LmdbEngine(tmp_path / "db")
+    engine.apply({b"a": b"1", b"b": b"2"}, EngineState(1, 2))
+    snapshot = engine.snapshot()
+    values = snapshot.values()
+    assert next(values) == b"1"
+    snapshot.close()
+    with pytest.raises(lmdb.Error):
+        next(values)
+    engine.close()

@@ -255,6 +255,25 @@ def test_auto_increment_gives_ids_to_new_rows_only(properties, id_type):
         bench.put({"id": 1, "seq": 5, "name": "x"})
 
 
+def test_no_auto_increment_id_of_a_segment_is_left_out():
+    columns = [Column("id", types.int_()), Column("seq", types.int_()), Column("name", types.string())]
+    bench = Bench(FakeTable({"table.auto-increment.cache-size": "3"}, columns, "seq"))
+    for i in range(7):
+        bench.put({"id": i}, targets=["id", "name"])
+    assert [r["seq"] for r in bench.rows()] == [1, 2, 3, 4, 5, 6, 7]
+    assert bench.next_segment == 10
+
+
+def test_auto_increment_ids_end_with_the_greatest_of_their_type():
+    columns = [Column("id", types.int_()), Column("seq", types.int_()), Column("name", types.string())]
+    bench = Bench(FakeTable({}, columns, "seq"))
+    bench.next_segment = 2**31 - 2
+    bench.put({"id": 1}, {"id": 2}, targets=["id", "name"])
+    with pytest.raises(InvalidRequest, match="'seq' has reached its greatest value 2147483647"):
+        bench.put({"id": 3}, targets=["id", "name"])
+    assert [r["seq"] for r in bench.rows()] == [2**31 - 2, 2**31 - 1]
+
+
 def test_auto_increment_ids_are_never_given_twice_after_a_crash():
     columns = [Column("id", types.int_()), Column("seq", types.bigint()), Column("name", types.string())]
     bench = Bench(FakeTable({"table.auto-increment.cache-size": "10"}, columns, "seq"))
@@ -374,6 +393,7 @@ def test_state_is_rebuilt_from_the_log_alone():
     expected = bench.rows(), bench.tablet.row_count, bench.tablet.applied_offset
     bench.reopen(MemoryEngine())
     assert (bench.rows(), bench.tablet.row_count, bench.tablet.applied_offset) == expected
+    assert bench.engine.state.digest is not None
 
 
 @pytest.mark.parametrize("properties", FORMATS)
