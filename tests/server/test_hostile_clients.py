@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import socket
 import struct
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -708,3 +710,42 @@ def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path)
                 assert client.receive(request_id).tables_resp[0].buckets_resp[0].high_watermark == 0
         assert 150_000 < most <= 200_000
         wait_until(lambda: not gate.inside, "requests that are answered stay inside")
+
+
+# ---- what is left of connections ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """No round of the garbage collector inside."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_the_memory_of_a_connection_goes_with_it_and_not_with_the_next_round_of_the_collector(tmp_path):
+    with running(tmp_path / "data") as bench:
+        table = stored_log(bench, "log", 8)
+        wait = bench.fetch_request(table, 8, bytes_max=MEGABYTE)
+        wait.max_wait_ms, wait.min_bytes = 60_000, 1
+        exists = pb.DatabaseExistsRequest(database_name="fluss")
+        connections = bench.server.server.connections
+        before = set(connections)
+        with without_collector():
+            with ExitStack() as stack:
+                clients = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(5)]
+                _silent, answered, unfinished, waiting, greedy = clients
+                assert answered.call(ApiKey.DATABASE_EXISTS, exists).exists
+                unfinished.socket.sendall(frame(ApiKey.PUT_KV, 9, bytes(3 * MEGABYTE), length=8 * MEGABYTE))
+                waiting.send(ApiKey.FETCH_LOG, wait)
+                for _ in range(2):
+                    greedy.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, bytes_max=8 * MEGABYTE))
+                wait_until(
+                    lambda: any(each.unsent_bytes > MEGABYTE for each in list(connections)), "nothing waits to be sent"
+                )
+                left = [weakref.ref(each) for each in set(connections) - before]
+                assert len(left) == 5
+            wait_until(lambda: all(each() is None for each in left), "connections are left")

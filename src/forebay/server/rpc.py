@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -106,11 +107,12 @@ class RpcProtocol(asyncio.BufferedProtocol):
             first_frame_bytes_max=FIRST_FRAME_BYTES_MAX,
             body_limits=connections.body_bytes_max,
         )
-        self.memory = ConnectionMemory(self, self._connection, connections.budget, self._clock)
+        me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
+        self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
         self._open_requests_max = connections.open_requests_max
         self.address = ""
         self._transport: asyncio.Transport | None = None
-        self._outgoing = Outgoing(self._unsent_changed)
+        self._outgoing = Outgoing(lambda: me._unsent_changed())
         self._tasks: set[asyncio.Task[None]] = set()
         self._tasks_context = context_of(id(self))
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
