@@ -58,8 +58,8 @@ def test_writer_ids_and_table_ids_are_never_given_twice(tmp_path):
     seen = set()
     for name in ("one", "two"):
         with running(tmp_path / "data") as bench:
-            seen.add(bench.tablet.call(ApiKey.INIT_WRITER, pb.InitWriterRequest()).writer_id)
-            seen.add(1000 + bench.create(name, LOG_COLUMNS))
+            seen.add(("writer", bench.tablet.call(ApiKey.INIT_WRITER, pb.InitWriterRequest()).writer_id))
+            seen.add(("table", bench.create(name, LOG_COLUMNS)))
             bench.coordinator.call(
                 ApiKey.DROP_TABLE, pb.DropTableRequest(table_path=bench.path(name), ignore_if_not_exists=False)
             )

@@ -30,8 +30,8 @@ _OPEN_FILES = 65_536
 """What is asked of the system: the usual limit of 1,024 is too little for many buckets and clients."""
 
 _SWITCH_SECONDS = 0.001
-"""How long a thread computes while another one waits for Python's lock. A put takes that lock again many times, and waited
-up to 0.7 s beside four threads that parsed and answered long requests, with Python's default of 5 ms."""
+"""How long a thread computes while another one waits for Python's lock. A put takes that lock again many times, and
+waited up to 0.7 s beside four threads with long requests, with Python's default of 5 ms."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
