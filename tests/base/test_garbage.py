@@ -1,5 +1,7 @@
 """Short rounds of the garbage collector."""
 
+from __future__ import annotations
+
 import gc
 import weakref
 
@@ -14,6 +16,25 @@ class Node:
 
     def __init__(self):
         self.me = self
+
+
+def frozen_cycle() -> weakref.ref[Node]:
+    """A cycle that survived a full round, and to which nothing refers any more."""
+    node = Node()
+    gc.collect()
+    return weakref.ref(node)
+
+
+def expect_found_in(clock, seconds, gone):
+    """The cycle is found by a round after so many seconds, and by none before."""
+    gc.collect()
+    assert gone() is not None
+    clock.advance(seconds - 1)
+    gc.collect()
+    assert gone() is not None
+    clock.advance(1)
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.fixture
@@ -47,40 +68,17 @@ def test_cycles_that_were_never_frozen_are_found(clock):
 
 
 def test_cycles_that_were_frozen_are_found_by_the_next_whole_round(clock):
-    node = Node()
-    gc.collect()
-    gone = weakref.ref(node)
-    del node
-    gc.collect()
-    assert gone() is not None
-    clock.advance(599)
-    gc.collect()
-    assert gone() is not None
-    clock.advance(1)
-    gc.collect()
-    assert gone() is None
+    expect_found_in(clock, 600, frozen_cycle())
 
 
 def test_the_time_counts_from_the_last_whole_round(clock):
     clock.advance(600)
     gc.collect()
-    node = Node()
-    gc.collect()
-    gone = weakref.ref(node)
-    del node
-    clock.advance(599)
-    gc.collect()
-    assert gone() is not None
-    clock.advance(1)
-    gc.collect()
-    assert gone() is None
+    expect_found_in(clock, 600, frozen_cycle())
 
 
 def test_a_whole_round_comes_earlier_where_much_was_frozen_since(clock):
-    node = Node()
-    gc.collect()
-    gone = weakref.ref(node)
-    del node
+    gone = frozen_cycle()
     many = [Node() for _ in range(gc.get_freeze_count() + 250_000)]
     gc.collect()  # freezes these
     assert gone() is not None

@@ -315,7 +315,7 @@ class AnswerRoom:
     # ---- the request, where it is a write ---------------------------------------------------------------------------
 
     def keep_until(self, written: Future[Any]) -> None:
-        """A write of the call is queued, with the request's bytes, also where nobody waits for it any more."""
+        """A write of the call is queued, with the request's bytes, even if its answer is no longer awaited."""
         self._unwritten.append(written)
 
     def when_written(self, call: Callable[[], object]) -> None:
