@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from pyspark.sql.functions import col
 
 from forebay.paimon import Catalog
 from forebay.spark.paimon import committing
+from tests.server.test_hostile_clients import wait_until
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
@@ -220,11 +223,39 @@ def test_a_task_that_is_run_again_writes_its_rows_once(
     assert lake_sql("SELECT count(*), count(DISTINCT id) FROM {db}.t") == [(200, 200)]
 
 
-def test_a_write_that_fails_shows_nothing_and_deletes_what_its_tasks_wrote(
-    flaky: Callable[[int], Any], fill: Callable[..., Any], lake: str
+def test_a_write_that_fails_shows_nothing_and_deletes_what_its_finished_tasks_wrote(
+    lake_session: Any, fill: Callable[..., Any], lake: str, tmp_path: Path
 ) -> None:
     table = fill([])
-    with pytest.raises(Exception, match="on purpose"):
-        flaky(9).writeTo(f"lake.{lake}.t").append()
+    one_is_finished = tmp_path / "finished"
+    tracker = lake_session.sparkContext.statusTracker()
+
+    def is_finished() -> bool:
+        found = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        return any(stage is not None and (stage.numTasks, stage.numCompletedTasks) == (2, 1) for stage in found)
+
+    def tell() -> None:
+        try:
+            wait_until(is_finished, "the task that does not fail")
+        finally:
+            one_is_finished.touch()
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        yield from batches
+        while task.partitionId() == 1:
+            if one_is_finished.exists():
+                raise ValueError("on purpose")
+            time.sleep(0.01)
+
+    frame = lake_session.range(0, 200, 1, 2).mapInArrow(rows, "id long").selectExpr("id", "'n' AS name", "'d' AS day")
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(tell)
+        with pytest.raises(Exception, match="on purpose"):
+            frame.writeTo(f"lake.{lake}.t").append()
+    told.result()
     assert table.snapshots.latest_id() is None
     assert list(Path(table.paths.root).rglob("data-*")) == []
