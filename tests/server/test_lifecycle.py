@@ -278,6 +278,26 @@ def test_the_ready_file_appears_whole(tmp_path):
         assert process.wait(30) == 0
 
 
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_that_comes_while_many_threads_wake_the_loop_is_not_lost(number):
+    program = f"""
+import asyncio, os, signal
+from forebay.cli.server import when_told_to_stop
+
+async def main():
+    stopping = asyncio.Event()
+    when_told_to_stop(stopping.set)
+    for _ in range(20_000):  # more wakes than the loop's pipe has room for
+        asyncio.get_running_loop().call_soon_threadsafe(int)
+    os.kill(os.getpid(), signal.{number})
+    await asyncio.wait_for(stopping.wait(), 20)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 # ---- data definition ------------------------------------------------------------------------------------------------
 
 

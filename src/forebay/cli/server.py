@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from forebay.base.garbage import ShortRounds
@@ -114,11 +115,22 @@ def _warn_of_others(data_dir: Path) -> None:
         )
 
 
-async def _serve(config: ServerConfig, ready_file: str | None) -> None:
+def when_told_to_stop(call: Callable[[], object]) -> None:
+    """Have the running event loop make a call, once or more, at SIGTERM and SIGINT. Only in the main thread.
+
+    The loop's own way sends the signal's number through the pipe by which other threads wake the loop, and it is lost
+    where that pipe is full: where a thousand clients are served at once. Then the loop is awake, so that a handler of
+    Python's runs. Where the loop sleeps, and another thread gets the signal, the pipe is empty and wakes it.
+    """
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, call)
+        signal.signal(number, lambda number, frame: loop.call_soon_threadsafe(call))
+
+
+async def _serve(config: ServerConfig, ready_file: str | None) -> None:
+    stopping = asyncio.Event()
+    when_told_to_stop(stopping.set)
     server = ForebayServer(config)
     addresses = await server.start()
     ShortRounds().install()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +39,7 @@ class ServerProcess:
         self._environment = dict(environment or {})
         self._start_seconds_max = start_seconds_max
         self._process: subprocess.Popen[bytes] | None = None
+        self._held: list[socket.socket] = []
         self._ports = (0, 0)
         self.ready: dict[str, str] = {}
 
@@ -58,7 +61,7 @@ class ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         ready_file = self.data_dir.parent / f"{self.data_dir.name}.ready.json"
         ready_file.unlink(missing_ok=True)
-        coordinator_port, tablet_port = self._ports if keep_ports else (0, 0)
+        coordinator_port, tablet_port = self._ports if keep_ports else self._hold_ports()
         command = [
             sys.executable, "-m", "forebay", "server", "--data-dir", str(self.data_dir), "--ready-file",
             str(ready_file), "--coordinator-port", str(coordinator_port), "--tablet-port", str(tablet_port),
@@ -72,6 +75,22 @@ class ServerProcess:
             )
         self._wait_until_ready(ready_file)
         return self
+
+    def _hold_ports(self) -> tuple[int, int]:
+        """Two new ports, kept while this object lives: no other process gets them while the server is away.
+
+        A socket that does not listen, bound with SO_REUSEADDR, keeps a port so, and a server may listen there.
+        """
+        while self._held:
+            self._held.pop().close()
+        for _ in range(2):
+            sock = socket.socket()
+            weakref.finalize(self, sock.close)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", 0))
+            self._held.append(sock)
+        first, second = (sock.getsockname()[1] for sock in self._held)
+        return first, second
 
     def _wait_until_ready(self, ready_file: Path) -> None:
         deadline = SYSTEM_CLOCK.monotonic() + self._start_seconds_max
