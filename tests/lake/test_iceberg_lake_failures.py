@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, OutcomeUnknown, Unavailable
 from forebay.lake.tiering import OFFSETS_PROPERTY
@@ -271,6 +272,12 @@ def test_expiry_removes_files_that_no_snapshot_has_and_keeps_the_newest_round(ta
     assert len(expire(table.storage)) == 3
     lake = lake_table(table.storage)
     assert {s.snapshot_id for s in lake.metadata.snapshots} == {table.base, lake.metadata.current_snapshot_id}
+    check_files(lake)
+    assert table.read() == people(1, 2, name="r3 ")
+
+
+def check_files(lake: Any) -> None:
+    """The table's folder has the files of its snapshots and no others."""
     root = Path(lake.location().removeprefix("file://"))
     needed = set()
     for snapshot in lake.metadata.snapshots:
@@ -279,7 +286,58 @@ def test_expiry_removes_files_that_no_snapshot_has_and_keeps_the_newest_round(ta
         needed.add(snapshot.manifest_list)
     there = {f"file://{p}" for p in [*root.rglob("*.parquet"), *root.rglob("*.avro")]}
     assert there == needed
-    assert table.read() == people(1, 2, name="r3 ")
+
+
+def roll_back(storage: IcebergLakeStorage, snapshot_id: int) -> None:
+    lake = lake_table(storage)
+    back = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot_id)
+    lake.catalog.commit_table(lake, (), (back,))
+
+
+def test_expiry_leaves_the_files_of_a_snapshot_whose_parent_goes_and_is_not_the_last_that_goes(
+    table: LakeTable,
+) -> None:
+    for i in range(3):
+        table.upsert(*people(1, i + 2, name=f"r{i} "))
+    parent = table.base
+    compact(table.storage)
+    table.upsert(*people(1, name="r3 "))
+    lake = lake_table(table.storage)
+    lake.manage_snapshots().create_tag(table.base, "mine").commit()
+    roll_back(table.storage, parent)
+    table.upsert(*people(2, name="r4 "))  # on top of files that the compaction removed
+    gone = expire(table.storage)
+    assert parent in gone
+    lake = lake_table(table.storage)
+    assert len(lake.metadata.snapshots) == 2
+    check_files(lake)
+    for snapshot in lake.metadata.snapshots:
+        assert lake.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 4
+
+
+@pytest.mark.parametrize("history", ["straight", "tagged", "rolled back"])
+def test_expiry_leaves_the_files_of_the_snapshots_that_stay_however_they_follow_each_other(
+    table: LakeTable, history: str
+) -> None:
+    for i in range(3):
+        table.upsert(*people(1, i + 2, name=f"r{i} "))
+    compact(table.storage)
+    lake = lake_table(table.storage)
+    compacted = lake.metadata.current_snapshot_id
+    if history == "tagged":
+        lake.manage_snapshots().create_tag(compacted, "mine").commit()
+    elif history == "rolled back":
+        roll_back(table.storage, table.base)
+    table.upsert(*people(1, 2, name="r3 "))
+    compact(table.storage)
+    table.upsert(*people(1, name="r4 "))
+    gone = expire(table.storage)
+    lake = lake_table(table.storage)
+    assert (compacted in gone) == (history != "tagged")
+    assert len(lake.metadata.snapshots) == 1 + (history == "tagged")
+    check_files(lake)
+    for snapshot in lake.metadata.snapshots:
+        assert lake.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 4
 
 
 def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: LakeTable) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType, TimeType
 
@@ -20,9 +22,12 @@ from forebay.codec.arrow_types import storage_schema
 from forebay.codec.buckets import bucket_ids
 from forebay.codec.keys import bucket_key_encoder
 from forebay.lake.registry import lake_formats
+from forebay.lake.source import SnapshotSuccessor
 from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.iceberg_commit import Change, commit
+from forebay.lakes.iceberg_files import FileWriter
 from forebay.lakes.iceberg_tables import SYSTEM_COLUMNS, catalog_properties, load_table, opened
-from forebay.lakes.iceberg_types import internal_value
+from forebay.lakes.iceberg_types import arrow_schema, internal_value
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column
@@ -302,6 +307,45 @@ def test_columns_that_others_renamed_and_widened_are_read_by_their_ids(storage: 
     rows = [r for b in source.create_record_reader(split).read() for r in b.to_pylist()]
     assert [(r["number"], r["at"]) for r in rows] == [(1, {"y": "z", "w": None}), (2, None)]
     assert source.schema.field("number").type == pa.int64()
+
+
+def test_equality_deletes_of_others_take_older_rows_and_no_newer_ones(storage: IcebergLakeStorage) -> None:
+    table = Contract().log_table(storage)
+    table.append(*people(1, 2, 3))
+    lake = lake_table(storage)
+    keys = lake.schema().select("id")
+    writer = FileWriter(lake.io, f"{lake.location()}/data/deletes.parquet", keys, {})
+    writer.write(pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}], schema=arrow_schema(keys.fields)))
+    partition = next(iter(lake.scan().plan_files())).file.partition
+    written = writer.close(tuple(partition[i] for i in range(len(lake.spec().fields))))
+    told = written.data_file(lake.spec().spec_id)
+    deletes = DataFile.from_args(
+        content=DataFileContent.EQUALITY_DELETES,
+        file_path=told.file_path,
+        file_format=told.file_format,
+        partition=told.partition,
+        file_size_in_bytes=told.file_size_in_bytes,
+        record_count=2,
+        equality_ids=[keys.fields[0].field_id],
+    )
+    deletes.spec_id = told.spec_id
+    _, snapshot = commit(lambda: lake_table(storage), lambda _: Change(Operation.DELETE, [deletes]))
+    assert table.read(snapshot.snapshot_id) == people(3)
+    table.append(*people(1))
+    assert table.read() == people(1, 3)
+
+
+def test_the_snapshot_behind_another_says_whether_it_has_the_same_rows(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    table.upsert(*people(1, 2))
+    first = table.base
+    table.upsert(*people(1, name="new"))
+    second = table.base
+    compacted = compact(storage)
+    source = table.source()
+    assert source.successor(first) == SnapshotSuccessor(second, False)
+    assert source.successor(second) == SnapshotSuccessor(compacted, True)
+    assert source.successor(compacted) is None
 
 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------

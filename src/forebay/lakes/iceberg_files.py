@@ -152,8 +152,6 @@ def _as_type(array: pa.Array, there: pa.Field, wanted: IcebergType) -> pa.Array:
 
 def _rebuilt(array: pa.Array, there: pa.Field, wanted: IcebergType, target: pa.DataType) -> pa.Array:
     """A list or map whose elements have other fields than are asked for."""
-    if pa.types.is_dictionary(array.type):
-        return array.cast(target)
     whole = array.take(pa.array(np.arange(len(array))))  # its offsets start at the front
     if pa.types.is_map(target):
         keys = _as_type(whole.keys, there.type.key_field, wanted.key_type)  # type: ignore[attr-defined]

@@ -207,22 +207,16 @@ def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _unused_files(io: FileIO, gone: Sequence[Snapshot], kept: Sequence[Snapshot]) -> list[str]:
     """The files that snapshots in `gone` have and none of those in `kept`: rows, deletes, manifests and lists."""
     theirs = _manifests_of(io, gone)
-    chain = [*gone, *kept[:1]]
-    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise(chain)) and _is_before(gone, kept):
+    if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise([*gone, *kept])):
         # What the oldest one that stays does not have, no later one has.
         ours = _manifests_of(io, kept[:1])
-        files = set(_removed_paths(io, chain))
+        files = set(_removed_paths(io, [*gone, *kept[:1]]))
     else:
         ours = _manifests_of(io, kept)
         files = set(_paths_in(io, (m for path, m in theirs.items() if path not in ours)))
         files -= set(_paths_in(io, ours.values()))
     lists = {s.manifest_list for s in gone if s.manifest_list} - {s.manifest_list for s in kept}
     return [*sorted(files), *sorted(theirs.keys() - ours.keys()), *sorted(lists)]
-
-
-def _is_before(gone: Sequence[Snapshot], kept: Sequence[Snapshot]) -> bool:
-    """Whether all that go are older than all that stay."""
-    return (gone[-1].sequence_number or 0) < (kept[0].sequence_number or 0)
 
 
 def _removed_paths(io: FileIO, snapshots: Sequence[Snapshot]) -> Iterator[str]:
