@@ -8,12 +8,17 @@ import socket
 import struct
 import time
 
+import pyarrow as pa
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.codec.crc import crc32c
 from forebay.codec.kv_batch import HEADER_BYTES
+from forebay.codec.layout import RowFormat
+from forebay.codec.log_batch import build_row_batch
+from forebay.codec.rows import row_codec
 from forebay.metadata import types
+from forebay.metadata.table import Column, Schema
 from forebay.protocol.listeners import SecurityProtocol
 from forebay.server import metadata_store
 from forebay.server.embedded import EmbeddedServer
@@ -165,7 +170,7 @@ def test_a_table_document_with_values_of_the_wrong_kind_is_refused_by_name(bench
 
 
 def test_a_database_document_that_is_nested_without_end_is_refused(bench):
-    request = pb.CreateDatabaseRequest(database_name="deep", ignore_if_exists=False, database_json=b"[" * 3000)
+    request = pb.CreateDatabaseRequest(database_name="deep", ignore_if_exists=False, database_json=b"[" * 200_000)
     with pytest.raises(ForebayError, match="nested deeper than 100 levels"):
         bench.coordinator.call(ApiKey.CREATE_DATABASE, request)
 
@@ -216,6 +221,21 @@ def test_a_batch_of_another_schema_than_it_names_is_refused(bench, log_table):
     assert bench.append(other, log_records([1, 2])).error_code == ErrorCode.INVALID_TABLE_EXCEPTION
     assert bench.append(log_table, log_records([1], schema_id=5)).error_code == ErrorCode.SCHEMA_NOT_EXIST
     assert bench.log_end(other) == end
+
+
+@pytest.mark.parametrize("log_format", ["INDEXED", "COMPACTED"])
+def test_rows_that_are_cut_off_are_refused_by_a_table_that_has_its_log_in_rows(bench, log_format):
+    columns = {"a": types.int_(), "s": types.string()}
+    table = bench.create(f"rows_{log_format.lower()}", columns, properties={"table.log.format": log_format})
+    codec = row_codec(Schema.of([Column(name, t) for name, t in columns.items()]).columns, RowFormat(log_format))
+    rows = codec.encode(pa.record_batch([pa.array([1], pa.int32()), pa.array(["text"])], names=["a", "s"]))
+    whole = rows[0].as_py()
+    assert not bench.append(table, bytes(build_row_batch(rows, schema_id=1))).error_code
+    cut = build_row_batch(pa.array([whole[:-2]], pa.binary()), schema_id=1)
+    answer = bench.append(table, bytes(cut))
+    assert answer.error_code == ErrorCode.INVALID_TABLE_EXCEPTION
+    assert f"whose log format is {log_format}" in answer.error_message
+    assert bench.log_end(table) == 1
 
 
 def test_a_batch_with_change_types_is_refused_by_a_log_table(bench, log_table):

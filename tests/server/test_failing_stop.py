@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.fs.local import LocalFileSystem
+from forebay.server.config import ServerConfig
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import ForebayServer, Injected
 
@@ -41,3 +44,21 @@ def test_a_connection_that_comes_in_while_the_server_stops_is_refused(tmp_path, 
     monkeypatch.setattr(ForebayServer, "_drain", drain_while_one_comes_in)
     server.stop()
     assert [error.message for error in admitted] == ["the server is shutting down"]
+
+
+def test_a_stopped_server_does_nothing_more_for_those_who_wait_for_memory(tmp_path):
+    async def test():
+        config = ServerConfig(
+            tmp_path / "data", coordinator_port=0, tablet_port=0, settings={"server.connections.memory-wait": "50 ms"}
+        )
+        server = ForebayServer(config)
+        await server.start()
+        refused = []
+        for half in (server.connections.budget.receiving, server.connections.budget.answering):
+            half.take(half.limit)
+            half.wait(object(), 1, lambda: None, refused.append)
+        await server.stop()
+        await asyncio.sleep(0.1)
+        assert not refused
+
+    asyncio.run(test())

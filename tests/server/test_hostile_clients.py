@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import struct
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ import forebay
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.codec.log_batch import build_arrow_batch
 from forebay.kv.tablet import KvTablet
+from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
@@ -279,6 +281,31 @@ def test_a_connection_with_too_many_open_requests_goes_on_when_they_have_ended(t
         assert client.receive(question).exists
         for poll in polls:
             assert not client.receive(poll).tables_resp[0].buckets_resp[0].error_code
+
+
+def test_writes_that_were_answered_before_they_were_made_do_not_count_as_open_requests(tmp_path, monkeypatch):
+    may_write = threading.Event()
+    append = LogTablet.append_as_leader
+
+    def append_later(tablet, records):
+        assert may_write.wait(60)
+        return append(tablet, records)
+
+    monkeypatch.setattr(LogTablet, "append_as_leader", append_later)
+    with (
+        running(tmp_path / "data", netty_server_max__queued__requests="4") as bench,
+        RawClient(bench.server.addresses.tablet_servers, timeout=5) as client,
+    ):
+        write = pb.ProduceLogRequest(acks=0, table_id=bench.create("t", LOG_COLUMNS), timeout_ms=10_000)
+        write.buckets_req.add(bucket_id=0, records=log_records([1]))
+        key, exists = ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")
+        sent = [client.connection.send_request(ApiKey.PRODUCE_LOG, write, (), None) for _ in range(6)]
+        sent.append(client.connection.send_request(key, exists, (), None))
+        client.send_bytes(b"".join(bytes(buffer) for each in sent for buffer in each.buffers))
+        try:
+            assert client.receive(sent[-1].request_id).exists
+        finally:
+            may_write.set()
 
 
 def test_requests_that_wait_for_their_turn_when_the_stream_ends_are_served(tmp_path):

@@ -6,6 +6,9 @@ import logging
 import socket
 from pathlib import Path
 
+import pytest
+
+from forebay.server import log_limit
 from forebay.server.log_limit import LINES_MAX, PERIOD_SECONDS, LogLimit
 from forebay.testing.server import ServerProcess
 from tests.server.raw_client import address, is_closed_by_peer
@@ -30,6 +33,14 @@ def test_lines_of_one_kind_are_counted_apart_from_others_and_again_after_a_while
     again = line("closing %s", 1, at=PERIOD_SECONDS)
     assert limit.filter(again)
     assert again.getMessage() == "closing 1"
+
+
+def test_few_kinds_of_lines_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_limit, "_KINDS_MAX", 3)
+    limit = LogLimit()
+    for number in range(10):
+        assert limit.filter(line(f"kind {number}"))
+        assert len(limit._kinds) <= 3
 
 
 def test_a_clock_that_is_set_back_does_not_silence_the_log() -> None:

@@ -284,9 +284,8 @@ class Pipeline:
     def __init__(self, name: str, waiting: int, served: list[str]) -> None:
         self.name, self.waiting, self.served = name, waiting, served
 
-    def take_turn(self) -> bool:
-        count = min(self.waiting, REQUESTS_PER_TURN)
-        self.waiting -= count
+    def take_turn(self, requests_max: int) -> bool:
+        self.waiting -= min(self.waiting, requests_max)
         self.served.append(self.name)
         return self.waiting > 0
 
@@ -296,15 +295,15 @@ def test_connections_take_turns_and_other_work_of_the_loop_runs_between_rounds()
         loop, served = asyncio.get_running_loop(), list[str]()
         turns = Turns(loop, ManualClock())
         for name in ("greedy", "greedier"):
-            turns.join(Pipeline(name, 100 * REQUESTS_PER_TURN, served))
+            turns.join(Pipeline(name, 2 + 99 * REQUESTS_PER_TURN, served))  # a new one has one served at first
         turns.join(Pipeline("modest", 1, served))
         rounds = 0
         while not turns.is_idle:
             await asyncio.sleep(0)
             rounds += 1
         assert served[:5] == ["greedy", "greedier", "modest", "greedy", "greedier"]
-        assert served.count("greedy") == served.count("greedier") == 100
-        assert rounds > 3  # 201 turns do not fit into one round, although the clock stands still
+        assert served.count("greedy") == served.count("greedier") == 101
+        assert rounds > 3  # 203 turns do not fit into one round, although the clock stands still
 
     run(test)
 
@@ -316,7 +315,7 @@ def test_connections_with_something_new_go_first_but_not_for_ever():
         for number in range(3):
             turns.join(Pipeline(f"old{number}", 4 * REQUESTS_PER_TURN, served), is_new=False)
         for number in range(NEW_IN_A_ROW + 1):
-            turns.join(Pipeline(f"new{number}", 2 * REQUESTS_PER_TURN if number == 0 else 1, served))
+            turns.join(Pipeline(f"new{number}", 1 + REQUESTS_PER_TURN if number == 0 else 1, served))
         while not turns.is_idle:
             await asyncio.sleep(0)
         firsts = [f"new{number}" for number in range(NEW_IN_A_ROW)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,21 @@ def test_a_flipped_bit_in_any_file_of_a_killed_server_takes_no_commit_away_in_si
             told += 1
     store.close()
     assert 0 < told < 60
+
+
+def test_a_check_of_all_rows_finds_one_that_was_changed(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(MetadataStore(LocalDatabaseFile(str(path)))) as store:
+        store.put_database(DatabaseInfo("good", None, {}, 1, 1))
+        store.put_database(DatabaseInfo("bad", None, {}, 1, 1))
+        store.check_rows()
+    with closing(sqlite3.connect(path)) as sql, sql:
+        sql.execute("UPDATE databases SET created_ms = 2 WHERE name = 'bad'")
+    with (
+        closing(MetadataStore(LocalDatabaseFile(str(path)), is_new=False)) as store,
+        pytest.raises(CorruptData, match=r"a row does not have its checksum: .'bad'"),
+    ):
+        store.check_rows()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from forebay.base.errors import ErrorCode, NotFound, StorageFailure
 from forebay.kv.checkpoint import KvFolder
 from forebay.log.reading import SegmentInfo
 from forebay.metadata.table import TableBucket
+from forebay.server import config
 from forebay.server.lake_snapshots import LakeSnapshotCommit
 from forebay.server.retention import LogRetention, first_unexpired_offset
 from forebay.server.server import Injected
@@ -117,6 +118,23 @@ def test_expired_segments_of_a_bucket_that_nobody_opens_go_as_well(tmp_path, clo
     with retention(tmp_path, clock) as server:
         assert server.expire() == 2
         assert [replica.bucket.table_id for replica in server.context.replicas.replicas()] == [long]
+
+
+def test_of_parked_buckets_only_those_are_opened_of_which_something_has_expired(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(config, "_OPEN_BUCKETS_MIN", 1)
+    monkeypatch.setattr(config, "_OPEN_BUCKETS_MAX", 1)
+    with retention(tmp_path, clock) as server:
+        old = server.bench.create("old", LOG_COLUMNS, properties=TTL)
+        server.append(old, 0, 1, 2)
+        clock.advance(TTL_SECONDS + 1)
+        young, short = (server.bench.create(name, LOG_COLUMNS, properties=TTL) for name in ("young", "short"))
+        server.append(young, 0, 1, 2)
+        server.append(short, 0)
+        replicas = server.context.replicas
+        assert [replicas.parked(TableBucket(table, 0)) is not None for table in (old, young)] == [True, True]
+        assert server.expire() == 2
+        assert [replica.bucket.table_id for replica in replicas.replicas()] == [old]
+        assert [server.start(table) for table in (old, young, short)] == [2, 0, 0]
 
 
 def test_the_changelog_of_a_primary_key_table_does_not_open_its_bucket_in_vain(tmp_path, clock):

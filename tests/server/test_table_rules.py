@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.metadata import types
+from forebay.metadata import json_serde, types
 from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor, TablePath
 from forebay.server.table_rules import (
     COLUMNS_MAX,
+    DESCRIPTION_BYTES_MAX,
+    HISTORY_BYTES_MAX,
     SCHEMA_COLUMNS_MAX,
     altered_properties,
+    check_description_size,
     check_new_table,
     check_schema_history,
     with_defaults,
@@ -220,3 +223,16 @@ def test_the_versions_of_a_schema_are_bounded_together() -> None:
     with pytest.raises(InvalidRequest, match=rf"{SCHEMA_COLUMNS_MAX + 1} columns together") as error:
         check_schema_history(path, [narrow] * (left + 1) + [wide] * (most - 1), wide)
     assert error.value.code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+
+
+def test_the_description_of_a_table_is_bounded_alone_and_times_its_versions() -> None:
+    path = TablePath("d", "t")
+    empty = len(json_serde.dumps(json_serde.descriptor_to_json(replace(described(), comment=""))))
+    largest = replace(described(), comment="x" * (DESCRIPTION_BYTES_MAX - empty))
+    check_description_size(path, largest, versions=HISTORY_BYTES_MAX // DESCRIPTION_BYTES_MAX)
+    with pytest.raises(InvalidRequest, match=rf"d\.t takes {DESCRIPTION_BYTES_MAX + 1} bytes") as error:
+        check_description_size(path, replace(largest, comment=largest.comment + "x"), versions=1)
+    assert error.value.code == TABLE
+    with pytest.raises(InvalidRequest, match="65 versions of the schema") as error:
+        check_description_size(path, largest, versions=HISTORY_BYTES_MAX // DESCRIPTION_BYTES_MAX + 1)
+    assert error.value.code == TABLE

@@ -34,6 +34,7 @@ from forebay.server.metadata_store import MetadataStore
 from forebay.server.table_rules import (
     altered_properties,
     check_column_count,
+    check_description_size,
     check_new_table,
     check_schema_history,
     with_defaults,
@@ -210,6 +211,7 @@ class Catalog:
         complete = with_defaults(descriptor, limits.bucket_count_default, limits.replication_factor_default)
         complete = self._lake.with_format(complete)
         check_new_table(complete, limits.bucket_count_max)
+        check_description_size(path, complete, versions=1)
         self._lake.check(complete)
         if not (limits.kv_tables_allowed if complete.has_primary_key else limits.log_tables_allowed):
             kind = "kv" if complete.has_primary_key else "log"
@@ -264,6 +266,8 @@ class Catalog:
 
     def _change(self, table: LiveTable, info: TableInfo) -> None:
         before = table.info
+        versions = len(table.current.schemas.keys() | {info.schema_id})
+        check_description_size(info.path, info.descriptor, versions)
         self._lake.alter(info.path, before.descriptor, info.descriptor)
         self._store.update_table(info)
         schemas = {**table.current.schemas, info.schema_id: info.schema}

@@ -52,7 +52,7 @@ class Outgoing:
             return
         size = sum(map(len, buffers))
         if size <= _SLICE_BYTES and not self._waiting:
-            transport.writelines(buffers)
+            _write(transport, buffers)
             return
         self._waiting.extend(buffers)
         self._waiting_bytes += size
@@ -108,8 +108,11 @@ class Outgoing:
                 self._waiting[0] = rest[left:]
                 size = left
         self._waiting_bytes -= size
-        if len(parts) == 1:
-            transport.write(parts[0])
-        else:
-            transport.writelines(parts)
+        _write(transport, parts)
         return size
+
+
+def _write(transport: asyncio.Transport, parts: Sequence[Buffer]) -> None:
+    """Hand over a slice. `writelines` would not do: in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 it asks for no pause,
+    so that a peer that does not read takes all memory (CVE-2024-12254)."""
+    transport.write(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -189,7 +189,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         if self._is_queued or self._is_held or self._is_blocked:
             self._has_eof = True  # what came before is served first
             return True
-        if self.take_turn():
+        if not self._connections.turns.is_idle or self.take_turn():
             self._join()
         elif not self._is_held:
             return False
@@ -254,10 +254,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._is_queued = True
         self._connections.turns.join(self, is_new=is_new)
 
-    def take_turn(self) -> bool:
+    def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
         """Start a few requests. Returns whether more are waiting and may start."""
         self._is_queued = True
-        more = self._start_some()
+        more = self._start_some(requests_max)
         self._is_queued = more
         if not more:
             self._is_behind = False
@@ -266,9 +266,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self.balance()
         return more
 
-    def _start_some(self) -> bool:
+    def _start_some(self, requests_max: int) -> bool:
         connection = self._connection
-        for _ in range(REQUESTS_PER_TURN):
+        for _ in range(requests_max):
             if self._must_wait():
                 self._is_held = True
                 return False

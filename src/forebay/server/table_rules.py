@@ -13,6 +13,7 @@ from dataclasses import replace
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.keys import bucket_key_encoder, primary_key_encoder
 from forebay.codec.statistics import statistics_columns
+from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
@@ -25,6 +26,12 @@ COLUMNS_MAX = 4096
 
 SCHEMA_COLUMNS_MAX = 200_000
 """Most columns of all versions of a table's schema together: all are kept, because old rows are read with them."""
+
+DESCRIPTION_BYTES_MAX = 1 << 20
+"""Most bytes of a table's description as JSON, comments included; a node of Fluss's ZooKeeper holds as much."""
+
+HISTORY_BYTES_MAX = 64 << 20
+"""Most bytes of a table's description, times the versions of its schema."""
 
 KV_FORMAT_VERSION = 2
 """The key layout of new primary-key tables (see codec.keys)."""
@@ -162,6 +169,21 @@ def check_schema_history(path: TablePath, schemas: Iterable[Schema], added: Sche
             f"the versions of the schema of table {path} would have {count} columns together; they may have "
             f"{SCHEMA_COLUMNS_MAX}: add many columns at a time, or make a new table",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+
+
+def check_description_size(path: TablePath, descriptor: TableDescriptor, versions: int) -> None:
+    """Raise `InvalidRequest` if what describes a table with so many versions of its schema takes too much memory."""
+    size = len(json_serde.dumps(json_serde.descriptor_to_json(descriptor)))
+    if size > DESCRIPTION_BYTES_MAX:
+        raise _invalid(
+            f"the description of table {path} takes {size} bytes as JSON; it may take {DESCRIPTION_BYTES_MAX}: "
+            "shorten its comments and properties"
+        )
+    if size * versions > HISTORY_BYTES_MAX:
+        raise _invalid(
+            f"the {versions} versions of the schema of table {path} take up to {size} bytes each as JSON; together "
+            f"they may take {HISTORY_BYTES_MAX}: add many columns at a time, shorten comments, or make a new table"
         )
 
 

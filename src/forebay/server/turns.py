@@ -18,7 +18,8 @@ from typing import Protocol
 from forebay.base.clock import Clock
 
 REQUESTS_PER_TURN = 8
-"""Requests of one connection that are begun before others have their turn."""
+"""Requests of one connection that are begun before others have their turn; one alone of a new one in the queue, so that
+who comes last waits for as many requests as there are connections before it, and not for eight times as many."""
 
 NEW_IN_A_ROW = 8
 """After so many turns of new ones it is the turn of one that had one before, if any waits."""
@@ -31,7 +32,7 @@ _ROUND_TURNS = 64
 class TakesTurns(Protocol):
     """A connection, as the queue sees it."""
 
-    def take_turn(self) -> bool:
+    def take_turn(self, requests_max: int) -> bool:
         """Serve a few requests. Returns whether more are waiting."""
         ...
 
@@ -61,7 +62,7 @@ class Turns:
         deadline = self._clock.monotonic() + _ROUND_SECONDS
         for _ in range(_ROUND_TURNS):
             queue = self._next_queue()
-            more = queue[0].take_turn()
+            more = queue[0].take_turn(1 if queue is self._new else REQUESTS_PER_TURN)
             # It stays in the queue while it is served, so that whatever comes meanwhile waits behind it.
             connection = queue.popleft()
             if more:

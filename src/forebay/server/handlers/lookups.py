@@ -153,9 +153,9 @@ async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[byt
     found = dict.fromkeys(keys)
     times = Counter(keys) if len(found) < len(keys) else dict.fromkeys(keys, 1)
     different, first, count = list(found), 0, _KEYS_AT_FIRST
+    inline = len(different) <= _INLINE_KEYS_MAX
     while first < len(different):
         group = different[first : first + count]
-        inline = count <= _INLINE_KEYS_MAX and len(different) <= _INLINE_KEYS_MAX
         values = kv.lookup(group) if inline else await context.in_io(kv.lookup, group)
         found.update(zip(group, values, strict=True))
         size = sum(len(value) for value in values if value is not None)
