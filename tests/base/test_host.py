@@ -107,3 +107,12 @@ def test_a_folder_that_is_gone_may_have_lost_pages(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert not host._write_back_failed(str(tmp_path))
     assert host._write_back_failed(str(tmp_path / "none"))
+
+
+def test_asking_for_what_proves_the_page_cache_leaves_no_file_open(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"file{number}").write_bytes(b"x")
+    host.page_cache_witnesses(str(tmp_path))  # may load what it asks
+    before = os.listdir("/proc/self/fd")
+    host.page_cache_witnesses(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before

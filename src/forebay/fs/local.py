@@ -14,7 +14,8 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import StorageFailure
@@ -31,13 +32,26 @@ _BUFFERS_PER_CALL_MAX = 512
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
-@contextlib.contextmanager
-def _translated(operation: str, path: str) -> Iterator[None]:
-    """Turn an `OSError` of the body into a `StorageFailure`."""
-    try:
-        yield
-    except OSError as error:
-        raise local_failure(operation, path, error) from error
+class _Translating:
+    """Turns an `OSError` of the block into a `StorageFailure`.
+
+    A class, because contextlib's frames kept such an error, and with it what its callers were at work on, until the
+    next full garbage collection (Python 3.13.0).
+    """
+
+    __slots__ = ("_operation", "_path")
+
+    def __init__(self, operation: str, path: str) -> None:
+        self._operation = operation
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise local_failure(self._operation, self._path, error) from error
 
 
 def local_failure(operation: str, path: str, error: OSError) -> StorageFailure:
@@ -113,7 +127,7 @@ class LocalReader:
 
     def size(self) -> int:
         descriptor = self._open_descriptor()
-        with _translated("look up the size of", self._path):
+        with _Translating("look up the size of", self._path):
             return os.fstat(descriptor.number).st_size
 
     def close(self) -> None:
@@ -125,7 +139,7 @@ class LocalAppendFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        with _translated("open", path):
+        with _Translating("open", path):
             self._descriptor: _Descriptor | None = _open(path, os.O_RDWR | os.O_CREAT)
             self._size = os.fstat(self._descriptor.number).st_size
         self._name_is_durable = False
@@ -174,7 +188,7 @@ class LocalAppendFile:
 
     def truncate(self, size: int) -> None:
         number = self._usable().number
-        with _translated(f"truncate to {size} bytes", self._path):
+        with _Translating(f"truncate to {size} bytes", self._path):
             os.ftruncate(number, size)
         self._size = size
 
@@ -229,16 +243,16 @@ class LocalFileSystem:
         return LocalAppendFile(path)
 
     def open_reader(self, path: str) -> LocalReader:
-        with _translated("open", path):
+        with _Translating("open", path):
             return LocalReader(path, _open(path, os.O_RDONLY))
 
     def read_bytes(self, path: str) -> bytes:
-        with _translated("read", path), open(path, "rb") as file:
+        with _Translating("read", path), open(path, "rb") as file:
             return file.read()
 
     def write_atomic(self, path: str, data: Buffer) -> None:
         temporary = self._write_temporary(path, data)
-        with _translated("replace", path):
+        with _Translating("replace", path):
             try:
                 os.rename(temporary, path)
             except OSError:
@@ -248,7 +262,7 @@ class LocalFileSystem:
 
     def publish_if_absent(self, path: str, data: Buffer) -> bool:
         temporary = self._write_temporary(path, data)
-        with _translated("create", path):
+        with _Translating("create", path):
             try:
                 os.link(temporary, path)
                 created = True
@@ -264,7 +278,7 @@ class LocalFileSystem:
         """Write `data` durably under a temporary name beside `path`; return that name."""
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, names.temporary_name(name, self._ids.token_hex()))
-        with _translated("write", temporary):
+        with _Translating("write", temporary):
             try:
                 descriptor = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
                 _write_fully(descriptor.number, [memoryview(data).cast("B")], 0)
@@ -275,7 +289,7 @@ class LocalFileSystem:
         return temporary
 
     def make_directories(self, path: str) -> None:
-        with _translated("create the folder", path):
+        with _Translating("create the folder", path):
             missing = []
             while path and not os.path.isdir(path):
                 missing.append(path)
@@ -291,7 +305,7 @@ class LocalFileSystem:
 
     def list_directory(self, path: str) -> list[FileEntry]:
         found = []
-        with _translated("list", path), os.scandir(path) as entries:
+        with _Translating("list", path), os.scandir(path) as entries:
             for entry in entries:
                 try:
                     details = entry.stat(follow_symlinks=True)
@@ -305,11 +319,11 @@ class LocalFileSystem:
         return os.path.exists(path)
 
     def remove(self, path: str) -> None:
-        with _translated("remove", path):
+        with _Translating("remove", path):
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        with _translated("remove the folder", path):
+        with _Translating("remove the folder", path):
             if not os.path.isdir(path):
                 return
             for folder, folders, files in os.walk(path, topdown=False, onerror=_raise):
@@ -324,32 +338,32 @@ class LocalFileSystem:
             os.rmdir(path)
 
     def rename(self, source: str, target: str) -> None:
-        with _translated(f"rename to {target} the file", source):
+        with _Translating(f"rename to {target} the file", source):
             os.rename(source, target)
 
     def sync_directory(self, path: str) -> None:
-        with _translated("sync the folder", path):
+        with _Translating("sync the folder", path):
             _sync_folder(path)
 
     def forget_cached(self, path: str) -> None:
         if not hasattr(os, "posix_fadvise"):
             return
-        with _translated("drop the cache of", path):
+        with _Translating("drop the cache of", path):
             descriptor = _open(path, os.O_RDONLY)
             os.posix_fadvise(descriptor.number, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def free_bytes(self, path: str) -> int:
-        with _translated("look up the free space of", path):
+        with _Translating("look up the free space of", path):
             figures = os.statvfs(path)
             return figures.f_bavail * figures.f_frsize
 
     def total_bytes(self, path: str) -> int:
-        with _translated("look up the size of the disk of", path):
+        with _Translating("look up the size of the disk of", path):
             figures = os.statvfs(path)
             return figures.f_blocks * figures.f_frsize
 
     def lock(self, path: str) -> FileLock | None:
-        with _translated("lock", path):
+        with _Translating("lock", path):
             descriptor = _open(path, os.O_RDWR | os.O_CREAT)
             try:
                 fcntl.flock(descriptor.number, fcntl.LOCK_EX | fcntl.LOCK_NB)

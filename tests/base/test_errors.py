@@ -1,0 +1,40 @@
+"""What clients do after an error that a server sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.base.errors import WIRE_ERRORS, ErrorCode, error_from_wire
+
+LEARN_AGAIN = {
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+    ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+    ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
+    ErrorCode.INVALID_COORDINATOR_EXCEPTION,
+    ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
+    ErrorCode.INVALID_BUCKET_ROUTING,
+}
+"""The server that was asked is not, or no longer, the right one: which is, clients have to ask."""
+
+
+@pytest.mark.parametrize("code", sorted(WIRE_ERRORS))
+def test_clients_look_for_another_server_after_the_errors_that_say_so_and_no_others(code: int) -> None:
+    assert error_from_wire(code, "what happened").stale_metadata == (code in LEARN_AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("code", "retriable"),
+    [
+        (ErrorCode.REQUEST_TIME_OUT, True),
+        (ErrorCode.CORRUPT_MESSAGE, True),
+        (ErrorCode.DISK_WRITE_LOCKED, True),
+        (ErrorCode.TABLE_NOT_EXIST, False),
+        (ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION, False),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, False),
+        (4711, False),
+    ],
+)
+def test_only_what_may_pass_is_worth_another_attempt(code: int, retriable: bool) -> None:
+    assert error_from_wire(code, "what happened").retriable == retriable
