@@ -248,7 +248,6 @@ class Channel:
             if self._closed is not None:
                 return
             self._closed = error or Unavailable(f"the connection to {self.address} was closed")
-            self._connection.close()
             calls = list(self._calls.values())
             self._calls.clear()
         _shut_down(self._socket)

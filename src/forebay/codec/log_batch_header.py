@@ -141,8 +141,8 @@ def parse_header(buffer: Buffer, position: int = 0, available: int | None = None
     if magic > MAGIC_V2:
         raise _corrupt(position, f"unknown magic {magic} (0, 1 and 2 exist)")
     header_size = HEADER_SIZES[magic]
-    if held < header_size or available < header_size:
-        raise _corrupt(position, f"only {min(held, available)} bytes, fewer than the header of {header_size}")
+    if held < header_size:
+        raise _corrupt(position, f"only {held} bytes, fewer than the header of {header_size}")
     fields = _UNPACK[magic](view, position)
     if magic == MAGIC_V2:
         header = LogBatchHeader._make(fields)

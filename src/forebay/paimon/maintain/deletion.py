@@ -99,4 +99,3 @@ class Deletion:
             while directory != self._paths.data_root and not self._io.list(directory):
                 self._io.delete_directory(directory)
                 directory = directory.rpartition("/")[0]
-        self._buckets.clear()

@@ -144,7 +144,7 @@ def fold_number(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.
             floats, some = fold_floats(
                 product, single, _doubles(values), validity(taken), local.rows, local.starts, local.ops
             )
-            return _from_numpy(floats.astype(np.float32) if single else floats, some, taken.type)
+            return _from_numpy(floats, some, taken.type)
         bits = taken.type.bit_width - 1
         values = _longs(taken.cast(pa.int64()))
         least, greatest = -(1 << bits), (1 << bits) - 1

@@ -133,7 +133,5 @@ def multiset_difference(before: pa.RecordBatch, after: pa.RecordBatch, rows: Row
 
 
 def _concatenated(a: pa.RecordBatch, b: pa.RecordBatch) -> pa.RecordBatch:
-    if a.num_rows == 0 or b.num_rows == 0:
-        return b if a.num_rows == 0 else a
     arrays = [pa.concat_arrays([a.column(i), b.column(i)]) for i in range(a.num_columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=a.schema)
