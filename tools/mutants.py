@@ -1,7 +1,8 @@
 """`make mutants`: a trial of the tests. Random small faults in our modules, each judged by the tests of its package.
 
     python -m tools.mutants --count 60 --seed 1
-    python -m tools.mutants --package client --count 20
+    python -m tools.mutants --package paimon/read --count 20
+    python -m tools.mutants --package kv --count 10000 --once    # all of a package, each failure believed at once
     python -m tools.mutants --list                         # shows the mutants and runs nothing
 
 A mutant turns one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges one
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
 import os
 import queue
@@ -31,6 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +66,7 @@ JUDGES = {
     "metadata": ("metadata", "codec", "server", "client"),
     "lakes": ("lake", "unionread"),
     "inprocess": ("cli", "client"),
+    "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
     "fs": ("fs", "log", "kv", "server"),
 }
 """Where the tests of packages are that others test by using them, or that have no folder of their name."""
@@ -178,52 +182,87 @@ def folders_of(module: str) -> tuple[str, ...]:
 
 
 class Coverage:
-    """Which tests run which line, measured once for each folder of tests and kept until sources or tests change."""
+    """Which tests run which line. Measured once for all tests of a folder and again for files of tests that change.
+
+    What was measured is kept as long as no line of the sources changes: the digest of these is the name of its folder.
+    """
 
     def __init__(self) -> None:
-        self._data: dict[str, coverage.CoverageData] = {}
+        self._data: dict[str, list[tuple[coverage.CoverageData, set[str]]]] = {}
+        """For each folder of tests its measurements, each with the files of tests for which it is the newest."""
         self.limits: dict[str, float] = {}
         """After how many seconds a test counts as hung."""
         self._sizes: dict[str, int] = {}
+        self._kept = MEASURED / digest_of(sorted(SOURCE.rglob("*.py")))
 
     def measure(self, folder: str, source: Path) -> None:
-        """Run the tests of a folder, if need be, and note which lines each of them runs."""
-        path, durations = MEASURED / f"{folder}.coverage", MEASURED / f"{folder}.durations"
-        changed = max(p.stat().st_mtime for p in [*SOURCE.rglob("*.py"), *(TESTS / folder).rglob("*.py")])
-        if not path.exists() or not durations.exists() or path.stat().st_mtime < changed:
-            print(f"measuring which lines the tests in tests/{folder} run", flush=True)
-            MEASURED.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
+        """Run the tests of a folder that were not measured as they are now, and note which lines each of them runs."""
+        label = folder.replace("/", ".")
+        index = self._kept / f"{label}.json"
+        measured: dict[str, list[str]] = json.loads(index.read_text()) if index.exists() else {}
+        files = sorted((TESTS / folder).rglob("test_*.py"))
+        helpers = digest_of(sorted({*TESTS.glob("*.py"), *(TESTS / folder).rglob("*.py")} - set(files)))
+        wanted = {str(path.relative_to(ROOT)): f"{helpers} {digest_of([path])}" for path in files}
+        changed = [name for name, digest in wanted.items() if measured.get(name, [""])[0] != digest]
+        if changed:
+            print(f"measuring which lines {len(changed)} files in tests/{folder} run", flush=True)
+            self._kept.mkdir(parents=True, exist_ok=True)
+            run = f"{label}.{time.time_ns()}"
             with closing(Runner(source)) as runner:
-                variables = {"MUTANTS_COVERAGE": str(path), "MUTANTS_DURATIONS": str(durations)}
-                outcome, failed = runner.run([f"tests/{folder}"], 7200, stop=False, **variables)
+                variables = {
+                    "MUTANTS_COVERAGE": str(self._kept / f"{run}.coverage"),
+                    "MUTANTS_DURATIONS": str(self._kept / f"{run}.durations"),
+                }
+                outcome, failed = runner.run(changed, 7200, stop=False, **variables)
             if outcome != "passed":
                 print(f"  without any mutant: {outcome} {', '.join(failed)}")
-        data = coverage.CoverageData(str(path))
-        data.read()
-        self._data[folder] = data
-        for test, seconds in json.loads(durations.read_text()).items():
-            self.limits[test] = limit_seconds(seconds)
-        with closing(sqlite3.connect(path)) as database:
-            sizes = "SELECT context, count(*) FROM line_bits JOIN context ON context.id = context_id GROUP BY context"
-            self._sizes |= dict(database.execute(sizes))
+            measured = {name: each for name, each in measured.items() if name in wanted}
+            measured |= {name: [wanted[name], run] for name in changed}
+            index.write_text(json.dumps(measured))
+        self._data[folder] = []
+        for run in sorted({run for _, run in measured.values()}):
+            data = coverage.CoverageData(str(self._kept / f"{run}.coverage"))
+            data.read()
+            newest = {name for name, (_, last) in measured.items() if last == run}
+            self._data[folder].append((data, newest))
+            durations = json.loads((self._kept / f"{run}.durations").read_text())
+            self.limits |= {test: limit_seconds(s) for test, s in durations.items() if _file_of(test) in newest}
+            with closing(sqlite3.connect(self._kept / f"{run}.coverage")) as database:
+                rows = database.execute(
+                    "SELECT context, count(*) FROM line_bits JOIN context ON context.id = context_id GROUP BY context"
+                )
+                self._sizes |= {test: count for test, count in rows if _file_of(test) in newest}
 
-    def tests_of(self, mutant: Mutant, source: Path) -> list[str]:
+    def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that run the lines of a mutant, those that run least besides first.
 
         For a line that is run when the module is imported: the tests that run anything of the module.
         """
         found: set[str] = set()
         users: set[str] = set()
-        for folder in folders_of(mutant.module):
-            lines = self._data[folder].contexts_by_lineno(str(source.parent / mutant.module))
-            users.update(*lines.values())
-            for line in range(mutant.line, mutant.last_line + 1):
-                found.update(lines.get(line, ()))
+        for data, files in (each for folder in folders_of(mutant.module) for each in self._data[folder]):
+            for line, contexts in data.contexts_by_lineno(mutant.module).items():
+                tests = {test for test in contexts if not test or _file_of(test) in files}
+                users |= tests
+                if mutant.line <= line <= mutant.last_line:
+                    found |= tests
         if found == {""}:
             found = users
         found.discard("")
         return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]
+
+
+def digest_of(paths: list[Path]) -> str:
+    """A short name for what stands in some files."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 # ---- running --------------------------------------------------------------------------------------------------------
@@ -290,8 +329,11 @@ class Workshop:
         """Let tests count as hung after so many seconds."""
         self._runner.limits = limits
 
-    def judge(self, mutant: Mutant, tests: list[str], seconds: float) -> str:
-        """Run the tests of a mutant. Returns "caught by" a test, or what makes it a survivor."""
+    def judge(self, mutant: Mutant, tests: list[str], seconds: float, *, once: bool = False) -> str:
+        """Run the tests of a mutant. Returns "caught by" a test, or what makes it a survivor.
+
+        With `once`, a test that fails need not fail again, nor pass without the mutant.
+        """
         if not tests:
             return "no test runs it"
         path = self.source.parent / mutant.module
@@ -304,6 +346,8 @@ class Workshop:
                 outcome, failed = self._runner.run(tests, seconds)
                 if outcome == "passed":
                     return outcome
+                if once and failed:
+                    return f"caught by {', '.join(failed)}"
                 fails_again = not failed or self._runner.run(failed, again)[0] == "failed"
             finally:
                 self._write(path, original)
@@ -336,7 +380,7 @@ def choose(count: int, seed: int, package: str | None) -> list[Mutant]:
         path
         for path in sorted((SOURCE / "forebay").rglob("*.py"))
         if not str(path.relative_to(SOURCE / "forebay")).startswith(LEFT_OUT)
-        and (package is None or path.relative_to(SOURCE / "forebay").parts[0].removesuffix(".py") == package)
+        and (package is None or f"{path.relative_to(SOURCE / 'forebay')}".startswith((f"{package}/", f"{package}.py")))
     ]
     known = equivalent()
     mutants = [mutant for path in modules for mutant in mutants_of(path) if mutant.name not in known]
@@ -344,7 +388,9 @@ def choose(count: int, seed: int, package: str | None) -> list[Mutant]:
     return random.Random(seed).sample(mutants, min(count, len(mutants)))
 
 
-def judge_all(mutants: list[Mutant], workshops: list[Workshop], measured: Coverage, seconds: float) -> list[Mutant]:
+def judge_all(
+    mutants: list[Mutant], workshops: list[Workshop], measured: Coverage, seconds: float, *, once: bool
+) -> list[Mutant]:
     """The mutants that survive. Tells about each as it is judged."""
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:
@@ -361,7 +407,7 @@ def judge_all(mutants: list[Mutant], workshops: list[Workshop], measured: Covera
             except queue.Empty:
                 return
             began = time.monotonic()
-            verdict = workshop.judge(mutant, measured.tests_of(mutant, SOURCE), seconds)
+            verdict = workshop.judge(mutant, measured.tests_of(mutant), seconds, once=once)
             with telling:
                 judged += 1
                 if not verdict.startswith("caught"):
@@ -384,9 +430,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=int(os.environ.get("MUTANTS", "60")))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("MUTANTS_SEED", "1")))
-    parser.add_argument("--package", help="only modules of this package, as in `client`")
+    parser.add_argument("--package", help="only modules whose path begins so, as in `client` or `paimon/io`")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=900.0, help="after which the tests of a mutant count as hung")
+    parser.add_argument("--once", action="store_true", help="look for survivors: believe each failure, faster")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     parser.add_argument("--write", action="store_true", help="write the figures to docs/results")
     options = parser.parse_args()
@@ -398,11 +445,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         workshops = [Workshop(Path(folder) / str(number)) for number in range(options.workers)]
         measured = Coverage()
-        for name in sorted({name for mutant in mutants for name in folders_of(mutant.module)}):
-            measured.measure(name, SOURCE)
+        folders = sorted({name for mutant in mutants for name in folders_of(mutant.module)})
+        with ThreadPoolExecutor(options.workers) as pool:
+            list(pool.map(lambda name: measured.measure(name, SOURCE), folders))
         for workshop in workshops:
             workshop.limit(measured.limits)
-        survivors = judge_all(mutants, workshops, measured, options.seconds)
+        survivors = judge_all(mutants, workshops, measured, options.seconds, once=options.once)
         for workshop in workshops:
             workshop.close()
     caught = len(mutants) - len(survivors)

@@ -32,6 +32,7 @@ def pytest_configure() -> None:
     if _measured is not None:
         # Forebay's own plugin for pytest has imported some modules; only what tests run is asked for.
         _measured.set_option("run:disable_warnings", ["module-not-measured"])
+        _measured.set_option("run:relative_files", True)
         _measured.start()
 
 
