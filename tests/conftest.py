@@ -29,7 +29,7 @@ SLOWEST_FILES = (
     "reliability/test_corruption.py",
     "spark/test_spark_filters_random.py",
     "server/test_lake_tables.py",
-    "examples/test_examples.py",
+    "spark/test_examples.py",
     "spark/paimon/test_catalog.py",
     "spark/test_spark_ddl.py",
     "spark/test_spark_formats.py",

@@ -34,7 +34,7 @@ from tests.invariants.faults import Faults, happening
 from tests.invariants.readers import ACCOUNTS, JOURNAL, Reader, Reading, readers_of
 
 LAKES = ("paimon", "iceberg")
-SECONDS = float(os.environ.get("INVARIANT_SECONDS", "40")) / len(LAKES)
+SECONDS = float(os.environ.get("INVARIANT_SECONDS", "20")) / len(LAKES)
 SEED = int(os.environ.get("INVARIANT_SEED", random.SystemRandom().randrange(1 << 32)))
 WRITERS, BUCKETS = 3, 3
 READS_MIN, LAKE_SNAPSHOTS_MIN, FAULTS_MIN = 5, 3, 3
