@@ -325,7 +325,38 @@ def slow_readers(target: Target) -> str:
     return f"{len(clients)} connections"
 
 
-ATTACKS = (metadata, fetch, lists, pipelining, unfinished, large, slow_readers)
+def long_polls(target: Target) -> str:
+    """1,500 connections that wait for news of an empty bucket, 500 times each, and hang up."""
+    request = pb.FetchLogRequest(follower_server_id=-1, max_bytes=1 << 20, max_wait_ms=600_000, min_bytes=1)
+    table = request.tables_req.add(table_id=target.wide, projection_pushdown_enabled=False)
+    table.buckets_req.add(bucket_id=1, fetch_offset=0, max_fetch_bytes=1 << 20)
+    body, each = request.SerializeToString(), target.many(500, 50)
+
+    def stream() -> Iterator[bytes]:
+        yield b"".join(_frame(ApiKey.FETCH_LOG, number, body) for number in range(10, 10 + each))
+
+    with ExitStack() as stack:
+        streams: dict[socket.socket, Iterator[bytes]] = {}
+        for _ in range(target.many(1500, 15)):
+            with contextlib.suppress(ConnectionError, OSError):  # as many as one address may have
+                streams[stack.enter_context(RawClient(target.tablet, source="127.0.0.3")).socket] = stream()
+        sent = _push(streams, SECONDS_EACH * min(1, target.scale * 10))
+    return f"{len(streams)} connections, {sent // (len(body) + 12):,} requests were taken"
+
+
+def new_writers(target: Target) -> str:
+    """20 connections that ask for 3,000 writer ids each, again and again, each in a request of its own."""
+    request = pb.InitWriterRequest(table_path=[pb.PbTablePath(database_name="fluss", table_name="wide")])
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(target.tablet, timeout=120)) for _ in range(20)]
+        for _ in range(3):
+            ids = [(client, client.send(ApiKey.INIT_WRITER, request)) for client in clients * target.many(3000, 30)]
+            for client, request_id in ids:
+                client.receive(request_id)
+    return "all were answered"
+
+
+ATTACKS = (metadata, fetch, lists, pipelining, unfinished, large, slow_readers, long_polls, new_writers)
 
 
 # ---- the trial ------------------------------------------------------------------------------------------------------
