@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -64,8 +65,8 @@ def test_rows_of_a_partition_that_was_made_again_wait_behind_those_of_its_name(a
     accumulator.retry_later(first, NotFound("no partition", ErrorCode.PARTITION_NOT_EXISTS))
     add(accumulator, NEW, b"4")
     assert accumulator.move(OLD, 11)
-    add(accumulator, NEW, b"5")
-    add(accumulator, OLD, b"6")  # a writer that looked earlier
+    add(accumulator, OLD, b"5")  # a writer that looked earlier
+    add(accumulator, NEW, b"6")
     assert drain(accumulator) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
@@ -83,7 +84,14 @@ A, B = TableBucket(1, 0), TableBucket(1, 1)
 AWAY = Unavailable("away", ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def queues(clock: ManualClock, *, idempotent: bool = False, memory: int = 1000, in_flight_max: int = 2) -> Accumulator:
+def queues(
+    clock: ManualClock,
+    *,
+    idempotent: bool = False,
+    memory: int = 1000,
+    in_flight_max: int = 2,
+    wait_seconds: float = 0.01,
+) -> Accumulator:
     idempotence = Idempotence(in_flight_max) if idempotent else None
     if idempotence is not None:
         idempotence.writer_id = 7
@@ -91,7 +99,7 @@ def queues(clock: ManualClock, *, idempotent: bool = False, memory: int = 1000, 
         clock,
         idempotence,
         memory_bytes=memory,
-        wait_seconds=0.01,
+        wait_seconds=wait_seconds,
         in_flight_max=in_flight_max,
         delivery_seconds=60.0,
         throttle_seconds_max=10.0,
@@ -134,6 +142,27 @@ def test_a_closed_accumulator_takes_nothing_and_says_why_it_was_closed_first() -
     with pytest.raises(Unavailable, match="first"):
         put(accumulator, size=10)
     assert accumulator.unfinished == 1
+
+
+def test_a_writer_that_waits_for_memory_is_told_at_once_that_the_accumulator_is_closed() -> None:
+    accumulator = queues(ManualClock(), memory=10, wait_seconds=5.0)
+    put(accumulator, size=10)
+    accumulator.lock.release()
+    begun, told = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with accumulator.lock:
+            begun.set()
+            with pytest.raises(Unavailable, match="closed"):
+                put(accumulator, size=1)
+        told.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert begun.wait(5)
+    accumulator.close(Unavailable("closed"))
+    assert told.wait(2)
+    writer.join(10)
 
 
 def test_a_request_has_one_batch_of_a_bucket_and_no_more_bytes_than_allowed() -> None:
@@ -252,6 +281,42 @@ def test_a_queued_batch_that_fails_takes_the_writer_id_with_it_if_it_may_have_be
     accumulator.fail_queued([batch], AWAY)
     assert batch.tracker.error is not None
     assert accumulator.idempotence.writer_id == (NO_WRITER_ID if was_sent else 7)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda accumulator, sent: put(accumulator, B),
+        lambda accumulator, sent: accumulator.retry_later(sent, AWAY),
+        lambda accumulator, sent: accumulator.complete(sent, 1),
+        lambda accumulator, sent: accumulator.fail(sent, AWAY, certain=True),
+        lambda accumulator, sent: accumulator.fail_queued(accumulator.queued(lambda _: True), AWAY),
+        lambda accumulator, sent: accumulator.move(OLD, 11),
+        lambda accumulator, sent: accumulator.close(AWAY),
+    ],
+    ids=["add", "retry", "complete", "fail", "fail queued", "move", "close"],
+)
+def test_the_sender_is_woken_by_what_may_give_it_something_to_do(act: Callable[[Accumulator, Batch], object]) -> None:
+    accumulator = queues(ManualClock())
+    put(accumulator)
+    (sent,) = take(accumulator)
+    put(accumulator, OLD)
+    accumulator.lock.release()
+    waits = threading.Event()
+    woken: list[bool] = []
+
+    def wait() -> None:
+        with accumulator.changed:
+            waits.set()
+            woken.append(accumulator.changed.wait(5.0))
+
+    sender = threading.Thread(target=wait)
+    sender.start()
+    assert waits.wait(5)
+    with accumulator.lock:  # the thread waits by now, for it had the lock
+        act(accumulator, sent)
+    sender.join(10)
+    assert woken == [True]
 
 
 def test_nothing_is_kept_of_buckets_whose_batches_have_ended() -> None:

@@ -6,8 +6,10 @@ import pickle
 from html.parser import HTMLParser
 
 import pyarrow as pa
+import pytest
 
-from forebay.client.connection import Connection
+import forebay.client
+from forebay.client.connection import Connection, connect
 from forebay.client.display import Listing, grid, table_html
 from forebay.client.options import make_settings
 from forebay.client.results import ConfigEntry
@@ -83,6 +85,12 @@ def test_nothing_that_users_named_is_taken_for_html() -> None:
     cells = Cells(table_html(info))
     assert cells.tags == {"div", "b", "i", "table", "tr", "th", "td"}
     assert cells.texts.count(nasty) == 4
+
+
+def test_the_package_has_the_names_that_it_says_and_no_others() -> None:
+    assert forebay.client.connect is connect
+    with pytest.raises(AttributeError, match=r"module 'forebay\.client' has no attribute 'disconnect'"):
+        _ = forebay.client.disconnect
 
 
 def test_a_connection_shows_its_servers_and_no_password(bootstrap: str, conn: Connection) -> None:

@@ -16,6 +16,7 @@ from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import LiveScan
 from forebay.client.table import Table
 from forebay.codec.log_batch_header import parse_header
+from forebay.metadata.predicate import col
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -473,6 +474,57 @@ def test_lookups_are_repeated_no_more_often_than_allowed(make_table: MakeTable, 
     assert other.lookup([1]).num_rows == 1  # the last of the three errors is followed by an answer
 
 
+def test_no_more_lookups_are_under_way_than_allowed(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
+    table = make_table({"id": pa.int64()}, primary_key=["id"])
+    other = through(table, lookup_max_batch_size=1, lookup_max_inflight_requests=3)
+    lock = threading.Lock()
+    under_way, most = 0, 0
+
+    def request(frame: Frame) -> Action:
+        nonlocal under_way, most
+        with lock:
+            under_way += frame.key is ApiKey.LOOKUP
+            most = max(most, under_way)
+        return PASS
+
+    def response(frame: Frame) -> Action:
+        nonlocal under_way
+        if frame.key is not ApiKey.LOOKUP:
+            return PASS
+        time.sleep(0.005)
+        with lock:
+            under_way -= 1
+        return PASS
+
+    proxy.on_request, proxy.on_response = request, response
+    assert other.lookup(list(range(20))).num_rows == 20
+    assert most == 3
+
+
+def test_an_answer_that_leaves_a_bucket_out_is_corrupt(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
+    other = through(make_table({"id": pa.int64()}, primary_key=["id"]), retry_timeout="50 ms")
+    answers = {ApiKey.LOOKUP: pb.LookupResponse(), ApiKey.LIST_OFFSETS: pb.ListOffsetsResponse()}
+    proxy.on_request = lambda f: answered(answers[f.key]) if f.key in answers else PASS
+    with pytest.raises(CorruptData, match=r"left bucket .* out of its answer"):
+        other.lookup([1])
+    with pytest.raises(CorruptData, match=r"left bucket .* out of its answer"):
+        other.connection.admin.list_offsets(other.path)
+
+
+def test_an_answer_with_too_few_values_is_corrupt(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
+    table = make_table({"a": pa.int64(), "b": pa.int64()}, primary_key=["a", "b"], bucket_keys=["a"])
+    other = through(table, retry_timeout="50 ms")
+    one, lists = pb.LookupResponse(), pb.PrefixLookupResponse()
+    one.buckets_resp.add(bucket_id=0).values.add()
+    lists.buckets_resp.add(bucket_id=0)
+    answers = {ApiKey.LOOKUP: one, ApiKey.PREFIX_LOOKUP: lists}
+    proxy.on_request = lambda f: answered(answers[f.key]) if f.key in answers else PASS
+    with pytest.raises(CorruptData, match="answered 2 keys with 1 values"):
+        other.lookup([{"a": 1, "b": 1}, {"a": 1, "b": 2}])
+    with pytest.raises(CorruptData, match="answered 1 prefixes with 0 lists"):
+        other.prefix_lookup([1])
+
+
 def test_a_change_that_was_not_answered_is_not_repeated(make_table: MakeTable, conn: Connection, proxy: Proxy) -> None:
     with connect(proxy.bootstrap_servers) as other:
         proxy.on_response = only(ApiKey.CREATE_TABLE, CLOSE)
@@ -537,6 +589,31 @@ def test_a_page_that_the_server_cannot_repeat_fails_the_scan_clearly(
     assert e.value.retriable
     assert isinstance(scan, LiveScan)
     assert len(scan.remaining) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "goes_on"),
+    [
+        (ErrorCode.SCANNER_EXPIRED, True),
+        (ErrorCode.UNKNOWN_SCANNER_ID, True),
+        (ErrorCode.INVALID_SCAN_REQUEST, True),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
+        (ErrorCode.AUTHORIZATION_EXCEPTION, False),
+    ],
+)
+def test_a_session_that_ends_before_its_first_row_is_begun_again(
+    make_table: MakeTable, proxy: Proxy, through: Through, code: ErrorCode, goes_on: bool
+) -> None:
+    other = through(scanned(make_table), scanner_kv_max_sessions=1)
+    begun = answered(pb.ScanKvResponse(scanner_id=b"a session", has_more_results=True))
+    ended = answered(pb.ScanKvResponse(error_code=int(code), error_message="for a test"))
+    proxy.on_request = only(ApiKey.SCAN_KV, begun, ended)
+    if goes_on:
+        assert sorted(other.scan().to_arrow()["id"].to_pylist()) == list(range(2000))
+    else:
+        with pytest.raises(ForebayError, match="for a test") as e:
+            other.scan().to_arrow()
+        assert e.value.code == code
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SCANNER_ID])
@@ -611,6 +688,32 @@ def test_a_leader_that_the_servers_no_longer_name_is_forgotten(
     assert cluster.refresh_bucket(table.path, bucket).leader(bucket) is None
     proxy.on_response = lambda _: PASS
     assert table.lookup([1]).num_rows == 1
+
+
+@pytest.mark.parametrize(("log_format", "told"), [("ARROW", True), ("INDEXED", False)])
+def test_servers_are_told_which_columns_and_rows_of_arrow_logs_are_wanted(
+    make_table: MakeTable, proxy: Proxy, through: Through, log_format: str, told: bool
+) -> None:
+    columns = {"a": pa.int64(), "b": pa.string(), "c": pa.int64()}
+    table = make_table(columns, properties={"table.log.format": log_format})
+    table.append([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
+    asked: list[pb.FetchLogRequest] = []
+
+    def rule(frame: Frame) -> Action:
+        if frame.key is ApiKey.FETCH_LOG:
+            asked.append(frame.message())
+        return PASS
+
+    proxy.on_request = rule
+    reader = through(table).log(stop="latest", columns=["b"], filter=col("a") == 2, include=())
+    assert reader.to_arrow().to_pylist() == [{"b": "y"}]
+    (of_table,) = asked[0].tables_req
+    assert of_table.projection_pushdown_enabled == told
+    assert of_table.HasField("filter_predicate") == told
+    assert of_table.HasField("filter_schema_id") == told
+    asked.clear()
+    assert through(table).log(stop="latest").to_arrow().num_rows == 2
+    assert not asked[0].tables_req[0].projection_pushdown_enabled
 
 
 def test_a_projection_that_the_server_refuses_is_done_here(

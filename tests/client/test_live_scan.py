@@ -6,6 +6,7 @@ import datetime as dt
 import gc
 import threading
 import time
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import numpy as np
@@ -387,6 +388,30 @@ def test_an_unknown_source_is_refused_with_those_there_are(make_table: MakeTable
         numbered(make_table, 0).scan(source="lake")
 
 
+def test_rows_come_once_and_go_on_after_a_pause(make_table: MakeTable, bootstrap: str) -> None:
+    table = numbered(make_table, 200, buckets=2)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="300b") as other:
+        scan = other.table(table.path).scan()
+        first = next(iter(scan))["id"].to_pylist()
+        rest = [value for batch in scan for value in batch["id"].to_pylist()]
+        assert sorted([*first, *rest]) == list(range(200))
+        with pytest.raises(InvalidRequest, match="read to its end: its rows come once"):
+            scan.to_arrow()
+    for limit in (True, False):
+        with pytest.raises(InvalidRequest, match="makes no sense"):
+            table.scan(limit=limit)
+
+
+def test_a_source_is_found_by_its_entry_point(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = numbered(make_table, 1)
+    entries = [
+        EntryPoint("else", "nothing.there:at_all", "forebay.scan_sources"),
+        EntryPoint("entered", "forebay.client.sources:_live", "forebay.scan_sources"),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(entries).select(group=group))
+    assert table.scan(source="entered").to_arrow().num_rows == 1
+
+
 def test_other_packages_can_bring_sources(make_table: MakeTable) -> None:
     table = numbered(make_table, 0)
     seen: list[ScanRequest] = []
@@ -421,6 +446,12 @@ def test_a_log_table_is_scanned_up_to_now(make_table: MakeTable) -> None:
     assert table.scan(limit=0).to_arrow().num_rows == 0
     assert table.scan(columns=[]).to_arrow().num_rows == 101
     assert table.scan(filter=forebay.col("a") > 90).to_arrow().num_rows == 10
+    broken_off = table.scan()
+    next(iter(broken_off))
+    log = broken_off._log  # type: ignore[attr-defined]
+    assert not log.finished
+    broken_off.close()
+    assert log.finished
 
 
 def test_clocks_are_injected(bootstrap: str) -> None:

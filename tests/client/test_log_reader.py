@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -128,7 +129,10 @@ def test_reading_can_begin_at_a_time_or_at_the_end(make_table: MakeTable) -> Non
         ({0: -5}, None, "cannot be read at offset -5"),
         ({7: 0}, None, "has no bucket 7"),
         ({0: 0}, {}, "no stop offset is given"),
+        ({0: 0}, {0: -1}, "cannot be read at offset -1"),
         (2.5, None, "not a place in a log"),
+        (True, None, "not a place in a log"),
+        ({0: True}, None, "not a place in a log"),
     ],
 )
 def test_places_that_make_no_sense_are_refused(
@@ -137,6 +141,16 @@ def test_places_that_make_no_sense_are_refused(
     table = make_table({"a": pa.int64()})
     with pytest.raises(InvalidRequest, match=message):
         table.log(start, stop)
+
+
+def test_the_buckets_of_a_reading_are_named_once(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
+    table.append([{"a": 1, "p": "x"}])
+    (bucket,) = table.connection.admin.list_offsets(table.path)
+    for twice in ({"partitions": ["x"]}, {"buckets": [bucket]}, {"partitions": ["x"], "buckets": [bucket]}):
+        with pytest.raises(InvalidRequest, match="given by start already"):
+            table.log({bucket: 0}, **twice)
+    assert table.log({bucket: 0}, {bucket: 1}).to_arrow().num_rows == 1
 
 
 def test_offsets_that_are_not_there_are_reported(make_table: MakeTable) -> None:
@@ -284,6 +298,48 @@ def test_partitions_are_read_and_new_ones_are_found(
     assert seen == {1, 2, 3}
     assert len(reader.positions) == 6
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "follows"),
+    [
+        ({}, True),
+        ({"new_partitions": False}, False),
+        ({"partitions": "x"}, False),
+        ({"buckets": [0]}, False),
+        ({"partitions": "x", "new_partitions": True}, True),
+        ("start", False),
+    ],
+    ids=str,
+)
+def test_a_reader_looks_for_new_partitions_unless_it_was_told_what_to_read(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, chosen: Any, follows: bool
+) -> None:
+    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.01)
+    table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
+    table.append([{"a": 1, "p": "x"}])
+    options = {"start": dict.fromkeys(table.buckets(), "earliest")} if chosen == "start" else chosen
+    with table.log(**options) as reader:
+        batch = reader.poll(10.0)
+        assert batch is not None
+        table.append([{"a": 2, "p": "new"}])
+        batch = reader.poll(10.0 if follows else 0.1)
+        assert (batch is not None) == follows
+        if not follows:
+            assert len(reader.positions) == 1
+    with pytest.raises(InvalidRequest, match="a reader with an end does not look for new partitions"):
+        table.log(stop="latest", new_partitions=True)
+
+
+def test_places_and_offsets_may_be_mixed(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()}, buckets=2, bucket_keys=["a"])
+    table.append([{"a": v} for v in range(20)])
+    ends = table.log(stop="latest").stop_offsets
+    assert ends is not None
+    reader = table.log({1: "earliest", 0: 2}, {0: "latest", 1: 1})
+    assert reader.positions == {table.bucket(1): 0, table.bucket(0): 2}
+    assert reader.stop_offsets == {table.bucket(1): 1, table.bucket(0): ends[table.bucket(0)]}
+    assert reader.to_arrow().num_rows == ends[table.bucket(0)] - 2 + 1
 
 
 def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:

@@ -54,6 +54,15 @@ def test_keys_may_come_in_many_forms(make_table: MakeTable) -> None:
     assert table.lookup([]).schema.names == ["id", "v"]
 
 
+def test_few_choices_of_columns_are_kept(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.client.table._LOOKUPS_KEPT", 2)
+    table = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
+    table.upsert([{"id": 1, "v": "a"}])
+    for columns, kept in ((None, 1), (["id"], 2), (None, 2), (["v"], 1), (["v", "id"], 2), (["id", "v"], 1)):
+        assert table.lookup([1], columns=columns).column_names == (columns or ["id", "v"])
+        assert len(table._lookups) == kept
+
+
 def test_lookups_return_the_columns_that_were_asked_for(make_table: MakeTable) -> None:
     table = make_table({"id": pa.int32(), "v": pa.string(), "w": pa.timestamp("us", "UTC")}, primary_key=["id"])
     at = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

@@ -51,8 +51,14 @@ def test_values_are_read_as_fluss_reads_them() -> None:
             "writer.acks": "1",
             "scanner.log.check-crc": "false",
             "lookup_max_batch_size": 7,
+            "writer.request-max-size": 5000,
+            "writer.enable-idempotence": False,
+            "writer.bucket.no-key-assigner": " Round-Robin",
         },
     )
+    assert settings["client.writer.request-max-size"] == 5000
+    assert settings["client.writer.enable-idempotence"] is False
+    assert settings["client.writer.bucket.no-key-assigner"] == "round_robin"
     assert settings["client.writer.batch-size"] == 1 << 20
     assert settings["client.request-timeout"] == 5.0
     assert settings["client.connect-timeout"] == 60.0
@@ -65,7 +71,18 @@ def test_values_are_read_as_fluss_reads_them() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("writer_acks", "2"), ("request_timeout", "soon"), ("lookup_max_batch_size", 0), ("writer_batch_size", "big")],
+    [
+        ("writer_acks", "2"),
+        ("request_timeout", "soon"),
+        ("request_timeout", True),
+        ("lookup_max_batch_size", 0),
+        ("writer_retries", -1),
+        ("writer_retries", 1 << 31),
+        ("writer_retries", "many"),
+        ("writer_batch_size", "big"),
+        ("writer_batch_size", True),
+        ("writer_bucket_no_key_assigner", "random"),
+    ],
 )
 def test_a_value_that_cannot_be_read_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(InvalidRequest, match=option_name(name)):
@@ -88,20 +105,27 @@ def test_writes_are_idempotent_by_default_and_not_where_that_is_impossible() -> 
         make_settings("h:1", options={"writer_acks": 1, "writer_enable_idempotence": True})
     with pytest.raises(InvalidRequest, match="at most"):
         make_settings("h:1", options={"writer_max_inflight_requests_per_bucket": 6})
+    assert make_settings("h:1", options={"writer_max_inflight_requests_per_bucket": 5}).idempotent
+    many = {"writer_max_inflight_requests_per_bucket": 6, "writer_enable_idempotence": False}
+    assert not make_settings("h:1", options=many).idempotent
+    assert make_settings("h:1", options={"writer_retries": 1, "writer_enable_idempotence": True}).idempotent
+    assert not make_settings("h:1", options={"writer_retries": 0}).idempotent
 
 
 def test_addresses() -> None:
     assert parse_addresses("a:1, b:2") == (Address("a", 1), Address("b", 2))
     assert parse_addresses("[::1]:5") == (Address("::1", 5),)
-    assert parse_addresses("host") == (Address("host", 9123),)
+    assert parse_addresses("host, [::1],") == (Address("host", 9123), Address("::1", 9123))
+    assert parse_addresses("a:1,b:65535") == (Address("a", 1), Address("b", 65535))
     assert str(Address("::1", 5)) == "[::1]:5"
-    for bad in ("", ",", "a:b", "a:0", "a:70000", ":5"):
+    for bad in ("", ",", "a:b", "a:0", "a:65536", ":5"):
         with pytest.raises(InvalidRequest):
             parse_addresses(bad)
 
 
 def test_bootstrap_servers_may_be_an_option() -> None:
     assert make_settings(None, options={"bootstrap.servers": "a:1"}).bootstrap_servers == (Address("a", 1),)
+    assert make_settings("a:1", options={"bootstrap.servers": "a:1"}).bootstrap_servers == (Address("a", 1),)
     with pytest.raises(InvalidRequest, match="two lists"):
         make_settings("b:1", options={"bootstrap_servers": "a:1"})
 
@@ -109,10 +133,12 @@ def test_bootstrap_servers_may_be_an_option() -> None:
 def test_credentials() -> None:
     assert make_settings("h:1").credentials is None
     assert make_settings("h:1", "u", "p").credentials == ("u", "p")
+    assert make_settings("h:1", "u", "p", {"security.protocol": "plaintext"}).credentials is None
     options = {"security.protocol": "sasl", "security.sasl.username": "u", "security.sasl.password": "p"}
     assert make_settings("h:1", options=options).credentials == ("u", "p")
-    with pytest.raises(InvalidRequest, match="user and a password"):
-        make_settings("h:1", options={"security.protocol": "SASL"})
+    for half in ({}, {"security.sasl.username": "u"}, {"security.sasl.password": "p"}):
+        with pytest.raises(InvalidRequest, match="user and a password"):
+            make_settings("h:1", options={"security.protocol": "SASL", **half})
 
 
 def test_settings_pickle_compare_and_hide_the_password() -> None:
@@ -122,6 +148,18 @@ def test_settings_pickle_compare_and_hide_the_password() -> None:
     assert hash(again) == hash(settings)
     assert again["client.writer.acks"] == 1
     assert "hunter2" not in repr(settings)
+    assert "client.security.sasl.username='u'" in repr(settings)
+    assert repr(make_settings("h:1,[::1]:2")) == "Settings(h:1,[::1]:2)"
+
+
+def test_options_of_the_lake_are_kept_as_text_and_shown_by_name() -> None:
+    settings = make_settings("h:1", options={"lake_options": {"b": 2, "a": "secret"}})
+    assert settings.lake_options == (("a", "secret"), ("b", "2"))
+    assert pickle.loads(pickle.dumps(settings)).lake_options == settings.lake_options
+    assert repr(settings) == "Settings(h:1, lake_options for a, b)"
+    for bad in ("a=b", [("a", "b")], {1: "b"}):
+        with pytest.raises(InvalidRequest, match="lake_options"):
+            make_settings("h:1", options={"lake_options": bad})
 
 
 def test_the_scan_strategy_has_two_names_that_must_not_contradict() -> None:
@@ -130,6 +168,8 @@ def test_the_scan_strategy_has_two_names_that_must_not_contradict() -> None:
     assert not make_settings("h", options={"scanner.kv.server-side.enabled": "false"}).scans_on_servers
     both = {"scanner.kv.batch-strategy": "snapshot-merge", "scanner.kv.server-side.enabled": "false"}
     assert not make_settings("h", options=both).scans_on_servers
+    neither = {"scanner.kv.batch-strategy": "server-scan", "scanner.kv.server-side.enabled": "true"}
+    assert make_settings("h", options=neither).scans_on_servers
     for strategy, enabled in (("server-scan", "false"), ("snapshot-merge", "true")):
         with pytest.raises(InvalidRequest, match="contradicts"):
             make_settings(

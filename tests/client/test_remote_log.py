@@ -15,6 +15,9 @@ from forebay.codec.log_batch_header import iter_headers, stamp
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from tests.client.conftest import MakeTable, Through, own_server
+from tests.client.proxy import PASS, Action, Frame, Proxy, answered
 
 SCHEMA = Schema.of([Column("a", types.bigint())])
 
@@ -118,3 +121,34 @@ def test_local_paths_are_read_in_each_form_in_which_clusters_write_them(tmp_path
 def test_files_that_cannot_be_read_are_a_failure_of_the_storage(path: str) -> None:
     with pytest.raises(StorageFailure, match=f"remote log segment {path} "):
         values(RemoteLog((RemoteSegment(path, 0, 1, 0),)), 0)
+
+
+@own_server
+def test_a_reader_takes_what_the_server_points_to_and_goes_on_behind_it(
+    tmp_path: Path, make_table: MakeTable, proxy: Proxy, through: Through
+) -> None:
+    table = make_table({"a": pa.int64()})
+    table.append([{"a": 90}, {"a": 91}])
+    table.append([{"a": v} for v in (2, 3, 4)])
+    segment = stored(tmp_path, 0, [2])
+
+    def rule(frame: Frame) -> Action:
+        if frame.key is not ApiKey.FETCH_LOG or frame.number > 0:
+            return PASS
+        message = frame.message()
+        (answer,) = message.tables_resp[0].buckets_resp
+        answer.ClearField("records")
+        answer.remote_log_fetch_info.remote_log_tablet_dir = str(tmp_path)
+        answer.remote_log_fetch_info.first_start_pos = 0
+        answer.remote_log_fetch_info.remote_log_segments.add(
+            remote_log_segment_id="s0",
+            remote_log_start_offset=0,
+            remote_log_end_offset=segment.end_offset,
+            segment_size_in_bytes=1,
+        )
+        return answered(message)
+
+    proxy.on_response = rule
+    reader = through(table).log(stop="latest")
+    assert reader.to_arrow()["a"].to_pylist() == [0, 1, 2, 3, 4]
+    assert list(reader.positions.values()) == [5]

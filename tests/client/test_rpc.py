@@ -1,17 +1,24 @@
-"""Requests of many parts, through a socket that takes only some of them at a time."""
+"""Channels: requests of many parts, logins, sockets that break, and what becomes of them after a fork."""
 
 from __future__ import annotations
 
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from forebay.base.clock import ManualClock
-from forebay.base.errors import AccessDenied, ErrorCode, Unavailable
+from forebay.base.clock import ManualClock, SystemClock
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
+from forebay.client import connection as connection_module
 from forebay.client import rpc
-from forebay.client.options import Address
+from forebay.client.connection import Connection
+from forebay.client.options import Address, make_settings, parse_addresses
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey, ServerRole
+from tests.client.conftest import DATABASE, MakeTable, own_server
 
 
 @pytest.mark.parametrize(
@@ -108,3 +115,199 @@ def test_a_login_that_the_server_puts_off_is_repeated_five_times_and_one_that_it
         assert theirs.recv(1000) == b"hello" * tries + (b"thanks" if enters else b"")
     assert (handshake.tries, handshake.done) == (tries, enters)
     assert clock.monotonic() == pytest.approx(sum(0.1 * 2**n for n in range(tries - 1)))
+
+
+# ---- sockets that break ---------------------------------------------------------------------------------------------
+
+
+class Breakable(socket.socket):
+    """A socket that fails, or loses what is sent, as a test wants."""
+
+    send_fails: Callable[[], None] | None = None
+    receive_error: BaseException | None = None
+    loses = False
+
+    def _before_sending(self) -> None:
+        if self.send_fails is not None:
+            self.send_fails()
+
+    def sendall(self, data: Any, *rest: Any) -> None:
+        self._before_sending()
+        return None if self.loses else super().sendall(data, *rest)
+
+    def sendmsg(self, buffers: Any, *rest: Any) -> int:
+        self._before_sending()
+        return sum(map(len, buffers)) if self.loses else super().sendmsg(buffers, *rest)
+
+    def recv_into(self, *arguments: Any) -> int:
+        received = super().recv_into(*arguments)
+        if self.receive_error is not None:
+            raise self.receive_error
+        return received
+
+
+def breakable(made: list[Breakable]) -> rpc.Dial:
+    def dial(address: Address, seconds: float) -> socket.socket:
+        sock = Breakable(fileno=rpc.dial_tcp(address, seconds).detach())
+        sock.settimeout(seconds)
+        made.append(sock)
+        return sock
+
+    return dial
+
+
+def opened(bootstrap: str) -> tuple[rpc.Channel, Breakable]:
+    made: list[Breakable] = []
+    (address,) = parse_addresses(bootstrap)
+    channel = rpc.Channel.open(
+        address, clock=SystemClock(), connect_seconds=10.0, request_seconds=10.0, dial=breakable(made)
+    )
+    return channel, made[0]
+
+
+def ask(channel: rpc.Channel) -> rpc.Call:
+    return channel.send(ApiKey.GET_METADATA, pb.MetadataRequest())
+
+
+def test_a_request_that_cannot_be_sent_fails_and_ends_the_channel(bootstrap: str) -> None:
+    channel, sock = opened(bootstrap)
+    assert ask(channel).result(10.0)
+
+    def full() -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    sock.send_fails = full
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"sending GET_METADATA to .* failed: the server does not read"):
+            ask(channel)
+        assert channel.closed
+    channel.join(10.0)
+
+
+def test_a_request_on_a_channel_that_breaks_meanwhile_has_the_error_of_the_break(bootstrap: str) -> None:
+    channel, sock = opened(bootstrap)
+
+    def broken() -> None:
+        channel.close(Unavailable("the reader saw it first"))
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    sock.send_fails = broken
+    with pytest.raises(Unavailable, match="the reader saw it first"):
+        ask(channel).result(10.0)
+    channel.join(10.0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), Unavailable, "broke: Connection reset by peer"),
+        (ValueError("a bug"), InternalError, "the reader of .* failed: ValueError: a bug"),
+    ],
+)
+def test_calls_end_with_the_reason_for_which_nothing_more_is_read(
+    bootstrap: str, error: BaseException, kind: type[ForebayError], message: str
+) -> None:
+    channel, sock = opened(bootstrap)
+    sock.receive_error = error
+    with pytest.raises(kind, match=message):
+        ask(channel).result(10.0)
+    assert channel.closed
+    channel.join(10.0)
+
+
+def test_one_channel_to_each_server_stays_open(bootstrap: str) -> None:
+    made: list[Breakable] = []
+    with Connection(make_settings(bootstrap)) as first:
+        nodes = first.server_nodes()
+    dial = breakable(made)
+    asked: list[Address] = []
+
+    def counted(address: Address, seconds: float) -> socket.socket:
+        asked.append(address)
+        return dial(address, seconds)
+
+    (tablet, *_) = [node for node in nodes if node.role is ServerRole.TABLET]
+    with Connection(make_settings(f"{tablet.host}:{tablet.port}"), dial=counted) as connection:
+        for _ in range(3):
+            connection.admin.create_database(DATABASE, ignore_if_exists=True)  # of the coordinator
+            connection.cluster.refresh()
+    assert sorted(address.port for address in asked) == sorted({node.port for node in nodes})
+
+
+def test_a_channel_that_is_opened_while_its_connection_closes_is_closed_too(bootstrap: str) -> None:
+    made: list[Breakable] = []
+    dial = breakable(made)
+
+    def late(address: Address, seconds: float) -> socket.socket:
+        connection.cluster.close()
+        return dial(address, seconds)
+
+    connection = Connection(make_settings(bootstrap), dial=late)
+    with pytest.raises(Unavailable, match="this connection is closed"):
+        connection.server_nodes()
+    (sock,) = made
+    for _ in range(1000):
+        if sock.fileno() < 0:
+            break
+        threading.Event().wait(0.01)  # its reader closes it
+    assert sock.fileno() < 0
+
+
+# ---- after a fork, and at the end of the process --------------------------------------------------------------------
+
+
+def test_calls_of_a_forgotten_channel_end_without_a_word_to_the_server(bootstrap: str) -> None:
+    channel, sock = opened(bootstrap)
+    sock.loses = True
+    call = ask(channel)
+    parents = sock.dup()
+    channel.forget()
+    assert (channel.forgotten, channel.closed, sock.fileno()) == (True, True, -1)
+    assert call.done
+    with pytest.raises(Unavailable, match="belongs to another process"):
+        call.response()
+    with pytest.raises(Unavailable, match="belongs to another process"):
+        ask(channel)
+    assert parents.getpeername()  # still connected: for the server nothing has happened
+    with parents:
+        parents.shutdown(socket.SHUT_RDWR)
+        channel.join(10.0)
+
+
+def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_parent_knew(bootstrap: str) -> None:
+    made: list[Breakable] = []
+    connection = Connection(make_settings(bootstrap), dial=breakable(made))
+    nodes = connection.server_nodes()
+    parents = [sock.dup() for sock in made]
+    with connection.cluster._lock:  # as a thread of the parent may, which the child does not have
+        connection._after_fork()
+        assert [sock.fileno() for sock in made] == [-1] * len(parents)
+        assert set(connection.cluster.view.nodes) == set(nodes)
+        before = len(made)
+        assert set(connection.server_nodes()) == set(nodes)
+    assert len(made) > before
+    connection.close()
+    connection._after_fork()
+    assert connection.closed
+    for sock in parents:
+        with sock:
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+@own_server
+def test_at_the_end_of_the_process_each_connection_sends_what_it_holds_and_the_first_error_is_told(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
+    closed, bad, good = (connection_module.connect(bootstrap, writer_batch_timeout="1 h") for _ in range(3))
+    closed.close()
+    writers = [each.table(table.path).writer() for each in (bad, good)]
+    writers[0].delete({"id": 1})
+    writers[1].upsert({"id": 2})
+    monkeypatch.setattr(connection_module, "_live", [closed, bad, good])
+    with pytest.raises(ForebayError, match=r"delete\.behavior"):
+        connection_module._close_all()
+    assert (bad.closed, good.closed) == (True, True)
+    assert table.scan().to_arrow()["id"].to_pylist() == [2]
+    connection_module._close_all()

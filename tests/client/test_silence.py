@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.base.clock import SystemClock
 from forebay.base.errors import (
     AccessDenied,
     Conflict,
@@ -19,8 +21,12 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.client import live_scan, replay
+from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
+from forebay.client.options import make_settings
+from forebay.client.planning import list_partitions
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
+from forebay.client.rpc import Call
 from forebay.client.sender import Sender
 from forebay.client.snapshot_scan import SnapshotScan
 from forebay.client.table import Table
@@ -30,6 +36,7 @@ from forebay.metadata.predicate import col
 from forebay.metadata.table import AggregateFunction, Column, TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode
 from tests.client.conftest import MakeTable, Through, own_server
 from tests.client.proxy import DROP, PASS, Action, Frame, Proxy, answered, only
 
@@ -67,6 +74,65 @@ def test_a_fetch_that_is_never_answered_is_sent_again(make_table: MakeTable, pro
     other = through(table, request_timeout="200 ms", scanner_log_fetch_wait_max_time="10 ms")
     proxy.on_request = only(ApiKey.FETCH_LOG, DROP)
     assert other.log(stop="latest").to_arrow()["a"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("how", ["log", "live", "snapshot"])
+def test_a_read_whose_request_cannot_be_sent_goes_on(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    table = keyed(make_table, rows=10)
+    send, failed = ClusterClient.send, []
+
+    def flaky(cluster: ClusterClient, node: ServerNode, key: ApiKey, *rest: Any, **options: Any) -> Call:
+        if key in (ApiKey.FETCH_LOG, ApiKey.SCAN_KV) and len(failed) < 2:
+            failed.append(key)
+            raise Unavailable("the connection broke", ErrorCode.NETWORK_EXCEPTION)
+        return send(cluster, node, key, *rest, **options)
+
+    with table.snapshot() as snapshot:
+        monkeypatch.setattr(ClusterClient, "send", flaky)
+        read = {"log": lambda: table.log(stop="latest"), "live": table.scan, "snapshot": snapshot.scan}[how]()
+        assert sorted(read.to_arrow()["id"].to_pylist()) == list(range(10))
+    assert len(failed) == 2
+
+
+@pytest.mark.parametrize("how", ["log", "live", "snapshot"])
+def test_a_read_whose_requests_can_never_be_sent_fails(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    table = keyed(make_table, rows=10)
+    send = ClusterClient.send
+
+    def broken(cluster: ClusterClient, node: ServerNode, key: ApiKey, *rest: Any, **options: Any) -> Call:
+        if key in (ApiKey.FETCH_LOG, ApiKey.SCAN_KV):
+            raise Unavailable("the connection broke", ErrorCode.NETWORK_EXCEPTION)
+        return send(cluster, node, key, *rest, **options)
+
+    with connect(bootstrap, retry_timeout="100 ms") as connection:
+        table = connection.table(table.path)
+        with table.snapshot() as snapshot:
+            log = table.log(timeout=3.0)
+            monkeypatch.setattr(ClusterClient, "send", broken)
+            read = {"log": log, "live": table.scan(), "snapshot": snapshot.scan()}[how]
+            with pytest.raises(Unavailable, match="the connection broke"):
+                read.to_arrow()
+
+
+def test_a_lease_is_renewed_where_the_bucket_has_moved(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = keyed(make_table, rows=1)
+    call, asked = ClusterClient.call, []
+
+    def moved(cluster: ClusterClient, node: ServerNode, key: ApiKey, *rest: Any, **options: Any) -> Any:
+        asked.append(key)
+        if asked == [ApiKey.RENEW_TABLE_SNAPSHOT]:
+            raise Unavailable("moved", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return call(cluster, node, key, *rest, **options)
+
+    with table.snapshot() as snapshot:
+        monkeypatch.setattr(ClusterClient, "call", moved)
+        snapshot.renew("2 h")
+        assert snapshot.lease_seconds == 7200
+        assert asked == [ApiKey.RENEW_TABLE_SNAPSHOT, ApiKey.GET_METADATA, ApiKey.RENEW_TABLE_SNAPSHOT]
 
 
 def test_a_scan_whose_bucket_moves_before_its_first_row_ends_the_session_and_begins_again(
@@ -319,7 +385,74 @@ def _pb_path(path: TablePath) -> pb.PbTablePath:
     return pb.PbTablePath(database_name=path.database, table_name=path.table)
 
 
-def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(conn: Connection) -> None:
+def test_a_server_that_fails_over_a_table_that_does_not_exist_is_understood(
+    make_table: MakeTable, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fluss 0.9 answers UNKNOWN_SERVER_ERROR for it."""
+    table = make_table({"a": pa.int64()})
+    call = ClusterClient.call
+
+    def failing(cluster: ClusterClient, node: ServerNode, key: ApiKey, message: Any, *rest: Any) -> Any:
+        if key is ApiKey.GET_METADATA and message.table_path:
+            raise InternalError("the server failed")
+        return call(cluster, node, key, message, *rest)
+
+    monkeypatch.setattr(ClusterClient, "call", failing)
+    with pytest.raises(NotFound, match=r"there is no table client_tests\.nowhere"):
+        conn.table("client_tests.nowhere")
+    with pytest.raises(InternalError, match="the server failed"):
+        conn.table(table.path)
+
+
+def test_what_is_known_of_other_tables_stays_when_one_is_forgotten(make_table: MakeTable, bootstrap: str) -> None:
+    paths = [make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"]).path for _ in range(2)]
+    with connect(bootstrap) as connection:
+        one, other = (connection.table(path) for path in paths)
+        for table in (one, other):
+            table.append([{"a": 1, "p": "x"}])
+        cluster = connection.cluster
+        before = cluster.view
+        assert {p.table for p in before.partitions} == {one.path, other.path}
+        cluster.forget_table(one.path)
+        assert set(cluster.view.tables) == {other.path}
+        assert {p.table for p in cluster.view.partitions} == {other.path}
+        assert {b.table_id for b in cluster.view.leaders} == {other.info.table_id}
+        cluster.forget_table(one.path)
+        assert set(cluster.view.tables) == {other.path}
+
+
+class PausesNoted(SystemClock):
+    """Notes each pause."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        super().sleep(seconds)
+
+
+def test_a_bucket_that_cannot_be_scanned_yet_is_asked_for_after_pauses(make_table: MakeTable, proxy: Proxy) -> None:
+    table, clock = keyed(make_table, rows=3), PausesNoted()
+    refused = answered(pb.ScanKvResponse(error_code=int(ErrorCode.TOO_MANY_SCANNERS), error_message="full"))
+    proxy.on_request = only(ApiKey.SCAN_KV, refused, refused)
+    with Connection(make_settings(proxy.bootstrap_servers), clock=clock) as connection:
+        scan = connection.bucket_scan(table.path, 0)
+        clock.pauses.clear()
+        assert sum(batch.num_rows for batch in scan) == 3
+    assert len([pause for pause in clock.pauses if pause > 0]) == 2
+
+
+def test_a_connection_asks_for_servers_when_it_has_to(make_table: MakeTable, bootstrap: str) -> None:
+    table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
+    with Connection(make_settings(bootstrap)) as connection:
+        assert list_partitions(connection.cluster, table.path) == []
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(
+    conn: Connection, bootstrap: str, elsewhere: bool
+) -> None:
     path = "client_tests.made_again"
     other_path = "client_tests.stays"
     for each in (path, other_path):
@@ -329,8 +462,10 @@ def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(conn: 
     older = conn.table(path).info.table_id
     stays = conn.table(other_path).info.table_id
     assert {b.table_id for b in cluster.view.leaders} >= {older, stays}
-    conn.admin.drop_table(path)
-    conn.admin.create_table(path, {"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
+    with connect(bootstrap) as other:
+        admin = (other if elsewhere else conn).admin
+        admin.drop_table(path)
+        admin.create_table(path, {"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
     cluster.refresh([TablePath.parse(path)])
     ids = {b.table_id for b in cluster.view.leaders}
     assert stays in ids

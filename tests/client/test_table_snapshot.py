@@ -30,7 +30,7 @@ from forebay.kv.tablet import KvTablet
 from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer, ServerProcess
 from tests.client.conftest import MakeTable, own_server
-from tests.client.proxy import CLOSE, CUT, DROP, PASS, Action, Proxy, only
+from tests.client.proxy import CLOSE, CUT, DROP, PASS, Action, Frame, Proxy, only
 
 pytestmark = own_server
 
@@ -139,6 +139,7 @@ def test_partitions_can_be_chosen_and_a_table_without_any_has_an_empty_snapshot(
     )
     with table.snapshot() as empty:
         assert (empty.snapshot_id, empty.expires, empty.log_offsets, empty.is_exact) == (None, None, {}, True)
+        assert repr(empty) == f"<forebay.TableSnapshot of {table.path}, empty, 0 buckets>"
         assert empty.scan().to_arrow().num_rows == 0
         empty.renew()
     table.upsert(pa.table({"p": ["a", "b"] * 50, "id": np.arange(100), "v": np.zeros(100, np.int64)}))
@@ -146,6 +147,7 @@ def test_partitions_can_be_chosen_and_a_table_without_any_has_an_empty_snapshot(
         assert (len(one.buckets), len(both.buckets)) == (2, 4)
         assert set(one.scan().to_arrow()["p"].to_pylist()) == {"b"}
         assert both.scan().to_arrow().num_rows == 100
+        assert repr(both) == f"<forebay.TableSnapshot of {table.path}, {both.snapshot_id}, 4 buckets>"
         with pytest.raises(InvalidRequest, match="does not hold"):
             one.scan_bucket(next(bucket for bucket in both.buckets if bucket not in one.buckets))
         table.connection.admin.drop_partition(table.path, {"p": "a"})
@@ -154,6 +156,7 @@ def test_partitions_can_be_chosen_and_a_table_without_any_has_an_empty_snapshot(
             both.scan().to_arrow()
         with pytest.raises(InvalidRequest, match="no partition"):
             table.snapshot(partitions=["a"])
+    assert repr(both).endswith(", 4 buckets, released>")
 
 
 def test_columns_that_are_added_later_are_not_in_the_way(make_table):
@@ -190,6 +193,44 @@ def test_a_scan_is_resumed_behind_the_last_rows_that_were_taken(make_table, boot
                 break
         assert seen == whole == dict.fromkeys(range(800), 0)
         assert rows_of(snapshot.scan_bucket(0, resume_after=position)) == {}
+
+
+def test_a_limit_is_read_from_one_bucket_after_the_other(make_table, bootstrap):
+    table = numbered(make_table)
+    asked: list[int] = []
+
+    def rule(frame: Frame) -> Action:
+        """Holds the first page back until four have been asked for, or for a while."""
+        deadline = time.monotonic() + 2
+        while frame.key is ApiKey.SCAN_KV and not asked and proxy.count(ApiKey.SCAN_KV) < 5:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        if frame.key is ApiKey.SCAN_KV:
+            asked.append(proxy.count(ApiKey.SCAN_KV))
+        return PASS
+
+    with (
+        Proxy(bootstrap) as proxy,
+        connect(proxy.bootstrap_servers) as conn,
+        conn.table(table.path).snapshot() as snapshot,
+    ):
+        assert snapshot.scan(limit=5).to_arrow().num_rows == 5
+        assert proxy.count(ApiKey.SCAN_KV) == 1
+        proxy.on_response = rule
+        assert snapshot.scan().to_arrow().num_rows == 1000
+        assert asked[0] == 5  # without a limit four buckets at the same time
+
+
+def test_a_reading_of_a_bucket_shows_how_far_it_is(make_table, bootstrap):
+    table = numbered(make_table, 200, buckets=1)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="1kb") as conn, conn.table(table.path).snapshot() as snapshot:
+        scan = snapshot.scan_bucket(0)
+        assert repr(scan).endswith(", not begun>")
+        next(batches := iter(scan))
+        assert repr(scan).endswith(", under way>")
+        list(batches)
+        assert repr(scan) == f"<forebay.SnapshotBucketScan of {table.path}, {table.bucket(0)}, finished>"
 
 
 @pytest.mark.parametrize("fault", [DROP, CLOSE, CUT], ids=lambda a: a.kind)

@@ -12,6 +12,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.connection import Connection, connect
+from forebay.client.writer import APPEND, write_at_once
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import ALL_TYPES, all_types_rows, by_id
@@ -329,6 +330,18 @@ def test_batches_of_tables_without_a_key_move_on_to_other_buckets(
     assert all(a != b for a, b in itertools.pairwise(homes))
     if assigner == "round_robin":
         assert homes == [i % 3 for i in range(12)]
+
+
+@pytest.mark.parametrize("bucket_keys", [[], ["v"]])
+def test_rows_without_a_bucket_key_can_be_written_to_a_chosen_bucket(
+    make_table: MakeTable, bucket_keys: list[str]
+) -> None:
+    table = make_table({"v": pa.int64()}, buckets=3, bucket_keys=bucket_keys)
+    rows = [{"v": v} for v in range(50)]
+    write = table.write_encoder, APPEND, rows
+    for _ in range(3):
+        found = {place.bucket for place in write_at_once(table.connection.sender, *write, bucket=2).end_offsets}
+        assert found == ({0, 1, 2} if bucket_keys else {2})
 
 
 # ---- acknowledgements -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.connection import Connection, connect
+from forebay.client.sender import Sender
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import by_id
 
@@ -22,10 +23,12 @@ def test_rows_are_written_by_flush_and_by_the_end_of_the_block(conn: Connection,
         writer.append({"a": 1, "b": "x"})
         writer.append([{"a": 2}, {"a": 3}])
         assert writer.buffered_rows == 3
+        assert repr(writer) == f"<TableWriter of {table.path}, 3 rows buffered>"
         assert writer.flush().rows == 3
         assert table.scan().to_arrow().num_rows == 3
         writer.append(pa.table({"a": [4, 5]}))
     assert writer.closed
+    assert repr(writer) == f"<TableWriter of {table.path}, closed>"
     assert writer.close().rows == 5
     assert sorted(table.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3, 4, 5]
     with pytest.raises(InvalidRequest, match="is closed"):
@@ -41,6 +44,38 @@ def test_a_buffered_row_leaves_by_itself_after_the_linger(make_table: MakeTable,
         assert writer.buffered_rows == 0
         writer.append({"a": 2})
         assert table.log({0: 1}).poll(10.0) is not None
+
+
+@pytest.mark.parametrize("kind", ["dicts", "arrow"])
+def test_a_full_buffer_does_not_wait_for_the_linger(make_table: MakeTable, bootstrap: str, kind: str) -> None:
+    table = make_table({"a": pa.int64()})
+    options = {"writer_batch_timeout": "1 h", "writer_batch_size": "4kb"}
+    with connect(bootstrap, **options) as other, other.table(table.path).writer() as writer:
+        for first in range(0, 6000, 100):
+            rows = pa.table({"a": np.arange(first, first + 100)})
+            for part in rows.to_pylist() if kind == "dicts" else [rows]:
+                writer.append(part)
+        assert writer.buffered_rows < 600
+        with table.log("earliest") as log:
+            batch = log.poll(10.0)
+        assert batch is not None
+        assert batch["a"][0].as_py() == 0
+
+
+def test_dicts_and_arrow_data_are_written_in_the_order_of_the_calls(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int64()})
+    with table.writer() as writer:
+        writer.append({"a": 1})
+        writer.append(pa.table({"a": [2, 3]}))
+        writer.append({"a": 4})
+        writer.append([{"a": 5}])
+        result = writer.flush()
+    assert (result.rows, result.batches) == (5, 1)
+    assert table.log(stop="latest").to_arrow()["a"].to_pylist() == [1, 2, 3, 4, 5]
+    with table.writer() as two:
+        two.append([{"a": 6}])
+        two.append([{"a": 7}])
+    assert two.close().batches == 1
 
 
 def test_upserts_and_deletes_keep_their_order(make_table: MakeTable) -> None:
@@ -90,6 +125,24 @@ def test_a_bad_dict_is_reported_at_the_latest_when_it_leaves_the_buffer(make_tab
     with pytest.raises(InvalidRequest):
         writer.close()
     assert table.scan().to_arrow().num_rows == 0
+
+
+def test_a_bad_dict_is_reported_by_the_call_that_makes_the_dicts_many(make_table: MakeTable) -> None:
+    table = make_table({"a": pa.int8()})
+    writer = table.writer()
+    writer.append({"a": 1000})
+    for _ in range(1022):
+        writer.append({"a": 1})
+    assert writer.buffered_rows == 1023
+    with pytest.raises(InvalidRequest, match=r"column 'a', row 0.*of 1024 buffered ones"):
+        writer.append({"a": 1})
+    with pytest.raises(InvalidRequest, match="1024 rows were not written"):
+        writer.close()
+    with table.writer() as good:
+        for _ in range(1500):
+            good.append({"a": 1})
+        assert good.buffered_rows == 1500
+        assert good.flush().rows == 1500
 
 
 def test_a_bad_dict_that_lingers_is_reported_by_the_next_call(make_table: MakeTable, bootstrap: str) -> None:
@@ -151,12 +204,24 @@ def test_errors_that_nobody_was_told_of_surface_when_the_connection_closes(
         writer.upsert({"id": 1})
 
 
-def test_closing_the_connection_sends_what_is_buffered(make_table: MakeTable, bootstrap: str) -> None:
+def test_closing_the_connection_sends_what_is_buffered_and_ends_the_sender(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = Sender._turn
+
+    def slow(sender: Sender) -> None:
+        turn(sender)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Sender, "_turn", slow)
     table = make_table({"a": pa.int64()})
     other = connect(bootstrap, writer_batch_timeout="1 h")
     writer = other.table(table.path).writer()
     writer.append({"a": 1})
+    thread = other.sender.thread
     other.close()
+    assert thread is not None
+    assert not thread.is_alive()
     assert table.scan().to_arrow().num_rows == 1
     assert writer.closed
 

@@ -381,3 +381,54 @@ def test_whatever_a_server_sends_the_client_has_events_and_no_exceptions(parts: 
         assert client.state is State.CLOSED
         assert not client.in_flight
     assert found[0] == found[1] == found[2]
+
+
+# --- what a server gives a client that it does not know yet ----------------------------------------------------
+
+
+def test_a_client_is_trusted_from_its_first_request_on_where_that_is_asked_for() -> None:
+    assert ServerConnection(EVERYTHING).is_trusted
+    assert ServerConnection(EVERYTHING, frame_bytes_max=1000, first_frame_bytes_max=1000).is_trusted
+    server = ServerConnection(EVERYTHING, frame_bytes_max=1000, first_frame_bytes_max=200)
+    long = [struct.pack(">ihhi", 808, ApiKey.DATABASE_EXISTS, 0, 9), bytes(800)]
+    assert not server.is_trusted
+    assert isinstance(deliver_one([exists_request(1)], server), RequestReceived)
+    assert server.is_trusted
+    assert isinstance(deliver_one(long, server), RequestReceived)
+    stranger = ServerConnection(EVERYTHING, frame_bytes_max=1000, first_frame_bytes_max=200)
+    violation = deliver_one(long, stranger)
+    assert isinstance(violation, ProtocolViolation)
+    assert "the limit is 200 bytes until the client has sent a first request" in str(violation.error)
+
+
+def test_a_client_that_must_log_in_is_trusted_once_it_has() -> None:
+    server = ServerConnection(EVERYTHING, authenticate=True, frame_bytes_max=1000, first_frame_bytes_max=200)
+    token = pb.AuthenticateRequest(protocol="PLAIN", token=b"").SerializeToString()
+    assert isinstance(deliver_one(encode_request(ApiKey.AUTHENTICATE, 0, 0, [token]), server), RequestReceived)
+    assert not server.is_trusted
+    server.authenticated()
+    assert server.is_trusted
+
+
+def test_a_large_request_that_is_given_up_is_answered_and_the_next_one_is_served() -> None:
+    server = ServerConnection(EVERYTHING)
+    error = Unavailable("no memory")
+    assert server.give_up_large(error) is None
+    assert deliver([struct.pack(">ihhi", 100_008, ApiKey.PUT_KV, 0, 9), bytes(100)], server) == []
+    assert (server.has_unread_bytes, server.large_bytes > 0) == (True, True)
+    assert server.give_up_large(error) == RequestRejected(9, ApiKey.PUT_KV, 0, error)
+    assert (server.large_bytes, server.open_requests) == (0, 1)
+    assert isinstance(deliver_one([bytes(99_900), exists_request(3)], server), RequestReceived)
+    assert server.open_requests == 2
+    server.send_error(9, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION, "no memory")
+    assert deliver([struct.pack(">ihhi", 100_008, ApiKey.PUT_KV, 0, 3), bytes(100)], server) == []
+    assert server.give_up_large(error) is None  # the id of another one
+
+
+def test_a_request_is_parsed_as_what_it_is() -> None:
+    request = deliver_one([exists_request(1)], ServerConnection(EVERYTHING))
+    assert isinstance(request, RequestReceived)
+    assert request.parse_split(pb.DatabaseExistsRequest) == (EXISTS, [])
+    for parse in (request.parse, request.parse_split):
+        with pytest.raises(InternalError):
+            parse(pb.PutKvRequest)

@@ -292,6 +292,19 @@ def flat(predicate: Predicate) -> Predicate:
     return Compound(predicate.function, tuple(children))
 
 
+@pytest.mark.parametrize(("total", "fits"), [
+    (2**63 - 1, True), (2**63 + 1, False), (1 - 2**63, True), (-(2**63) - 1, False),
+])  # fmt: skip
+def test_nanoseconds_reach_as_far_as_64_bits(total: int, fits: bool) -> None:
+    millis, nanos = divmod(total, 1_000_000)
+    literal = pb.PbLiteralValue(is_null=False, **timestamp_fields(12, millis, nanos))
+    if fits:
+        assert literal_from_pb(literal, t.timestamp(9), "c") == np.datetime64(total, "ns")
+        return
+    with pytest.raises(InvalidRequest, match="too far from 1970"):
+        literal_from_pb(literal, t.timestamp(9), "c")
+
+
 @given(predicates)
 def test_filters_come_back_flat_and_flat_ones_as_they_went(predicate: Predicate) -> None:
     message = parse(pb.PbPredicate, predicate_to_pb(predicate, SCHEMA).SerializeToString())

@@ -177,3 +177,61 @@ def test_a_peer_that_speaks_another_protocol_is_told_by_what_it_sent(sent: bytes
     assert decoder.error is not None
     assert f"speaks {protocol}" in decoder.error.message
     assert repr(sent[:4]) in decoder.error.message
+
+
+# ---- the memory of a large frame, which a server counts -------------------------------------------------------------
+
+
+def test_a_large_frame_says_when_it_needs_more_room_and_how_much() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES, step_bytes=10_000)
+    body = bytes(range(250)) * 200
+    assert (decoder.large_bytes, decoder.wanted_bytes, decoder.has_partial_frame) == (0, 0, False)
+    decoder.receive_data(struct.pack(">i8s", 8 + len(body), b"header--") + body[:4000])
+    assert decoder.next_frame() is None
+    told, at = [], 4000
+    while at < len(body):
+        told.append((decoder.large_bytes, decoder.wanted_bytes))
+        assert decoder.has_partial_frame
+        if decoder.wanted_bytes:
+            decoder.grow()
+            continue
+        room = decoder.get_buffer()
+        room[:] = body[at : at + len(room)]
+        at += len(room)
+        decoder.buffer_updated(len(room))
+    full = [(10_000, 0), (10_000, 10_000), (20_000, 0), (20_000, 20_000), (40_000, 0), (40_000, 10_000), (50_000, 0)]
+    assert told == full
+    assert (decoder.large_bytes, decoder.wanted_bytes, decoder.has_partial_frame) == (0, 0, False)
+    assert drain(decoder) == [(b"header--", body)]
+
+
+def test_a_large_frame_can_be_given_up_and_the_stream_goes_on_behind_it() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    assert decoder.drop_large() is None
+    decoder.receive_data(struct.pack(">i8s", 8 + 100_000, b"header--") + bytes(4000))
+    assert decoder.next_frame() is None
+    assert decoder.drop_large() == b"header--"
+    assert (decoder.large_bytes, decoder.wanted_bytes, decoder.has_partial_frame) == (0, 0, True)
+    good = struct.pack(">i8s", 12, b"12345678") + b"next"
+    assert feed(decoder, bytes(96_000) + good, [7000]) == [(b"12345678", b"next")]
+    assert not decoder.has_partial_frame
+    assert decoder.drop_large() is None
+
+
+@pytest.mark.parametrize(("size", "dropped"), [(50_000, 0), (50_001, 50_001)])
+def test_a_body_longer_than_its_kind_allows_is_dropped_as_it_comes(size: int, dropped: int) -> None:
+    asked = []
+
+    def limit(header: bytes) -> int:
+        asked.append(header)
+        return 50_000
+
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES, body_bytes_max=limit)
+    stream = struct.pack(">i8s", 8 + size, b"header--") + bytes(size) + struct.pack(">i8s", 8, b"12345678")
+    found = []
+    for at in range(0, len(stream), 9000):
+        decoder.receive_data(stream[at : at + 9000])
+        while (frame := decoder.next_frame()) is not None:
+            found.append((frame.header, len(frame.body), frame.dropped_bytes))
+    assert found == [(b"header--", size - dropped, dropped), (b"12345678", 0, 0)]
+    assert asked == [b"header--"]

@@ -12,7 +12,7 @@ from forebay.base.errors import CorruptData, ErrorCode, InternalError
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol import messages
 from forebay.protocol.api import APIS
-from forebay.protocol.messages import Message, parse, parse_split, sendable_text, serialize
+from forebay.protocol.messages import Message, has_more_entries, parse, parse_split, sendable_text, serialize
 
 MESSAGE_CLASSES = [cls for api in APIS.values() for cls in (api.request, api.response)]
 WITH_PAYLOADS = [
@@ -234,3 +234,26 @@ def test_error_texts_are_made_sendable() -> None:
     assert sendable_text("caf\u00e9") == "caf\u00e9"
     assert sendable_text("a\ud800b") == "a?b"
     assert len(sendable_text("x" * 10_000)) == 2048
+
+
+VARINT, LONG_VARINT, FIXED64, FIXED32 = b"\x78\x05", b"\x78\xff\xff\x01", b"\x79" + b"\xff" * 8, b"\x7d" + b"\xff" * 4
+BUCKET, LIST_OF_THREE = b"\x22\x03abc", b"\x7a\x03\x01\x02\x03"
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ([BUCKET], 1),
+        ([BUCKET] * 3, 3),
+        ([VARINT, LONG_VARINT, BUCKET], 3),
+        ([FIXED64, FIXED64, BUCKET], 3),
+        ([FIXED32, FIXED32, BUCKET], 3),
+        ([FIXED32, FIXED64, VARINT, BUCKET, FIXED64, BUCKET, FIXED32], 7),
+        ([LIST_OF_THREE, BUCKET], 4),
+        ([BUCKET, b"\x22\x00"], 2),
+    ],
+)
+def test_the_entries_of_a_request_are_counted_before_it_is_parsed(fields: list[bytes], count: int) -> None:
+    body = b"".join(fields)
+    assert has_more_entries(pb.ProduceLogRequest, body, count - 1)
+    assert not has_more_entries(pb.ProduceLogRequest, body, count)
