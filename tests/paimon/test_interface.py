@@ -13,6 +13,7 @@ import pytest
 
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.metadata.predicate import col
+from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, rows_of
@@ -34,6 +35,14 @@ def table(catalog: FileSystemCatalog) -> Table:
     for i in range(3):
         made.write([{"id": n, "name": f"n{i}"} for n in range(10 * i, 10 * i + 20)])
     return made
+
+
+def test_the_names_for_users_are_there_without_loading_more() -> None:
+    import forebay.paimon
+
+    assert (forebay.paimon.Catalog, forebay.paimon.Table) == (Catalog, Table)
+    with pytest.raises(AttributeError, match="no attribute 'Tabel'"):
+        _ = forebay.paimon.Tabel
 
 
 def test_options_may_be_numbers_and_truth_values(table: Table) -> None:

@@ -13,6 +13,8 @@ from forebay.base.errors import (
     AlreadyExists,
     InvalidRequest,
     NotFound,
+    StorageFailure,
+    Unavailable,
     UnsupportedOperation,
 )
 from forebay.metadata import types
@@ -21,6 +23,7 @@ from forebay.paimon.catalog.hive import HiveCatalog
 from forebay.paimon.catalog.hive_metastore import Metastore
 from forebay.paimon.catalog.hive_tables import hive_type
 from forebay.paimon.format.schema import DataField
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store import schema_changes as changes
 from forebay.paimon.store.branches import BranchManager
 from tests.paimon.lake import rows_of
@@ -114,6 +117,41 @@ def test_a_renamed_table_takes_its_files_along(hive_catalog: Catalog, hive_optio
     location = Path(hive_options["warehouse"]) / "other.db" / "w"
     assert _described(hive_options, "other", "w").sd.location == f"file:{location}"
     assert (location.exists(), (Path(hive_options["warehouse"]) / "db.db" / "t").exists()) == (True, False)
+
+
+@pytest.mark.parametrize("what", ["the files cannot move", "the metastore does not answer"])
+def test_a_rename_that_fails_half_way_is_taken_back(
+    hive_catalog: Catalog, hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Here the metastore does not reach the files, so the catalog moves them."""
+    hive_catalog.create_database("other")
+    old, new = (Path(hive_options["warehouse"]) / name for name in ("db.db/t", "other.db/w"))
+    hive_catalog.create_table("db.t", COLUMNS).write([{"id": 1, "v": "x"}])
+    before = _described(hive_options, "db", "t").sd.location
+    alter, asked = HiveCatalog._alter, []
+
+    def changed(self: HiveCatalog, database: str, table: str, described: Any) -> None:
+        asked.append(table)
+        if len(asked) == 2 and what == "the metastore does not answer":
+            raise Unavailable("no answer")
+        alter(self, database, table, described)
+        if len(asked) == 1:
+            new.rename(old)
+
+    def refuse(*_: object) -> None:
+        raise StorageFailure("no room")
+
+    monkeypatch.setattr(HiveCatalog, "_alter", changed)
+    if what == "the files cannot move":
+        monkeypatch.setattr(LocalFileIO, "rename", refuse)
+    with pytest.raises((StorageFailure, Unavailable), match=r"no room|no answer"):
+        hive_catalog.rename_table("db.t", "other.w")
+    monkeypatch.undo()
+    assert (hive_catalog.list_tables("db"), hive_catalog.list_tables("other")) == (["t"], [])
+    assert rows_of(hive_catalog.get_table("db.t")) == [(1, "x")]
+    assert _described(hive_options, "db", "t").sd.location == before
+    hive_catalog.rename_table("db.t", "other.w")
+    assert rows_of(hive_catalog.get_table("other.w")) == [(1, "x")]
 
 
 def test_tables_of_other_formats_are_left_alone(
@@ -352,6 +390,11 @@ def test_a_table_whose_partitions_the_metastore_must_know_is_read_but_not_writte
     hive_catalog.create_table("db.t", COLUMNS, partition_keys=["v"]).write([{"id": 1, "v": "x"}])
     schema = Path(hive_options["warehouse"]) / "db.db" / "t" / "schema" / "schema-0"
     described = json.loads(schema.read_text())
+    described["options"]["metastore.tag-to-partition"] = "day"
+    schema.write_text(json.dumps(described))
+    with pytest.raises(UnsupportedOperation, match="tag-to-partition"):
+        hive_catalog.get_table("db.t")
+    del described["options"]["metastore.tag-to-partition"]
     described["options"]["metastore.partitioned-table"] = "true"
     schema.write_text(json.dumps(described))
     table = hive_catalog.get_table("db.t")

@@ -17,6 +17,7 @@ from forebay.base.errors import (
     InvalidRequest,
     NotFound,
     OutcomeUnknown,
+    StorageFailure,
     Unavailable,
     UnsupportedOperation,
 )
@@ -138,14 +139,34 @@ def test_a_call_that_only_reads_is_repeated_when_its_connection_breaks_and_one_t
     assert "made" in hive_catalog.list_databases()
 
 
+@pytest.mark.parametrize(
+    ("code", "error", "says"), [(1, UnsupportedOperation, "older than Hive 2.3"), (6, StorageFailure, "broken inside")]
+)
+def test_a_server_that_does_not_know_a_call_is_too_old(
+    hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, code: int, error: type, says: str
+) -> None:
+    refusal = pytest.importorskip("thriftpy2.thrift").TApplicationException
+
+    class Client:
+        def get_all_databases(self) -> None:
+            raise refusal(code, "broken inside")
+
+    monkeypatch.setattr(Metastore, "_take", lambda self: Client())
+    monkeypatch.setattr(Metastore, "_give_back", lambda self, client: None)
+    with pytest.raises(error, match=says) as told:
+        Metastore(hive_options).call("get_all_databases")
+    assert type(told.value) is error
+
+
 def test_another_server_is_asked_when_the_first_is_gone(
     metastore: MetastoreServer, hive_options: dict[str, str]
 ) -> None:
     both = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:1, {metastore.uri}"})
     assert "default" in both.list_databases()
     none = Metastore({**hive_options, "uri": "thrift://127.0.0.1:1"}, ManualClock())
-    with pytest.raises(Unavailable, match=r"no Hive Metastore can be reached: 127\.0\.0\.1:1"):
+    with pytest.raises(Unavailable, match=r"no Hive Metastore can be reached: 127\.0\.0\.1:1") as told:
         none.call("get_all_databases")
+    assert str(told.value).count("127.0.0.1:1") == 1, "of three rounds the last is told"
 
 
 def test_a_forked_process_makes_connections_of_its_own(

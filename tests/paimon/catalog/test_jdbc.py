@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import sqlite3
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -19,6 +20,7 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import (
+    AccessDenied,
     AlreadyExists,
     InvalidRequest,
     NotFound,
@@ -116,6 +118,9 @@ def test_databases_and_tables_come_and_go(options: dict[str, str]) -> None:
         again.drop_table("b.u")
     again.drop_table("b.u", ignore_if_missing=True)
     again.drop_database("a")
+    again.drop_database("a", ignore_if_missing=True)
+    with pytest.raises(NotFound, match="'a'"):
+        again.drop_database("a")
     with pytest.raises(NotFound):
         again.list_tables("a")
     assert again.list_databases() == ["b"]
@@ -271,6 +276,87 @@ def test_a_file_that_is_no_database_is_a_storage_failure(tmp_path: Path) -> None
     (tmp_path / "catalog.db").write_bytes(b"not a database" * 100)
     with pytest.raises(StorageFailure, match="not a database"):
         Catalog.open({"metastore": "jdbc", "warehouse": str(tmp_path), "uri": f"jdbc:sqlite:{tmp_path}/catalog.db"})
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("23505", AlreadyExists),
+        ("28P01", AccessDenied),
+        ("42501", AccessDenied),
+        ("08006", Unavailable),
+        ("53300", Unavailable),
+        ("57P01", Unavailable),
+        ("42601", StorageFailure),
+    ],
+)
+def test_the_code_of_a_refusal_by_postgresql_says_what_kind_it_is(
+    monkeypatch: pytest.MonkeyPatch, code: str, error: type
+) -> None:
+    pg8000 = pytest.importorskip("pg8000.dbapi", reason="needs the package pg8000")
+
+    def refuse(**_: object) -> None:
+        raise pg8000.DatabaseError({"C": code, "M": "no"})
+
+    monkeypatch.setattr(pg8000, "connect", refuse)
+    with pytest.raises(error, match=rf"host/db: no \({code}\)") as told:
+        Database.open("jdbc:postgresql://host/db", {}).rows("SELECT 1")
+    assert type(told.value) is error
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "wanted"),
+    [
+        ("//host/db", {}, {"host": "host", "port": 5432, "database": "db", "password": None}),
+        ("//host:1/", {"jdbc.user": "u"}, {"port": 1, "user": "u", "database": "u"}),
+        ("//a%40b:p%2F@host/d", {}, {"user": "a@b", "password": "p/", "database": "d"}),
+        ("//x:y@host/d?user=u&password=p", {}, {"user": "u", "password": "p"}),
+        ("//x:y@host/d?user=u&password=p", {"jdbc.user": "o", "jdbc.password": "q"}, {"user": "o", "password": "q"}),
+        ("///d?host=/run/pg", {}, {"unix_sock": "/run/pg/.s.PGSQL.5432", "database": "d"}),
+    ],
+)
+def test_where_postgresql_is_and_as_whom_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch, uri: str, options: dict[str, str], wanted: dict[str, object]
+) -> None:
+    pg8000 = pytest.importorskip("pg8000.dbapi", reason="needs the package pg8000")
+    asked: list[dict[str, object]] = []
+
+    def refuse(**given: object) -> None:
+        asked.append(given)
+        raise OSError("no server")
+
+    monkeypatch.setattr(pg8000, "connect", refuse)
+    with pytest.raises(Unavailable):
+        Database.open(f"jdbc:postgresql:{uri}", options).rows("SELECT 1")
+    assert {name: asked[0].get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ("", None),
+        ("?sslmode=prefer", None),
+        ("?ssl=true", (False, ssl.CERT_NONE)),
+        ("?sslmode=require", (False, ssl.CERT_NONE)),
+        ("?sslmode=verify-ca", (False, ssl.CERT_REQUIRED)),
+        ("?sslmode=verify-full", (True, ssl.CERT_REQUIRED)),
+    ],
+)
+def test_how_a_connection_to_postgresql_is_encrypted(
+    monkeypatch: pytest.MonkeyPatch, parameters: str, wanted: tuple[bool, int] | None
+) -> None:
+    pg8000 = pytest.importorskip("pg8000.dbapi", reason="needs the package pg8000")
+    asked: list[ssl.SSLContext | None] = []
+
+    def refuse(*, ssl_context: ssl.SSLContext | None, **_: object) -> None:
+        asked.append(ssl_context)
+        raise OSError("no server")
+
+    monkeypatch.setattr(pg8000, "connect", refuse)
+    with pytest.raises(Unavailable, match="no server"):
+        Database.open(f"jdbc:postgresql://host/db{parameters}", {}).rows("SELECT 1")
+    (context,) = asked
+    assert (context and (context.check_hostname, context.verify_mode)) == wanted
 
 
 # ---- pypaimon -------------------------------------------------------------------------------------------------------

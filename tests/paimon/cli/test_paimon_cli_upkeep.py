@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.cli.main import main
+from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
 from tests.paimon.lake import new_catalog, rows_of
@@ -110,7 +111,10 @@ def test_a_table_is_purged_only_with_yes(table: Table, typed) -> None:
     assert json.loads(typed("purge", "--dry-run", "--json")) == told
     assert typed("purge", "--dry-run").startswith("would delete of db.t: 3 rows, 3 files")
     assert len(rows_of(table)) == 3
+    table.create_tag("kept")
+    BranchManager(table.context.io, table.paths).create("b", "kept")
     assert typed("purge", "--yes").startswith("db.t is empty")
     assert rows_of(table) == []
+    assert (table.tags.names(), BranchManager(table.context.io, table.paths).names()) == ([], [])
     assert table.snapshots.ids() == [4]
     assert list(Path(table.paths.root).rglob("data-*")) == []

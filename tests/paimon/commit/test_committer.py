@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.commit.committer import Committable
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
-from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.store.schemas import SchemaManager
@@ -146,7 +148,7 @@ def test_static_overwrite_replaces_what_the_partition_spec_describes(table: Tabl
     assert table.files() == ["a1", "b2"]
     commit.overwrite([append("c1", dt="c")], dynamic=False)
     assert table.files() == ["c1"]
-    with pytest.raises(InvalidRequest, match="'id' is not a partition key"):
+    with pytest.raises(InvalidRequest, match="'id' is not a partition key; the partition keys are dt"):
         commit.overwrite([append("c1", dt="c")], {"id": 1}, dynamic=False)
 
 
@@ -243,6 +245,12 @@ def test_a_deletion_vector_for_a_file_that_is_gone_conflicts(table: Table) -> No
         commit.commit([vector("v2", "f9")])
     with pytest.raises(Conflict, match="another deletion vector"):
         commit.commit([vector("v2", "f1")])
+    (before,) = vector("v1", "f1").data.new_index_files
+    new = vector("v2", "f1")
+    replaced = replace(new, data=replace(new.data, deleted_index_files=(before,)))
+    assert len(commit.commit([replaced])) == 1, "the old vector goes in the same commit"
+    with pytest.raises(Conflict, match="the index file v1 is gone already"):
+        commit.commit([replaced])
 
 
 def test_manifests_are_merged_when_there_are_many_and_old_snapshots_stay_readable(tmp_path: Path) -> None:
@@ -258,6 +266,128 @@ def test_manifests_are_merged_when_there_are_many_and_old_snapshots_stay_readabl
     table.check()
     assert len(table.files(4)) == 3
     assert len(table.files()) == 23
+
+
+def test_an_empty_table_has_nothing_to_compact(table: Table) -> None:
+    for after in ([], [data_file("big", level=5)]):
+        with pytest.raises(Conflict, match=r"gone already \(f0\)"):
+            table.commit().commit([compact([data_file("f0")], after)])
+    assert table.snapshots.latest() is None
+    assert table.manifest_files() == set()
+
+
+def test_files_that_are_there_are_committed_once_if_wanted(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", options={"commit.discard-duplicate-files": "true"})
+    commit = table.commit()
+    commit.commit([append("f0", "f1")])
+    commit.commit([append("f1", "f2")])
+    assert table.files() == ["f0", "f1", "f2"]
+    table.check()
+    commit.commit([compact([data_file("f0"), data_file("f1")], [data_file("big", level=5)])])
+    assert table.files() == ["big", "f2"]
+    with pytest.raises(Conflict, match="gone already"):
+        commit.commit([compact([data_file("f9")], [])])
+
+
+def test_what_may_not_follow_is_not_committed(table: Table) -> None:
+    asked: list[int | None] = []
+
+    def may_follow(latest: Snapshot | None) -> None:
+        asked.append(None if latest is None else latest.id)
+        if latest is not None:
+            raise Conflict("a row is there already")
+
+    commit = table.commit()
+    assert len(commit.commit_if(may_follow, Committable(0, (append("f0"),)))) == 1
+    with pytest.raises(Conflict, match="a row is there already"):
+        commit.commit_if(may_follow, Committable(1, (append("f1"),)))
+    assert (asked, table.files()) == ([None, 1], ["f0"])
+    assert table.manifest_files() == table.referenced_manifests()
+
+
+def test_an_overwrite_has_its_properties_in_both_snapshots(table: Table) -> None:
+    messages = [append("a1"), compact([data_file("a1")], [data_file("a2", level=5)])]
+    made = table.commit().overwrite(messages, properties={"why": "test"})
+    assert [(s.commit_kind, s.properties) for s in made] == [
+        (CommitKind.OVERWRITE, {"why": "test"}), (CommitKind.COMPACT, {"why": "test"})
+    ]  # fmt: skip
+
+
+def test_index_files_of_work_that_is_given_up_go_too(table: Table) -> None:
+    new, merged = (IndexFileMeta("HASH", name, 4, 1) for name in ("i1", "i2"))
+    message = CommitMessage(
+        partition(), 0, 2, DataIncrement(new_index_files=(new,)), CompactIncrement(new_index_files=(merged,))
+    )
+    paths = [Path(table.paths.index_file(index, partition(), 0)) for index in (new, merged)]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"hash")
+    table.commit().abort([message])
+    assert [path.exists() for path in paths] == [False, False]
+
+
+class OvertakenAtTheEnd(LocalFileIO):
+    """Just before the first snapshot is created, `act` is done."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__(sync=False)
+        self.act: Callable[[], object] | None = act
+
+    def create(self, path: str, data: bytes) -> bool:
+        if "snapshot-" in path and self.act is not None:
+            act, self.act = self.act, None
+            act()
+        return super().create(path, data)
+
+
+@pytest.mark.parametrize("theirs", ["30", "3"])
+def test_merged_manifests_of_a_lost_race_are_used_if_they_still_fit_and_deleted_if_not(
+    tmp_path: Path, theirs: str
+) -> None:
+    """We merge the first three manifests; the faster one leaves them, or merges them too."""
+    ours = Table.create(tmp_path / "t", options={"manifest.merge-min-count": "3"})
+    other = Table(tmp_path / "t", options={"manifest.merge-min-count": theirs})
+    for i in range(3):
+        ours.commit().commit([append(f"f{i}")])
+    io = OvertakenAtTheEnd(lambda: other.commit("other").commit([append("theirs")]))
+    (made,) = ours.commit("ours", io).commit([append("ours")])
+    assert (made.id, ours.files()) == (5, ["f0", "f1", "f2", "ours", "theirs"])
+    assert len(ours.commit().manifests.data_manifests(made)) == 3
+    assert ours.manifest_files() == ours.referenced_manifests()
+    ours.check()
+
+
+def test_small_manifests_are_merged_as_soon_as_there_are_enough(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", options={"manifest.merge-min-count": "3"})
+    commit = table.commit()
+    counts = []
+    for i in range(8):
+        (made,) = commit.commit([append(f"f{i}")])
+        counts.append(len(commit.manifests.data_manifests(made)))
+    assert counts == [1, 2, 3, 2, 3, 2, 3, 2], "three become one, and the new one is beside it"
+
+
+def test_a_snapshot_that_expires_under_a_commit_is_followed_by_the_next(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t")
+    table.commit().commit([append("f0")])
+
+    class Overtaken(LocalFileIO):
+        """While the first manifest list is read, others commit, and the snapshot that it is of expires."""
+
+        overtaken = False
+
+        def read(self, path: str) -> bytes:
+            if "manifest-list" in path and not self.overtaken:
+                self.overtaken = True
+                table.commit("other").commit([append("theirs")])
+                table.snapshots.delete(1)
+                raise NotFound(f"there is no file {path}")
+            return super().read(path)
+
+    io = Overtaken(sync=False)
+    (made,) = table.commit("ours", io).commit([append("ours")])
+    assert (io.overtaken, made.id) == (True, 3)
+    assert table.files() == ["f0", "ours", "theirs"]
 
 
 def test_a_full_manifest_merge_leaves_only_live_files(tmp_path: Path) -> None:

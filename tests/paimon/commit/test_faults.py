@@ -86,6 +86,28 @@ def _acts() -> dict[str, Callable[[FileStoreCommit], object]]:
 
 
 @pytest.mark.parametrize("act", _acts())
+def test_a_commit_that_fails_leaves_no_manifest(tmp_path: Path, act: str) -> None:
+    def prepared(name: str) -> Table:
+        table = Table.create(tmp_path / name, options={"manifest.merge-min-count": "3"})
+        for i in range(4):
+            table.commit().commit([append(f"f{i}")])
+        return table
+
+    failed = 0
+    for number in range(_count_operations(prepared("counted"), _acts()[act])):
+        table = prepared(f"failing{number}")
+        io = FailingFileIO(FAST, fail_number=number, operations=frozenset())
+        try:
+            _acts()[act](table.commit("u", io))
+        except OutcomeUnknown:
+            continue
+        except StorageFailure:
+            failed += 1
+            assert table.manifest_files() == table.referenced_manifests(), f"operation {number} failed"
+    assert failed > 5
+
+
+@pytest.mark.parametrize("act", _acts())
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_operation_leaves_the_old_or_a_new_snapshot(tmp_path: Path, act: str, after: bool) -> None:
     def prepared(name: str) -> Table:

@@ -300,7 +300,8 @@ def test_after_a_write_that_failed_the_writer_asks_to_be_aborted(tmp_path: Path)
         io.fail_at("open_output", "data-")
         with pytest.raises(StorageFailure):
             writer.commit(1)
-        for refused in (lambda: writer.write(batch(1)), lambda: writer.commit(1), writer.prepare):
+        given = (lambda: writer.commit(1, messages=[]), lambda: writer.commit(0))
+        for refused in (lambda: writer.write(batch(1)), lambda: writer.commit(1), writer.prepare, *given):
             with pytest.raises(InvalidRequest, match="abort it"):
                 refused()
         writer.abort()
@@ -392,6 +393,20 @@ def test_a_stream_goes_on_after_its_compaction_lost(
     assert rows(open_table(root)) == expected(range(11))
 
 
+def test_a_compaction_that_lost_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "t"
+    table = make_table(root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
+    with table.stream_writer("job") as writer:
+        for number in range(3):
+            writer.write(batch(number))
+            writer.commit(number)
+        before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
+        writer.write(batch(3))
+        writer.commit(3)
+    assert rows(open_table(root)) == expected(range(4))
+    assert left_over(root) == set()
+
+
 def test_a_second_process_of_the_same_stream_commits_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +425,8 @@ def test_a_second_process_of_the_same_stream_commits_nothing_twice(
     assert left_over(root) == set()
 
 
-def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: Path, end: str) -> None:
     """The stream is told so, and goes on with the table opened anew."""
     root = tmp_path / "t"
     make_table(root, {"bucket": "2", "write-only": "false"})
@@ -422,7 +438,8 @@ def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: P
     open_table(root).rescale(3)
     with pytest.raises(Conflict, match="3 buckets"):
         writer.commit(3)
-    writer.close()
+    getattr(writer, end)()
+    assert left_over(root) == set()
     with open_table(root).stream_writer("job") as writer:
         assert writer.last_committed == 2
         for number in range(3, 6):

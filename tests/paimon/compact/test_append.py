@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.errors import InvalidRequest, NotFound, StorageFailure
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.append import (
@@ -24,11 +26,13 @@ from forebay.paimon.compact.append import (
     pick_neighbours,
 )
 from forebay.paimon.compact.clustering import SortOrder, hilbert_transposed, interleaved, sorted_batches
-from forebay.paimon.compact.precommit import plan_precommit, precommit
+from forebay.paimon.compact.precommit import plan_precommit, precommit, run_precommit
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
 from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
-from tests.paimon.compact.trees import data_file
+from tests.paimon.compact.trees import changelog, data_file
 from tests.paimon.lake import live_files, new_catalog, planned_files, rows_of
 
 RULES = AppendRules(target_size=100, small_size=70, open_cost=0, files_min=5)
@@ -153,6 +157,81 @@ def test_small_files_of_one_commit_are_put_together_before_it(catalog: FileSyste
     assert [p.name for p in Path(table.paths.root).rglob("data-*")] == [file.file_name]
 
 
+@pytest.mark.parametrize(("buckets", "packs"), [(-1, [["f0", "f2"], ["f3", "f4"]]), (1, [["f2", "f3"], ["f4", "f5"]])])
+def test_precommit_packs_small_files_up_to_the_target(
+    catalog: FileSystemCatalog, buckets: int, packs: list[list[str]]
+) -> None:
+    """With buckets, only neighbours: a large file stands between."""
+    options = {"target-file-size": "100 b"} | ({"bucket": "1", "bucket-key": "id"} if buckets == 1 else {})
+    table = catalog.create_table("db.t", PLAIN, options=options)
+    files = tuple(files_of(60, 90, 60, 60, 60, 10))
+    message = CommitMessage(b"", 0, buckets, DataIncrement(files))
+    assert [names(list(t.files)) for t in plan_precommit(table.context, [message])] == packs
+
+
+def test_precommit_of_keyed_tables_takes_all_new_files_of_a_bucket_or_none(catalog: FileSystemCatalog) -> None:
+    options = {"bucket": "2", "target-file-size": "100 b"}
+    table = catalog.create_table("db.k", PLAIN, primary_keys=["id"], options=options)
+
+    def planned(*sizes: int, level: int = 0, changes: tuple[int, ...] = ()) -> list[tuple[int, list[str], bool]]:
+        files = [replace(f, level=level) for f in files_of(*sizes)]
+        logs = [replace(f, file_name=f"c{i}") for i, f in enumerate(files_of(*changes))]
+        messages = [CommitMessage(b"", 0, 2, DataIncrement((f,))) for f in files]
+        messages += [CommitMessage(b"", 0, 2, DataIncrement((), changelog_files=tuple(logs)))]
+        messages += [CommitMessage(b"", 1, 2, DataIncrement(tuple(files_of(1))))]
+        return [(t.bucket, names(list(t.files)), t.is_changelog) for t in plan_precommit(table.context, messages)]
+
+    assert planned(50, 50) == [(0, ["f0", "f1"], False)]
+    assert planned(50, 51) == []
+    assert planned(50) == []
+    assert planned(10, 10, level=1) == []
+    assert planned(50, changes=(20, 30)) == [(0, ["c0", "c1"], True)]
+    assert planned(1, 1, changes=(70, 31)) == [(0, ["f0", "f1"], False)]
+
+
+def test_precommit_of_keyed_tables_merges_rows_and_keeps_all_changes(catalog: FileSystemCatalog) -> None:
+    options = {"bucket": "1", "changelog-producer": "input", "write-only": "true"}
+    table = catalog.create_table("db.k", PLAIN, primary_keys=["id"], options=options)
+    with table.new_write() as writer:
+        messages = []
+        for x in range(3):
+            writer.write(pa.table({"id": [x, 9], "x": [x, x]}))
+            messages += writer.prepare_commit()
+        failing = replace(table.context, io=_NoNewFiles(sync=False))
+        (task, log) = plan_precommit(table.context, messages)
+        there = {p.name for p in Path(table.paths.root).rglob("*.parquet*")}
+        for each in (task, log):
+            with pytest.raises(StorageFailure, match="no room"):
+                run_precommit(failing, each)
+        assert {p.name for p in Path(table.paths.root).rglob("*.parquet*")} == there
+        table.new_commit().commit(precommit(table.context, messages))
+    (file,) = live_files(table)
+    assert (file.level, file.row_count, file.file_source) == (0, 4, FileSource.APPEND)
+    assert rows_of(table) == [(0, 0), (1, 1), (2, 2), (9, 2)]
+    assert sorted((row["id"], row["x"]) for _, row in changelog(table)) == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (9, 0),
+        (9, 1),
+        (9, 2),
+    ]
+    assert len(list(Path(table.paths.root).rglob("*.parquet"))) == 2
+
+
+class _NoNewFiles(LocalFileIO):
+    """A disk that is full when a file is closed."""
+
+    def open_output(self, path: str) -> BinaryIO:
+        output = super().open_output(path)
+
+        def close() -> None:
+            raise StorageFailure("no room")
+
+        output.close = close  # type: ignore[method-assign]
+        return output
+
+
 def test_precommit_compaction_is_an_option_of_the_table(catalog: FileSystemCatalog) -> None:
     options = {"precommit-compact": "true", "target-file-row-num": "10"}
     table = catalog.create_table("db.t", PLAIN, options=options)
@@ -162,6 +241,17 @@ def test_precommit_compaction_is_an_option_of_the_table(catalog: FileSystemCatal
 
 
 # ---- sorting --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["order", "zorder", "hilbert"])
+def test_nulls_come_first_where_rows_are_sorted(catalog: FileSystemCatalog, strategy: str) -> None:
+    table = catalog.create_table("db.t", PLAIN)
+    values = [5, None, -3, 8, None, 0, 2**40, -(2**40)]
+    for start in (0, 4):
+        table.write(pa.table({"id": range(start, start + 4), "x": values[start : start + 4]}, schema=PLAIN))
+    table.compact(order_by=["x"], strategy=strategy)
+    known = sorted(value for value in values if value is not None)
+    assert table.read(["x"]).read_all()["x"].to_pylist() == [None, None, *known]
 
 
 @pytest.mark.parametrize("strategy", ["order", "zorder", "hilbert"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from forebay.paimon.compact.tasks import run_task
 from forebay.paimon.compact.tree import TreePolicy
 from forebay.paimon.compact.universal import CompactUnit
 from forebay.paimon.files.writer import RollingWriter
+from forebay.paimon.format.commit_message import DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource
 from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.io.failing import FailingFileIO
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
@@ -77,6 +81,24 @@ def test_a_file_with_deletes_never_moves_to_the_top(catalog: FileSystemCatalog) 
     table.compact(full=True)
     assert [f.delete_row_count for f in live_files(table)] == [0, 0]
     assert rows_of(table, ["id"]) == [(1,), (2,), (7,)]
+
+
+@pytest.mark.parametrize("kinds", [["+I", "+I"], ["+I", "-D"], ["-D", "-D"]])
+def test_deletes_that_a_writer_did_not_count_are_found_before_a_file_moves_up(
+    catalog: FileSystemCatalog, kinds: list[str]
+) -> None:
+    """pypaimon says of each file that it has none."""
+    table = one_bucket(catalog, **TINY_FILES)
+    with table.new_write() as writer:
+        writer.write([{"id": 7, "name": "x"}, {"id": 8, "name": "y"}], kinds)
+        (message,) = writer.prepare_commit()
+    files = tuple(replace(f, delete_row_count=0) for f in message.data.new_files)
+    table.new_commit().commit([replace(message, data=DataIncrement(files))])
+    table.compact(full=True)
+    left = [(i,) for i, kind in zip((7, 8), kinds, strict=True) if kind == "+I"]
+    assert rows_of(table, ["id"]) == left
+    assert sum(f.row_count for f in live_files(table)) == len(left)
+    assert ({f.file_name for f in live_files(table)} == {f.file_name for f in files}) is (len(left) == 2)
 
 
 def test_deletes_stay_while_older_rows_may_lie_below(catalog: FileSystemCatalog) -> None:
@@ -215,6 +237,29 @@ def test_a_compaction_that_fails_leaves_no_files(catalog: FileSystemCatalog, mon
     with pytest.raises(StorageFailure, match="the disk is gone"):
         table.run_compaction(task)
     assert data_files_on_disk(table) == there
+
+
+@pytest.mark.parametrize("producer", ["none", "full-compaction"])
+def test_a_compaction_that_fails_anywhere_leaves_what_was_there(tmp_path: Path, producer: str) -> None:
+    """One file moves up as it is, and others are rewritten."""
+    table = one_bucket(new_catalog(tmp_path), **TINY_FILES, **{"changelog-producer": producer})
+    write(table, 1, 2)
+    for _ in range(2):
+        write(table, 5, 6)
+    write(table, 8, 9)
+    (task,) = table.plan_compaction(full=True)
+    there = {p.name for p in Path(table.paths.bucket_directory(task.partition, 0)).iterdir()}
+    for number in range(1000):
+        io = FailingFileIO(LocalFileIO(sync=False), fail_number=number, operations=frozenset())
+        try:
+            message = run_task(replace(table.context, io=io), task)
+            break
+        except StorageFailure:
+            left = {p.name for p in Path(table.paths.bucket_directory(task.partition, 0)).iterdir()}
+            assert left == there, f"operation {number} failed"
+    table.new_commit().commit([message])
+    assert rows_of(table, ["id"]) == [(1,), (2,), (5,), (6,), (8,), (9,)]
+    assert number >= 5
 
 
 @pytest.mark.parametrize("options", [{}, {"changelog-producer": "full-compaction"}, {"changelog-producer": "lookup"}])

@@ -86,6 +86,45 @@ def test_each_table_is_compacted_once_and_a_broken_one_is_told(catalog: FileSyst
     assert len(rows_of(good)) == 20
 
 
+def test_a_table_that_cannot_be_opened_is_told() -> None:
+    def refuse(name: str) -> Table:
+        raise StorageFailure(f"no room for {name}")
+
+    (state,) = CompactionService(lambda: ["db.t"], refuse, lambda table: ThreadRunner(1)).run_once()
+    assert (state.table, state.phase, state.last_error) == ("db.t", FAILED, "no room for db.t")
+
+
+def test_a_watch_waits_between_its_looks(catalog: FileSystemCatalog) -> None:
+    watching = service(catalog)
+    ticks: list[float] = []
+
+    def tick() -> None:
+        ticks.append(SYSTEM_CLOCK.monotonic())
+        if len(ticks) == 3:
+            watching.stop()
+
+    watching.watch(tick, tick_seconds=0.05)
+    assert len(ticks) == 3
+    assert ticks[2] - ticks[0] >= 0.09
+
+
+def test_of_tasks_that_wait_none_begins_after_one_failed() -> None:
+    begun: list[int] = []
+
+    def work(task: int) -> int:
+        begun.append(task)
+        threading.Event().wait(0.02)
+        if task == 1:
+            raise StorageFailure("the disk is gone")
+        return task
+
+    thrown_away: list[int] = []
+    with pytest.raises(StorageFailure, match="the disk is gone"):
+        ThreadRunner(1).run(work, range(60), rows=[1] * 60, discard=thrown_away.extend)
+    assert len(begun) < 60
+    assert thrown_away == [task for task in begun if task != 1]
+
+
 def test_what_writers_add_is_compacted_and_new_tables_are_found(catalog: FileSystemCatalog) -> None:
     table = filled(catalog, "t", 1)
     with Watched(catalog, names_in(catalog)) as watched:

@@ -49,6 +49,17 @@ def index_files(table: Table) -> list[IndexFileMeta]:
     return [e.index_file for e in table.manifests.read_index(snapshot.index_manifest)]
 
 
+def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
+    with_deleted(table, [1, 2, 3], [1], level=5)
+    table.write([{"id": 4, "v": 9}])
+    latest = table.snapshots.latest_id()
+    assert rows_of(table, ["id"]) == [(1,), (3,), (4,)]
+    between = {"incremental-between": f"1,{latest}", "incremental-between-scan-mode": "diff"}
+    log = table.with_options(between).system("audit_log").read().read_all().to_pylist()
+    assert [(row["rowkind"], row["id"]) for row in log] == [("+I", 4)]
+
+
 def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
     with_deleted(table, list(range(10)), [2, 7], level=5)

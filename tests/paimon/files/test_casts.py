@@ -178,6 +178,22 @@ def test_fields_of_rows_are_found_by_id_whatever_their_names_and_order() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("new", "castable"),
+    [
+        (row_of((1, "a", LONG), (2, "b", TEXT)), True),
+        (row_of((2, "b", TEXT), (9, "added", DOUBLE)), True),
+        (row_of((1, "a", types.date())), False),
+        (row_of((3, "a", types.date())), True),
+        (row_of((1, "a", INT), (2, "b", types.array(TEXT))), False),
+    ],
+)
+def test_rows_can_be_cast_if_each_field_that_stays_can(new: DataType, castable: bool) -> None:
+    old = row_of((1, "a", INT), (2, "b", TEXT))
+    assert is_castable(old, new) is castable
+    assert is_castable(types.array(types.map_(TEXT, old)), types.array(types.map_(TEXT, new))) is castable
+
+
 def test_rows_inside_arrays_and_maps_change_too_also_in_a_slice() -> None:
     old, new = row_of((1, "a", INT)), row_of((1, "b", LONG), (2, "c", TEXT))
     source = types.array(types.map_(TEXT, old))

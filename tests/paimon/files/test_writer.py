@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest
@@ -16,11 +18,12 @@ from forebay.metadata import types
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.files import writer as writing
 from forebay.paimon.files.reader import DataFileReader
-from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields
+from forebay.paimon.files.writer import FileSettings, RollingWriter, key_value_fields, local_millis
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.file_meta import EMPTY_ROW, DataFileMeta, FileSource
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.stats import ColumnStats, unpack_stats
+from forebay.paimon.io.arrow import ArrowFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory
@@ -106,6 +109,56 @@ def test_a_nan_leaves_a_column_without_bounds_and_a_zero_has_both_signs(tmp_path
     (zero,) = append_files(tmp_path, pa.table({"id": [1, 2], "text": ["", ""], "x": [0.0, 0.0]}))
     bounds = stats_of(zero, schema)["x"]
     assert (str(bounds.min), str(bounds.max)) == ("-0.0", "0.0")
+
+
+@pytest.mark.parametrize(
+    ("groups", "low", "high"),
+    [
+        ([None, None], None, None),
+        ([None, 7, 5, None], 5, 7),
+        ([7, 9, 3], 3, 9),
+        ([5, 5], 5, 5),
+    ],
+)
+def test_timestamps_of_nanoseconds_have_bounds_though_parquet_has_none(
+    tmp_path: Path, groups: list[int | None], low: int | None, high: int | None
+) -> None:
+    """Each of `groups` is a group of rows with one value."""
+    schema = new_schema({"ts": types.timestamp(9), "us": types.timestamp(6)})
+    writer = writer_for(tmp_path, schema, {"file.block-size": "1 b"})
+    for value in groups:
+        stamps = pa.array([value] * 2048, pa.timestamp("ns"))
+        writer.write(pa.table({"ts": stamps, "us": pa.nulls(2048, pa.timestamp("us"))}))
+    (meta,) = writer.close()
+    assert pq.ParquetFile(tmp_path / "bucket-0" / meta.file_name).metadata.num_row_groups >= len(groups)
+    assert stats_of(meta, schema)["ts"] == ColumnStats(low, high, 2048 * groups.count(None))
+
+
+@pytest.mark.parametrize(("zone", "hours"), [("UTC", 0), ("America/New_York", -5), ("Asia/Tokyo", 9)])
+def test_files_are_made_at_the_local_time_as_java_has_it(
+    monkeypatch: pytest.MonkeyPatch, zone: str, hours: int
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert local_millis(ManualClock(1_700_000_000_000)) == 1_700_000_000_000 + hours * 3_600_000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_file_that_is_given_up_is_deleted_where_it_is_visible_at_once(tmp_path: Path) -> None:
+    """As on stores of pyarrow, whose outputs cannot be aborted."""
+    schema = new_schema(COLUMNS)
+    settings = FileSettings.of(schema, CoreOptions({"file.block-size": "1 b"}), 0, FileSource.APPEND)
+    names = PathFactory.of(str(tmp_path), schema).data_file_names()
+    (tmp_path / "bucket-0").mkdir()
+    io = ArrowFileIO(fs.LocalFileSystem())
+    writer = RollingWriter(io, str(tmp_path / "bucket-0"), settings, names, 0, ManualClock())
+    writer.write(random_rows(5000))
+    assert len(list((tmp_path / "bucket-0").iterdir())) == 1
+    writer.abort()
+    assert list((tmp_path / "bucket-0").iterdir()) == []
 
 
 def test_parquet_columns_carry_the_ids_and_physical_types_that_java_writes(tmp_path: Path) -> None:

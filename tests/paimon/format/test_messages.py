@@ -11,7 +11,7 @@ from forebay.base.errors import CorruptData, UnsupportedOperation
 from forebay.metadata import types
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, FileSource, GlobalIndexMeta, IndexFileMeta, SimpleStats
-from forebay.paimon.format.messages import MessageCodec
+from forebay.paimon.format.messages import MESSAGE_VERSION, MessageCodec
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.format.stats import ColumnStats, pack_stats
@@ -55,6 +55,14 @@ def test_messages_come_back_as_they_were(version: int) -> None:
         assert CODEC.decode_message(CODEC.encode_message(message, version), version) == message
     with pytest.raises(UnsupportedOperation):
         CODEC.encode_message(MESSAGE, 12)
+
+
+def test_a_number_that_newer_writers_put_behind_a_message_is_passed_over() -> None:
+    data = CODEC.encode_message(MESSAGE, MESSAGE_VERSION + 1)
+    assert data.endswith(b"\0")
+    assert CODEC.decode_message(data[:-1] + b"\1" + bytes(8), MESSAGE_VERSION + 1) == MESSAGE
+    with pytest.raises(CorruptData):
+        CODEC.decode_message(data[:-1] + b"\1" + bytes(7), MESSAGE_VERSION + 1)
 
 
 def test_splits_come_back_as_they_were() -> None:

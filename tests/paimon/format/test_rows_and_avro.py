@@ -235,6 +235,25 @@ def test_dense_containers_and_runs_are_read() -> None:
     assert read_deletion_vector(_framed(struct.pack(">i", 1581511376) + runs)).tolist() == expected
 
 
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 9])
+def test_runs_come_with_offsets_from_four_containers_on(count: int) -> None:
+    """The last container is an array, the others are runs."""
+    marks = bytearray((count + 7) // 8)
+    for i in range(count - 1):
+        marks[i // 8] |= 1 << i % 8
+    containers = [struct.pack("<HHH", 1, 10 * i, 2) for i in range(count - 1)] + [struct.pack("<H", 77)]
+    head = struct.pack("<I", 12347 | (count - 1) << 16) + bytes(marks)
+    head += b"".join(struct.pack("<HH", i, 2 if i < count - 1 else 0) for i in range(count))
+    at = len(head) + 4 * count
+    if count >= 4:
+        for container in containers:
+            head += struct.pack("<I", at)
+            at += len(container)
+    data = _framed(struct.pack(">i", 1581511376) + head + b"".join(containers))
+    expected = [(i << 16) + 10 * i + step for i in range(count - 1) for step in range(3)] + [((count - 1) << 16) + 77]
+    assert read_deletion_vector(data).tolist() == expected
+
+
 def test_deletion_vectors_of_version_2_reach_beyond_32_bits() -> None:
     body = (
         struct.pack("<iq", 1681511377, 2) + struct.pack("<i", 0) + _bitmap([1, 5]) + struct.pack("<i", 3) + _bitmap([7])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import fs
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.io.arrow import ArrowFileIO
-from forebay.paimon.io.failing import FailingFileIO
+from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.io.opening import open_file_io
@@ -165,6 +169,73 @@ def test_a_full_or_forbidden_disk_is_a_storage_failure(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.parametrize("how", ["write", "open_output"])
+def test_a_file_that_cannot_take_its_name_leaves_nothing(tmp_path: Path, how: str) -> None:
+    io = LocalFileIO()
+    (tmp_path / "f").mkdir()
+
+    def make() -> None:
+        if how == "write":
+            io.write(str(tmp_path / "f"), b"x")
+            return
+        with io.open_output(str(tmp_path / "f")) as f:
+            f.write(b"x")
+
+    with pytest.raises(StorageFailure, match="cannot write"):
+        make()
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("how", ["write", "create"])
+def test_a_full_disk_keeps_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageFailure, match="no space left"):
+        getattr(LocalFileIO(), how)(str(tmp_path / "f"), b"x")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "advises"), [(errno.EPERM, True), (errno.EOPNOTSUPP, True), (errno.EIO, False), (errno.EMLINK, False)]
+)
+def test_a_disk_without_hard_links_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advises: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, "refused")
+
+    for call in ("link", "replace", "unlink"):
+        monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(StorageFailure) as created:
+        LocalFileIO().create(str(tmp_path / "f"), b"x")
+    with pytest.raises(StorageFailure) as written:
+        LocalFileIO().write(str(tmp_path / "f"), b"x")
+    with pytest.raises(StorageFailure) as deleted:
+        LocalFileIO().delete(str(tmp_path / "f"))
+    said = ["must support hard links" in str(e.value) for e in (created, written, deleted)]
+    assert said == [advises, False, False]
+
+
+def test_a_directory_that_others_empty_meanwhile_is_deleted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").mkdir()
+    real, calls = shutil.rmtree, []
+
+    def overtaken(path: str) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise FileNotFoundError(path)
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", overtaken)
+    LocalFileIO().delete_directory(str(tmp_path / "d"))
+    assert (list(tmp_path.iterdir()), len(calls)) == ([], 2)
+
+
 # ---- choosing, failing ----------------------------------------------------------------------------------------------
 
 
@@ -191,6 +262,45 @@ def test_stores_with_conditional_writes_create_atomically(tmp_path: Path) -> Non
     assert calls == [str(tmp_path / "f")]
 
 
+class Hdfs:
+    """A local directory as HDFS: a rename never overwrites. `before_move` runs before each."""
+
+    type_name = "hdfs"
+
+    def __init__(self, before_move: Callable[[str], None] = lambda path: None) -> None:
+        self.local, self.before_move = fs.LocalFileSystem(), before_move
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.local, name)
+
+    def move(self, source: str, target: str) -> None:
+        self.before_move(target)
+        if Path(target).exists():
+            raise FileExistsError(target)
+        self.local.move(source, target)
+
+
+def test_where_renames_never_overwrite_a_file_is_written_aside_and_renamed(tmp_path: Path) -> None:
+    io = ArrowFileIO(Hdfs())
+    assert io.supports_atomic_create
+    assert io.create(str(tmp_path / "f"), b"one") is True
+    assert io.create(str(tmp_path / "f"), b"two") is False
+
+    def overtake(path: str) -> None:
+        Path(path).write_bytes(b"theirs")
+
+    overtaken = ArrowFileIO(Hdfs(overtake))
+    assert overtaken.create(str(tmp_path / "g"), b"ours") is False
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"f": b"one", "g": b"theirs"}
+
+    def broken(path: str) -> None:
+        raise OSError("no name node")
+
+    with pytest.raises(StorageFailure, match="no name node"):
+        ArrowFileIO(Hdfs(broken)).create(str(tmp_path / "h"), b"x")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["f", "g"]
+
+
 def test_injected_failures_come_before_or_after_the_effect(tmp_path: Path) -> None:
     io = FailingFileIO(LocalFileIO(sync=False))
     io.fail_at("write", "/f")
@@ -201,6 +311,18 @@ def test_injected_failures_come_before_or_after_the_effect(tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["g"]
     assert (io.count, io.failures) == (2, 2)
     io.write(str(tmp_path / "f"), b"x")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_after_an_injected_crash_nothing_works_any_more(tmp_path: Path, after: bool) -> None:
+    io = FailingFileIO(LocalFileIO(sync=False))
+    io.crash_when("write", "/f", after=after)
+    io.write(str(tmp_path / "g"), b"x")
+    with pytest.raises(SimulatedCrash):
+        io.write(str(tmp_path / "f"), b"x")
+    with pytest.raises(SimulatedCrash):
+        io.read(str(tmp_path / "g"))
+    assert (tmp_path / "f").exists() is after
 
 
 def test_the_same_seed_fails_at_the_same_operations(tmp_path: Path) -> None:

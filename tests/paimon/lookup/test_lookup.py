@@ -12,10 +12,13 @@ import pyarrow.compute
 import pytest
 
 from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.lookup.local_files import Probe
 from forebay.paimon.lookup.lookup import Lookup
 from forebay.paimon.table import Table
 from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog
+from tests.paimon.read.test_planner import deletion_vector
 
 COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
 
@@ -55,6 +58,17 @@ def test_rows_are_found_in_the_order_of_the_keys_and_missing_keys_are_left_out(t
         assert lookup.get(keys).schema.names == ["name"]
         assert lookup.get([]).num_rows == 0
         assert lookup.get([{"id": 7}]).num_rows == 0
+
+
+def test_a_file_of_nothing_but_deletes_has_no_row(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "1", "write-only": "true"})
+    table.delete([{"id": 1}])
+    with table.lookup() as lookup:
+        assert lookup.get([{"id": 1}]).num_rows == 0
+        table.write(_rows([1]))
+        assert _names(lookup.get([{"id": 1}])) == ["a1"]
+        table.delete([{"id": 1}])
+        assert lookup.get([{"id": 1}]).num_rows == 0
 
 
 @pytest.mark.parametrize("bucket", ["1", "4", "-1"])
@@ -134,7 +148,8 @@ def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
 ) -> None:
     table = _table(tmp_path, {"continuous.discovery-interval": "1 h"})
     table.write(_rows(range(10)))
-    with table.lookup() as lookup:
+    (tmp_path / "copies").mkdir()
+    with table.lookup(directory=str(tmp_path / "copies")) as lookup:
         lookup.get([{"id": 1}])
         table.write(_rows([1, 2], "b"))
 
@@ -150,12 +165,50 @@ def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
                 _refresh_and_get(lookup)
             with pytest.raises(StorageFailure, match="the disk is gone"):
                 lookup.get([{"id": 1}])
+            copies = {p.stem for p in (tmp_path / "copies").rglob("*.arrow")}
+            assert copies == {p.stem for p in (tmp_path / "copies").rglob("*.index")}, "none is half made"
         assert _names(lookup.get([{"id": 1}, {"id": 3}])) == ["b1", "a3"]
 
 
 def _refresh_and_get(lookup: Lookup) -> None:
     lookup.refresh()
     lookup.get([{"id": 1}])
+
+
+def _mark_deleted(table: Table, position: int) -> None:
+    """Commit a deletion vector for one row of the table's only file."""
+    snapshot = table.snapshots.latest()
+    assert snapshot is not None
+    (entry,) = table.manifests.live_files(snapshot)
+    vector = deletion_vector([position])
+    marks = (DeletionVectorMeta(entry.file.file_name, 1, len(vector) - 8, 1),)
+    index = IndexFileMeta("DELETION_VECTORS", "index-1", len(vector) + 1, 1, marks)
+    path = Path(table.paths.index_file(index, entry.partition, entry.bucket))
+    path.parent.mkdir()
+    path.write_bytes(b"\1" + vector)
+    message = CommitMessage(entry.partition, entry.bucket, 1, DataIncrement((), new_index_files=(index,)))
+    table.new_commit().commit([message])
+
+
+def test_a_lookup_sees_which_rows_were_marked_as_deleted_and_what_a_rollback_brings_back(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "1", "deletion-vectors.enabled": "true", "write-only": "true"})
+    table.write(_rows(range(10)))
+    table.compact(full=True)
+    with table.lookup(columns=["name"]) as lookup:
+        assert _names(lookup.get([{"id": 3}, {"id": 4}])) == ["a3", "a4"]
+        _mark_deleted(table, 3)
+        assert _names(lookup.get([{"id": 3}, {"id": 4}])) == ["a4"]
+    plain = new_catalog(tmp_path / "plain").create_table(
+        "db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1", "continuous.discovery-interval": "0 ms"}
+    )
+    plain.write(_rows(range(4)))
+    with plain.lookup(columns=["name"]) as lookup:
+        plain.write(_rows([3], "b"))
+        assert _names(lookup.get([{"id": 3}])) == ["b3"]
+        plain.rollback_to(snapshot=1)
+        for tag in ("c", "d"):
+            plain.write(_rows([2], tag))
+        assert _names(lookup.get([{"id": 3}, {"id": 2}])) == ["a3", "d2"]
 
 
 def test_threads_share_a_lookup(tmp_path: Path) -> None:

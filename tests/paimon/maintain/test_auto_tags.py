@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,34 @@ def test_the_first_snapshot_behind_an_hour_is_tagged_with_it(tmp_path: Path) -> 
 )
 def test_periods_and_names_are_as_options_say(tmp_path: Path, options: dict[str, str], names: list[str]) -> None:
     assert list(tagged(tmp_path / "t", 4, **options)) == names
+
+
+@pytest.mark.parametrize(
+    ("zone", "names"),
+    [
+        ("Asia/Tokyo", ["2024-03-10"]),
+        ("UTC", ["2024-03-09", "2024-03-10"]),
+        (None, ["2024-03-09"]),
+    ],
+)
+def test_a_day_ends_where_the_table_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str | None, names: list[str]
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        options = {"tag.automatic-creation": "process-time", "write-only": "false"}
+        clock = ManualClock(START)
+        table = make_table(
+            tmp_path / "t", options | ({} if zone is None else {"sink.process-time-zone": zone}), clock=clock
+        )
+        for i in range(4):
+            table.write([{"id": i}])
+            clock.advance(1800)
+        assert table.tags.names() == names
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_only_so_many_automatic_tags_are_kept(tmp_path: Path) -> None:
@@ -119,6 +149,7 @@ def test_changes_up_to_an_automatic_tag_are_those_since_the_one_before(tmp_path:
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    options = {"tag.automatic-creation": "process-time", "tag.creation-delay": "2 d"}
-    with pytest.raises(InvalidRequest, match="shorter than a period"):
-        make_table(tmp_path / "b", options).maintenance().create_auto_tags()
+    for i, delay in enumerate(("2 d", "1 d", "1 ms")):
+        options = {"tag.automatic-creation": "process-time", "tag.creation-delay": delay}
+        with pytest.raises(InvalidRequest, match="shorter than a period") if i < 2 else nullcontext():
+            make_table(tmp_path / f"b{i}", options).maintenance().create_auto_tags()

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from forebay.base.clock import ManualClock
@@ -105,9 +107,11 @@ def _modified(table: Table) -> int:
     return max(s.modified_ms or 0 for s in FAST.list(table.paths.consumer_directory))
 
 
-def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bucket", ["1", "-1"])
+def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path, bucket: str) -> None:
+    """With dynamic buckets there are index files, too."""
     root = tmp_path / "t"
-    table = filled(root)
+    table = filled(root, bucket=bucket)
     before = {i: rows(table, snapshot=i) for i in ids(table)}
     for name, i in (("a", 2), ("b", 4), ("c", 4), ("d", 8)):
         table.tags.create(name, table.snapshots.snapshot(i))
@@ -125,6 +129,31 @@ def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path) -> Non
         table.delete_tag("a")
 
 
+def test_what_is_told_of_an_expiry_is_what_went(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = make_table(root, {"bucket": "-1", "changelog-producer": "input"})
+    for i in range(6):
+        table.write([{"id": i % 4, "v": i}])
+        if i in (1, 3):
+            table.analyze(["id"])
+    table.overwrite([{"id": 9, "v": 9}])
+    table.tags.create("t", table.snapshots.snapshot(5))
+
+    def gone(before: set[str]) -> tuple[int, int]:
+        names = before - files_of(root)
+        of = [name.partition("/")[0].partition("-")[0] for name in names]
+        return of.count("bucket"), sum(of.count(kind) for kind in ("manifest", "index", "statistics"))
+
+    before = files_of(root)
+    done = table.expire_snapshots(1, 1)
+    assert (done.files.data_files, done.files.metadata_files) == gone(before)
+    before = files_of(root)
+    deleted = table.maintenance().delete_tag("t")
+    assert (deleted.data_files, deleted.metadata_files) == gone(before)
+    assert deleted.metadata_files > 3
+    assert files_of(root) == referenced(root)
+
+
 def test_tags_expire_by_their_own_time(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     table = filled(tmp_path / "t")
@@ -137,6 +166,28 @@ def test_tags_expire_by_their_own_time(tmp_path: Path) -> None:
     clock.advance(2000)
     assert table.maintenance().expire_tags() == ["long"]
     assert table.tags.names() == ["ever"]
+
+
+def test_tags_expire_by_when_they_were_made_if_told_so(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    table = filled(tmp_path / "t")
+    table = open_table(tmp_path / "t", clock=clock)
+    table.tags.create("timed", table.snapshots.snapshot(1), retained_ms=10**9)
+    clock.advance(10)
+    table.tags.create("young", table.snapshots.snapshot(2), retained_ms=10**9)
+    table.tags.create("untimed", table.snapshots.snapshot(2))  # its file tells when it was made
+    upkeep = table.maintenance()
+    modified = {s.path.rpartition("/")[2]: s.modified_ms or 0 for s in FAST.list(table.paths.tag_directory)}
+    made = modified["tag-untimed"]
+    assert made < NOW
+    assert upkeep.expire_tags(made, dry_run=True) == []
+    assert upkeep.expire_tags(made + 1, dry_run=True) == ["untimed"]
+    assert upkeep.expire_tags(NOW, dry_run=True) == ["untimed"]
+    assert upkeep.expire_tags(NOW + 1, dry_run=True) == ["timed", "untimed"]
+    assert upkeep.expire_tags(NOW + 1) == ["timed", "untimed"]
+    assert table.tags.names() == ["young"]
+    clock.advance(2 * 10**6)
+    assert upkeep.expire_tags(clock.now_ms()) == ["young"], "its time is over, and it is old: told once"
 
 
 def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -> None:
@@ -183,8 +234,6 @@ def test_a_reader_of_an_expired_snapshot_is_told_so(tmp_path: Path) -> None:
 
 
 def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
-    import pyarrow as pa
-
     root = tmp_path / "t"
     columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
     options = {"snapshot.clean-empty-directories": "true", "bucket": "1"}
@@ -192,9 +241,28 @@ def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
     table.write([{"p": "a", "id": 1}, {"p": "b", "id": 1}])
     table.new_commit().drop_partitions([{"p": "a"}])
     assert (root / "p=a" / "bucket-0").is_dir()
+    table.tags.create("last", table.snapshots.snapshot(1))
     table.expire_snapshots(1, 1)
+    assert (root / "p=a" / "bucket-0").is_dir()
+    table.delete_tag("last")
     assert not (root / "p=a").exists()
     assert rows(open_table(root)) == [("b", 1)]
+
+
+def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {"snapshot.clean-empty-directories": "true", "bucket": "2"}
+    table = make_table(root, options, columns, ("p", "id"), ("p",))
+    table.write([{"p": "a", "id": i} for i in range(8)])
+    buckets = sorted(p.name for p in (root / "p=a").iterdir())
+    gone = next(e for e in table.manifests.live_files(table.snapshots.snapshot(1)) if e.bucket == 0)
+    path = table.paths.data_file(gone.partition, gone.bucket, gone.file)
+    table.delete(pq.read_table(path, columns=["p", "id"]).to_pylist())
+    table.compact(full=True)
+    table.expire_snapshots(1, 1)
+    assert (buckets, [p.name for p in (root / "p=a").iterdir()]) == (["bucket-0", "bucket-1"], ["bucket-1"])
+    assert len(rows(open_table(root))) == 8 - gone.file.row_count
 
 
 # -- changelogs -------------------------------------------------------------------------------------------------------
@@ -216,11 +284,40 @@ def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> No
     assert drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)) == all_changes
     assert table.maintenance().expire_changelogs().count == 6
     assert table.snapshots.changelogs.ids() == [7, 8, 9, 10]
+    assert Path(table.paths.changelog_directory, "EARLIEST").read_text() == "7"
     table = open_table(root)
     assert drain(table.with_options({"scan.snapshot-id": "0"}).stream(follow=False)) == late
     with pytest.raises(NotFound, match=r"snapshot 1 of .* has expired; the earliest is 7"):
         table.with_options({"scan.snapshot-id": "1"}).stream(follow=False).poll()
     assert rows(table) == rows(table, snapshot=12)
+
+
+def test_writers_let_changelogs_go_after_their_commits(tmp_path: Path) -> None:
+    options = {**LONG, "snapshot.num-retained.max": "2", "changelog-producer": "input", "write-only": "false"}
+    table = make_table(tmp_path / "t", options)
+    for i in range(12):
+        table.write([{"id": i}])
+    assert len(ids(table)) == 2
+    kept = [*table.snapshots.changelogs.ids(), *ids(table)]
+    assert (len(kept), kept[-1]) == (6, table.snapshots.latest_id())
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_directories_that_held_only_changelogs_go_if_wanted(tmp_path: Path, clean: bool) -> None:
+    root = tmp_path / "t"
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {**LONG, "snapshot.num-retained.max": "2", "changelog-producer": "input", "bucket": "1"}
+    options["snapshot.clean-empty-directories"] = str(clean).lower()
+    table = make_table(root, options, columns, ("p", "id"), ("p",))
+    table.write([{"p": "a", "id": 1}])
+    table.new_commit().drop_partitions([{"p": "a"}])
+    for i in range(8):
+        table.write([{"p": "b", "id": i}])
+    table.expire_snapshots()
+    assert (root / "p=a" / "bucket-0").is_dir(), "the changelog of snapshot 1 is there"
+    table.maintenance().expire_changelogs()
+    assert (root / "p=a").exists() is not clean
+    assert (root / "p=b" / "bucket-0").is_dir()
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

@@ -99,7 +99,8 @@ def test_partitions_are_searched_to_their_depth(tmp_path: Path) -> None:
     table = make_table(root, None, columns, ("p", "q", "id"), ("p", "q"))
     table.write([{"p": "a", "q": 1, "id": 1}])
     lost = ["p=a/q=1/bucket-0/data-lost.parquet", "p=z/q=9/bucket-3/data-lost.parquet"]
-    for name in (*lost, "p=a/bucket-0/data-elsewhere.parquet", "bucket-0/data-elsewhere.parquet"):
+    elsewhere = ("", "p=a/", "p=a/q=1/r=1/", "other/p=a/", "p=a/other/")
+    for name in (*lost, *(f"{folder}bucket-0/data-elsewhere.parquet" for folder in elsewhere)):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"")
     age(root)
@@ -146,6 +147,20 @@ def test_a_missing_manifest_ends_the_run(tmp_path: Path) -> None:
     os.unlink(root / "manifest" / latest.delta_manifest_list)
     orphans = add_orphans(root)
     with pytest.raises(StorageFailure, match="nothing was deleted"):
+        open_table(root).remove_orphan_files()
+    assert orphans <= files_of(root)
+
+
+@pytest.mark.parametrize("of_index", [False, True])
+def test_a_missing_manifest_of_a_tag_ends_the_run(tmp_path: Path, of_index: bool) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    tagged = table.tags.tag("two").snapshot
+    assert not table.snapshots.exists(tagged.id)
+    BranchManager(FAST, table.paths).drop("b")
+    os.unlink(root / "manifest" / (str(tagged.index_manifest) if of_index else tagged.base_manifest_list))
+    orphans = add_orphans(root)
+    with pytest.raises(StorageFailure, match="a manifest of tag 'two' is missing"):
         open_table(root).remove_orphan_files()
     assert orphans <= files_of(root)
 

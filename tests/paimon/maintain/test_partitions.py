@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.maintain.partition_time import PartitionTime
+from forebay.paimon.maintain.partitions import idle_partitions
 from tests.paimon.maintain.lakes import FAST, make_table, open_table, rows
 
 LOCAL_NOON = datetime.datetime(2024, 3, 10, 12)
@@ -46,6 +48,23 @@ def test_a_partitions_time_is_read_by_pattern_and_format(
 def test_letters_of_other_formats_are_named() -> None:
     with pytest.raises(InvalidRequest, match="'E' is not supported"):
         PartitionTime(None, "EEE yyyy")
+
+
+def test_partitions_are_idle_by_the_time_of_their_newest_file(tmp_path: Path) -> None:
+    clock = clock_at(LOCAL_NOON)
+    table = daily(tmp_path / "t", clock)
+    old, young = datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)
+    table.write([{"dt": old, "id": 1}, {"dt": young, "id": 1}])
+    clock.advance(10)
+    table.write([{"dt": young, "id": 2}])
+    entries = table.manifests.live_files(table.snapshots.latest())
+    of = {e.file.creation_time: e.partition for e in entries if e.file.row_count}
+    made = clock.now_ms() - 10_000
+    by_time = [idle_partitions(entries, made + late) for late in (0, 1, 10_000, 10_001)]
+    assert [len(idle) for idle in by_time] == [0, 1, 1, 2]
+    assert of[max(of)] not in by_time[1]
+    unknown = [replace(e, file=replace(e.file, creation_time=None)) for e in entries]
+    assert idle_partitions(unknown, made + 20_000) == frozenset()
 
 
 COLUMNS = pa.schema([("dt", pa.date32()), ("id", pa.int64())])

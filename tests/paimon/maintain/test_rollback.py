@@ -64,6 +64,21 @@ def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
     assert made.snapshots.changelogs.latest() == 2
 
 
+def test_no_hint_is_left_of_changelogs_that_all_went(tmp_path: Path) -> None:
+    options = {"changelog.num-retained.min": "3", "changelog.num-retained.max": "3", "changelog-producer": "input"}
+    made = make_table(tmp_path / "u", {**options, "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
+    for i in range(5):
+        made.write([{"id": i}])
+        if i == 0:
+            made.tags.create("one", made.snapshots.snapshot(1))
+    made.expire_snapshots()
+    made.maintenance().expire_changelogs()
+    assert made.snapshots.changelogs.ids() == [3, 4]
+    made.rollback_to(tag="one")
+    assert made.snapshots.changelogs.latest() is None
+    assert list(Path(made.paths.changelog_directory).iterdir()) == []
+
+
 def test_one_goal_must_be_named(table: Table) -> None:
     with pytest.raises(InvalidRequest, match="say one of"):
         table.rollback_to()

@@ -23,7 +23,7 @@ NESTED = types.row(
     types.field("k", types.int_()), types.field("s", types.int_()), types.field("v", types.array(types.string()))
 )
 
-TEXTS = ("", " ", "a", "b", "a,b", "b,,c", "\u3000", "é")
+TEXTS = ("", " ", "a", "b", "a,b", "b,,c", "d,d", "\u3000", "é")
 NUMBERS = (-3, -1, 0, 1, 2, 5)
 
 

@@ -158,6 +158,9 @@ def test_overflow_names_the_table_the_key_and_the_column():
     first, second = [record(4, 0, s=1), record(7, 2, s=2**31 - 1)], [record(4, 1, s=1), record(7, 3, s=1)]
     with pytest.raises(InvalidRequest, match=r"table /lake/t, key id = 7: column 's'.*sum.*forebay\.integer-overflow"):
         merged([first, second], merge_function(table, "/lake/t"), table)
+    runs = [[to_batch(run, table)] for run in (first, second)]
+    with pytest.raises(InvalidRequest, match="key id = 7"):
+        list(merge_runs(runs, merge_function(table, "/lake/t"), columns=["s"]))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+
+from forebay.base.errors import InvalidRequest
+from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.pieces import by_file, byte_count, file_count, joined
 from forebay.paimon.read.stream import StreamScan
+from tests.paimon.compact.test_vectors import with_deleted
 from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.read.test_planner import at_level, prepared
 from tests.paimon.stream.model import COLUMNS
 
 
@@ -42,6 +51,27 @@ def test_deletion_vectors_stay_with_their_files(tmp_path: Path) -> None:
     pieces = by_file(table.scan().splits)
     rows = [row["id"] for split in joined(reversed(pieces)) for b in reader.read(split) for row in b.to_pylist()]
     assert sorted(rows) == list(range(6))
+
+
+def test_all_splits_of_a_bucket_are_one_sorted_read_without_deleted_rows(tmp_path: Path) -> None:
+    options = {"bucket": "1", "deletion-vectors.enabled": "true", "source.split.target-size": "1 b"}
+    columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    table = new_catalog(tmp_path).create_table("db.t", columns, primary_keys=["id"], options=options)
+    table.new_commit().commit([at_level(prepared(table, pa.table({"id": [1, 2, 3]})), 5)])
+    with_deleted(table, [4, 5, 6], [1], level=5)
+    splits = table.scan().splits
+    assert [split.row_count for split in splits] == [3, 3]
+    reader = table.split_reader()
+
+    def ids(of: Sequence[DataSplit]) -> list[int]:
+        return [row["id"] for batch in reader.read_bucket(of) for row in batch.to_pylist()]
+
+    assert ids(splits) == [1, 2, 3, 4, 6]
+    assert [ids([split]) for split in splits] == [[1, 2, 3], [4, 6]]
+    assert ids([replace(split, deletion_files=None) for split in splits]) == [1, 2, 3, 4, 5, 6]
+    assert ids([]) == []
+    with pytest.raises(InvalidRequest, match="several buckets"):
+        ids([splits[0], replace(splits[1], bucket=1)])
 
 
 def test_a_scan_hands_out_what_is_accepted_and_goes_on_behind_it(tmp_path: Path) -> None:

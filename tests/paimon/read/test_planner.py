@@ -76,15 +76,34 @@ def test_level_zero_is_invisible_where_compaction_has_to_look_things_up_first(
     assert rows_of(table, ["id"]) == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("count", [None, 0], ids=["an old writer did not count", "pypaimon says 0 whatever there is"])
-def test_files_without_true_delete_counts_are_checked_row_by_row(tmp_path: Path, count: int | None) -> None:
+@pytest.mark.parametrize(
+    ("count", "level"),
+    [(None, 0), (None, 5), (0, 0)],
+    ids=["an old writer did not count", "nor at higher levels", "pypaimon says 0 whatever there is"],
+)
+def test_files_without_true_delete_counts_are_checked_row_by_row(tmp_path: Path, count: int | None, level: int) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
     with table.new_write() as writer:
         writer.write(pa.table({"id": [1, 2]}), ["+I", "-D"])
         (message,) = writer.prepare_commit()
-    files = tuple(replace(f, delete_row_count=count) for f in message.data.new_files)
+    files = tuple(replace(f, delete_row_count=count, level=level) for f in message.data.new_files)
     table.new_commit().commit([replace(message, data=DataIncrement(files))])
     assert rows_of(table, ["id"]) == [(1,)]
+
+
+@pytest.mark.parametrize(("engine", "x"), [("aggregation", 18.0), ("deduplicate", 5.0)])
+def test_where_compaction_looks_rows_up_the_lowest_row_above_level_0_holds_all_below(
+    tmp_path: Path, engine: str, x: float
+) -> None:
+    """13 at level 4 has the 10 of level 5 in it; 5 is new."""
+    options = {"bucket": "1", "merge-engine": engine, "changelog-producer": "lookup", "write-only": "true"}
+    table = new_catalog(tmp_path).create_table(
+        "db.t", COLUMNS, primary_keys=["id"], options={**options, "fields.x.aggregate-function": "sum"}
+    )
+    for level, value in ((5, 10.0), (4, 13.0), (0, 5.0)):
+        message = prepared(table, pa.table({"id": [1], "x": [value]}))
+        table.new_commit().commit([at_level(message, level) if level else message])
+    assert rows_of(table) == [(1, x)]
 
 
 def test_an_upper_bound_of_floats_says_nothing_about_nan(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_snapshots_are_found_by_watermark_user_and_kind(table: Table) -> None:
     assert [_id(s.at_watermark(w)) for w in (0, 300, 301, 600, 601)] == [3, 3, 4, 6, None]
     assert [_id(s.latest_of_user(u)) for u in ("user0", "user1", "nobody")] == [6, 5, None]
     assert _id(s.latest_of_user("user1", from_id=6)) is None
+    assert _id(s.latest_of_user("user1", from_id=5)) == 5
     assert _id(s.latest_of_kind(CommitKind.APPEND)) == 6
     assert s.latest_of_kind(CommitKind.COMPACT) is None
 
@@ -108,6 +109,10 @@ def test_tags_keep_snapshots_under_names(table: Table) -> None:
     tags.create("old", table.snapshots.snapshot(1))
     with pytest.raises(AlreadyExists):
         tags.create("a", two)
+    for name in ("", " ", "../tag/a"):
+        for act in (tags.find, tags.tag, tags.delete, lambda name: tags.create(name, two)):
+            with pytest.raises(InvalidRequest, match="cannot name a tag"):
+                act(name)
     tags.create("a", two, ignore_existing=True)
     assert [(t.name, t.snapshot) for t in tags.tags()][1:] == [("a", two), ("b", two)]
     assert [s.id for s in tags.tagged_snapshots()] == [1, 2]
@@ -183,6 +188,7 @@ def test_a_branch_is_written_apart_and_becomes_main_by_fast_forward(table: Table
     assert table.files() == [f"f{i}" for i in range(1, 7)]
 
     branches.fast_forward("dev")
+    assert FAST.read(table.paths.snapshot_directory + "/LATEST") == b"5"
     assert table.snapshots.ids() == [1, 2, 3, 4, 5], "main's 6 is gone: it was not in the branch"
     assert table.snapshots.latest_id() == 5
     assert table.files() == ["d1", "d2", "f1", "f2", "f3"]

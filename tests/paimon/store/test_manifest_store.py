@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from forebay import col
@@ -17,6 +18,7 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.schemas import SchemaManager
 from tests.paimon.commit.tables import FAST, Table, append, data_file, partition
+from tests.paimon.lake import new_catalog
 
 
 class CountingIO(FailingFileIO):
@@ -44,6 +46,36 @@ def a_history(tmp_path: Path, commits: int) -> Table:
 
 def entries(count: int) -> list[ManifestEntry]:
     return [ManifestEntry(FileKind.ADD, partition(), 0, 2, data_file(f"f{i}")) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "read"), [(["a"], 1), (["c"], 2), ([None], 2), (["a", None], 3), (["d"], 1), (["z"], 0), ([], 0)]
+)
+def test_manifests_without_the_wanted_partitions_are_not_read(
+    tmp_path: Path, wanted: list[str | None], read: int
+) -> None:
+    """There is no partition d, but the third manifest has others on both sides of it."""
+    columns = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    table = new_catalog(tmp_path).create_table(
+        "db.t", columns, partition_keys=["p"], options={"manifest.merge-min-count": "99"}
+    )
+    for partitions in (["a"], ["c"], [None, "c", "e"], [None]):
+        table.write([{"id": 1, "p": p} for p in partitions])
+    snapshot = table.snapshots.latest()
+    assert snapshot is not None
+    layout = table.manifests.partitions
+    chosen = {layout.encode_one([p]) for p in wanted}
+    io = CountingIO()
+    store = ManifestStore(io, table.paths, table.schema)
+    manifests = store.data_manifests(snapshot)
+    found = list(store.entries(manifests, chosen))
+    expected = {"a": 1, "c": 2, None: 2}
+    assert sorted(layout.decode(e.partition)[0] or "" for e in found) == sorted(
+        (p or "") for p in wanted for _ in range(expected.get(p, 0))
+    )
+    assert io.counts["read manifest"] == read
+    live = ManifestStore(CountingIO(), table.paths, table.schema).live_files(snapshot, chosen)
+    assert {e.file.file_name for e in live} == {e.file.file_name for e in found}
 
 
 @pytest.mark.parametrize("commits", [5, 40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,29 @@ def test_a_new_column_goes_where_it_is_told(position: Position, expected: tuple[
     assert _after(AddColumn(("x",), types.int_(), position=position)).names[:4] == expected
 
 
+@pytest.mark.parametrize(
+    ("change", "before", "expected"),
+    [
+        (AddColumn(("x",), types.int_()), "true", ("id", "x", "p", "q", "home")),
+        (AddColumn(("x",), types.int_()), "false", ("id", "p", "q", "home", "x")),
+        (AddColumn(("x",), types.int_(), position=Position("last")), "true", ("id", "p", "q", "home", "x")),
+        (AddColumn(("x",), types.int_(), position=Position("after", "p")), "true", ("id", "p", "x", "q", "home")),
+        (AddColumn(("home", "x"), types.int_()), "true", ("id", "p", "q", "home")),
+    ],
+)
+def test_a_new_column_goes_before_the_partition_if_the_table_wants_it(
+    change: AddColumn, before: str, expected: tuple[str, ...]
+) -> None:
+    fields = (
+        DataField(0, "id", types.bigint()),
+        DataField(1, "p", types.string()),
+        DataField(2, "q", types.string()),
+        DataField(3, "home", ADDRESS),
+    )
+    schema = TableSchema(1, fields, 6, ("p", "q"), (), {"add-column-before-partition": before})
+    assert _after(change, schema=schema).names == expected
+
+
 def test_columns_move() -> None:
     for position, expected in (
         (Position("first"), ("n", "p", "id", "seq")),
@@ -132,6 +156,18 @@ def test_types_change_by_the_rules_of_casts() -> None:
     assert _after(UpdateColumnType(("n",), types.double()), schema=strict).field_named("n").type == types.double()
     _refused(UpdateColumnType(("n",), types.string()), schema=strict, match="cannot become STRING")
     _refused(UpdateColumnType(("n",), types.date()), match="cannot become DATE")
+    dated = replace(
+        SCHEMA, fields=(*SCHEMA.fields, DataField(9, "d", types.date()), DataField(10, "b", types.bytes_()))
+    )
+    assert _after(UpdateColumnType(("d",), types.string()), schema=dated).field_named("d").type == types.string()
+    short = DataType(TypeRoot.STRING, length=30)
+    _refused(UpdateColumnType(("d",), short), match="cannot become STRING", schema=dated)
+    assert _after(UpdateColumnType(("n",), short)).field_named("n").type == short
+    assert _after(UpdateColumnType(("b",), types.string()), schema=dated).field_named("b").type == types.string()
+    _refused(
+        UpdateColumnType(("b",), types.string()), match="cannot become STRING",
+        schema=dated.with_options({"disable-explicit-type-casting": "true"}),
+    )  # fmt: skip
     _refused(UpdateColumnType(("home",), types.int_()), match="cannot become INT")
     kept = _after(UpdateColumnType(("n",), types.bigint().not_null(), keep_nullability=True))
     assert kept.field_named("n").type == types.bigint()

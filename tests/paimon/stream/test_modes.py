@@ -13,6 +13,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.paimon.lake import rows_of
@@ -117,6 +118,59 @@ def test_compacted_full_begins_at_the_last_compaction(catalog: FileSystemCatalog
     assert [stream.poll().column("id").to_pylist() for _ in range(2)] == [[0, 1, 2], [9]]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("options", "identifiers", "wanted"),
+    [
+        ({}, [], 5),
+        ({}, [1, 2], 2),
+        ({"full-compaction.delta-commits": "3"}, [], 5),
+        ({"full-compaction.delta-commits": "3"}, [1, 2, 3, 4], 3),
+        ({"full-compaction.delta-commits": "3"}, [1, 2], 5),
+        ({"full-compaction.delta-commits": "3"}, [1, 3, BATCH_COMMIT_IDENTIFIER, 7], 3),
+        ({"changelog-producer": "full-compaction"}, [1, 2, 3, 4], 4),
+    ],
+)
+def test_where_full_compactions_come_regularly_compacted_full_waits_for_one_of_these(
+    catalog: FileSystemCatalog, options: dict[str, str], identifiers: list[int], wanted: int
+) -> None:
+    """Each of the first commits of one row is compacted, under its identifier."""
+    options = {"bucket": "1", "write-only": "true", **options}
+    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    begins = table.with_options({"scan.mode": "compacted-full"})
+    assert rows_of(begins) == []
+    for i in range(5):
+        table.write([{"id": i}])
+        if i < len(identifiers):
+            tasks = table.plan_compaction(full=True)
+            table.new_commit().commit([table.run_compaction(task) for task in tasks], identifiers[i])
+    assert [row[0] for row in rows_of(begins)] == list(range(wanted))
+
+
+def test_a_difference_from_before_what_expired_begins_at_what_is_left(
+    catalog: FileSystemCatalog, clock: ManualClock
+) -> None:
+    table = filled(catalog, clock)
+    table.expire_snapshots(retain_max=3, retain_min=1)
+    options = {"incremental-between-timestamp": f"5,{AT_3}", "incremental-between-scan-mode": "diff"}
+    with pytest.raises(InvalidRequest, match=f"{START - 1} is before {START}"):
+        table.with_options({"incremental-between-timestamp": f"{START},{START - 1}"}).read()
+    assert table.snapshots.earliest_id() == 2
+    assert rows_of(table.with_options(options), ["id"]) == [(3,)]
+
+
+def test_a_watermark_chooses_the_first_snapshot_that_reached_it(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    for i, watermark in enumerate([10, 20]):
+        with table.new_write() as writer:
+            writer.write([{"id": i}])
+            table.new_commit().commit(writer.prepare_commit(), watermark=watermark)
+    assert rows_of(table.with_options({"scan.watermark": "10"}), ["id"]) == [(0,)]
+    assert rows_of(table.with_options({"scan.watermark": "11"}), ["id"]) == [(0,), (1,)]
+    assert [len(rows_of(table, watermark=w)) for w in (0, 10, 11, 20)] == [1, 1, 2, 2]
+    with pytest.raises(NotFound, match="a watermark of 21 or later"):
+        table.with_options({"scan.watermark": "21"}).read()
+
+
 def test_a_stream_cannot_begin_at_what_is_for_batch_reads(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock, 1)
     for options in ({"incremental-between": "0,1"}, {"scan.tag-name": "t"}, {"scan.watermark": "1"}):
@@ -183,6 +237,15 @@ BATCHES: dict[str, tuple[dict[str, str], list[int]]] = {
     "between times": ({"incremental-between-timestamp": f"{START + 10_000},{AT_3}"}, [3]),
     "between times, from before": ({"incremental-between-timestamp": f"5,{START + 10_000}"}, [1, 2]),
     "between times long ago": ({"incremental-between-timestamp": "5,6"}, []),
+    "between times, as difference": (
+        {"incremental-between-timestamp": f"{START + 10_000},{AT_3}", "incremental-between-scan-mode": "diff"}, [3]
+    ),
+    "between times, from before, as difference": (
+        {"incremental-between-timestamp": f"5,{START + 10_000}", "incremental-between-scan-mode": "diff"}, [1, 2]
+    ),
+    "a creation": ({"scan.creation-time-millis": str(AT_3)}, [1, 2, 3]),
+    "a creation before all": ({"scan.creation-time-millis": "5"}, [1, 2, 3, 4]),
+    "a creation after all": ({"scan.creation-time-millis": str(AT_3 * 2)}, []),
 }  # fmt: skip
 
 
@@ -280,7 +343,7 @@ def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSy
     table = table.alter([SetOption("bucket", "2")])
     table.overwrite([{"id": 1}])
     options = {"incremental-between": "1,2", "incremental-between-scan-mode": "diff"}
-    with pytest.raises(InvalidRequest, match="1 buckets in snapshot 1 and 2"):
+    with pytest.raises(InvalidRequest, match=r"^the table has 1 buckets in snapshot 1 and 2"):
         table.with_options(options).read().read_all()
 
 

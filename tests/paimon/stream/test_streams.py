@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
+from tests.paimon.compact.trees import TINY_FILES
 from tests.paimon.lake import new_catalog
 from tests.paimon.stream.model import (
     COLUMNS,
@@ -157,6 +160,56 @@ def test_a_state_within_a_split_is_exact_to_the_row(catalog: FileSystemCatalog) 
         seen += batch.column("id").to_pylist()
         stream = table.stream(["id"], state=json_round_trip(stream.state()), follow=False)
     assert seen == list(range(count))
+
+
+def test_a_state_of_another_plan_is_refused_also_where_the_plan_is_in_hand(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    table.write([{"id": i} for i in range(9)])
+    stream = table.stream(["id"], follow=False)
+    stream.poll()
+    state = stream.state()
+    stream.restore(state)
+    state["scan"]["plan"] = "0123456789abcdef"
+    with pytest.raises(InvalidRequest, match="planned in another way"):
+        stream.restore(state)
+    elsewhere = table.stream(["id"], follow=False)
+    elsewhere.restore(state)
+    with pytest.raises(InvalidRequest, match="planned in another way"):
+        elsewhere.poll()
+
+
+def test_a_stream_that_follows_waits_between_its_looks(tmp_path: Path) -> None:
+    class Clock(ManualClock):
+        """With each wait there comes a row."""
+
+        def sleep(self, seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) % 2 == 0:
+                table.write([{"id": len(waits)}])
+
+    waits: list[float] = []
+    made = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path / "lake"), clock=Clock())
+    made.create_database("db")
+    table = keyed(made, **{"continuous.discovery-interval": "3 s"})
+    stream = table.stream(["id"])
+    assert [next(stream)["id"].to_pylist() for _ in range(2)] == [[2], [4]]
+    assert waits == [3.0] * 4
+
+
+def test_a_stream_of_new_files_begins_with_those_that_compaction_took_up(tmp_path: Path) -> None:
+    """Of files made since a time, and of levels that are no more to bring a changelog."""
+    clock = ManualClock()
+    made = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path / "lake"), clock=clock)
+    made.create_database("db")
+    table = keyed(made, **{"bucket": "1", "changelog-producer": "lookup", "write-only": "true", **TINY_FILES})
+    table.write([{"id": 1}])
+    table.compact(full=True)
+    clock.advance(100)
+    since = {"scan.file-creation-time-millis": str(clock.now_ms())}
+    table.write([{"id": 2}])
+    assert drain(table.with_options(since).stream(["id"], follow=False)) == []
+    table.compact(full=True)
+    assert [row for _, row in drain(table.with_options(since).stream(["id"], follow=False))] == [(2,)]
 
 
 def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatalog) -> None:

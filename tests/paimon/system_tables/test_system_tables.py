@@ -45,6 +45,7 @@ def table(tmp_path: Path) -> Table:
 def test_every_system_table_of_a_new_table_can_be_read(tmp_path: Path, name: str) -> None:
     made = make_table(tmp_path / "t")
     read = made.system(name).read().read_all()
+    assert made.system(name).schema == read.schema
     assert read.num_rows == {"schemas": 1, "options": 2, "aggregation_fields": 2}.get(name, 0)
     one = read.schema.names[-1]
     assert made.system(name).read([one]).schema.names == [one]
@@ -67,6 +68,8 @@ def test_snapshots(table: Table) -> None:
     ]
     assert found[1]["commit_time"] == datetime.datetime.fromtimestamp(NOW / 1000 + 60)
     assert found[1]["commit_identifier"] == (1 << 63) - 1
+    nullable = [f.name for f in table.system("snapshots").schema if f.nullable]
+    assert ("watermark" in nullable, "snapshot_id" in nullable) == (True, False)
 
 
 def test_schemas_and_options(table: Table) -> None:
@@ -115,6 +118,24 @@ def test_files_partitions_and_buckets(table: Table) -> None:
     assert partitions[0]["last_update_time"] == datetime.datetime.fromtimestamp(NOW / 1000 + 60)
 
 
+def test_the_snapshot_of_a_tag_can_be_named_after_it_expired(table: Table) -> None:
+    table.tags.create("first", table.snapshots.snapshot(1))
+    table.write([{"p": DAY, "id": 9}])
+    table.expire_snapshots(1, 1)
+    assert table.snapshots.ids() == [3]
+    assert len(system(table, "files", **{"scan.snapshot-id": "1"})) == 1
+    with pytest.raises(NotFound, match="snapshot 2"):
+        system(table, "files", **{"scan.snapshot-id": "2"})
+
+
+def test_bytes_of_keys_are_shown_with_their_sign(tmp_path: Path) -> None:
+    columns = pa.schema([("k", pa.binary()), ("v", pa.int64())])
+    made = make_table(tmp_path / "t", {"bucket": "1"}, columns, ("k",))
+    made.write([{"k": b"\x00\x7f"}, {"k": b"\x80\xff"}])
+    (found,) = system(made, "files")
+    assert (found["min_key"], found["max_key"]) == ("[[0, 127]]", "[[-128, -1]]")
+
+
 def test_tags_branches_and_consumers(table: Table) -> None:
     table.tags.create("plain", table.snapshots.snapshot(1))
     table.tags.create("short", table.snapshots.snapshot(2), retained_ms=93_784_500)
@@ -126,6 +147,23 @@ def test_tags_branches_and_consumers(table: Table) -> None:
     assert [b["branch_name"] for b in system(table, "branches")] == ["b"]
     ConsumerManager(FAST, table.paths).record("job", 2)
     assert system(table, "consumers") == [{"consumer_id": "job", "next_snapshot_id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (500, "PT0.5S"),
+        (0, "PT0S"),
+        (4_000, "PT4S"),
+        (60_000, "PT1M"),
+        (3_600_000, "PT1H"),
+        (93_600_250, "PT26H0.25S"),
+        (93_784_000, "PT26H3M4S"),
+    ],
+)
+def test_how_long_a_tag_is_kept_is_told_as_java_tells_it(table: Table, ms: int, text: str) -> None:
+    table.tags.create("t", table.snapshots.snapshot(1), retained_ms=ms)
+    assert [t["time_retained"] for t in system(table, "tags")] == [text]
 
 
 def test_statistics_come_from_analyze(table: Table) -> None:
@@ -169,6 +207,9 @@ def test_the_audit_log_shows_changes_in_batches_and_streams(changed: Table) -> N
     rows = [tuple(r.values()) for b in stream for r in b.select(["rowkind", "id", "v"]).to_pylist()]
     assert rows == expected
     assert stream.schema.names == ["rowkind", "id", "name", "v"]
+    changed.write([{"id": 3}])
+    going_on = changed.system("audit_log").stream(stream.state(), follow=False)
+    assert [r["id"] for b in going_on for r in b.to_pylist()] == [3]
 
 
 def test_the_difference_of_tags_has_its_deletes_in_the_audit_log(changed: Table) -> None:

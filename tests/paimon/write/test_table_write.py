@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import fs
 
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import col
 from forebay.paimon.files.writer import _OpenFile
 from forebay.paimon.format.file_meta import EMPTY_ROW
+from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
+from forebay.paimon.write.table_write import Lane
 from tests.codec.test_empty_offsets import one_null
 from tests.paimon.lake import live_files, new_catalog, rows_of
 
@@ -119,6 +126,73 @@ def test_nothing_is_committed_of_what_was_not_prepared(tmp_path: Path) -> None:
     table.new_commit().commit(messages)
     assert rows_of(table) == [(1, 1)]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+NEUTRAL: list[tuple[pa.DataType, Any]] = [
+    (pa.bool_(), False),
+    (pa.int8(), 0),
+    (pa.int64(), 0),
+    (pa.float32(), 0.0),
+    (pa.float64(), 0.0),
+    (pa.string(), ""),
+    (pa.binary(), b""),
+    (pa.decimal128(9, 2), Decimal("0.00")),
+    (pa.decimal128(38, 6), Decimal("0.000000")),
+    (pa.date32(), datetime.date(1970, 1, 1)),
+    (pa.time32("ms"), datetime.time(0)),
+    (pa.timestamp("us"), datetime.datetime(1970, 1, 1)),
+    (pa.timestamp("us", tz="UTC"), datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)),
+    (pa.list_(pa.int32()), []),
+    (pa.map_(pa.string(), pa.int32()), []),
+    (pa.struct([("x", pa.int32()), ("y", pa.string())]), {"x": 0, "y": ""}),
+]
+
+
+def test_rows_deleted_by_their_keys_are_written_with_neutral_values_where_null_is_not_allowed(tmp_path: Path) -> None:
+    columns = [pa.field("id", pa.int64(), nullable=False), pa.field("null", pa.int32())]
+    columns += [pa.field(f"c{i}", t, nullable=False) for i, (t, _) in enumerate(NEUTRAL)]
+    table = new_catalog(tmp_path).create_table(
+        "db.t", pa.schema(columns), primary_keys=["id"], options={"bucket": "1", "changelog-producer": "input"}
+    )
+    table.delete([{"id": 7}])
+    assert table.read().read_all().num_rows == 0
+    ((kind, key, null, *values),) = (
+        tuple(row.values()) for row in table.system("audit_log").read().read_all().to_pylist()
+    )
+    assert (kind, key, null) == ("-D", 7, None)
+    assert values == [value for _, value in NEUTRAL]
+    with pytest.raises(InvalidRequest, match="c0"):
+        table.write([{"id": 7}])
+
+
+@pytest.mark.parametrize("io", [LocalFileIO(sync=False), ArrowFileIO(fs.LocalFileSystem())], ids=["local", "arrow"])
+@pytest.mark.parametrize("producer", ["none", "input"])
+def test_what_was_written_and_not_prepared_is_gone_when_the_writer_is_closed(
+    tmp_path: Path, producer: str, io: FileIO
+) -> None:
+    """Also on stores whose files are visible before they are closed."""
+    small = {"write-buffer-size": "32 kb", "file.block-size": "16 kb"}
+    table = Table(io, keyed(tmp_path, **small, **{"changelog-producer": producer}).paths.root)
+    with table.new_write() as writer:
+        for v in range(5):
+            writer.write(rows(*((i, v) for i in range(2000))))
+        made = {p.name.lstrip(".").partition("-")[0] for p in tmp_path.rglob("*") if ".parquet" in p.name}
+        assert made == ({"data"} if producer == "none" else {"data", "changelog"})
+    assert [p for p in tmp_path.rglob("*") if ".parquet" in p.name] == []
+
+
+@pytest.mark.parametrize(("index", "count"), [(1, 1), (-1, 2), (2, 2), (0, 0)])
+def test_a_writer_is_one_of_those_that_there_are(index: int, count: int) -> None:
+    assert [Lane(i, 2).index for i in range(2)] == [0, 1]
+    with pytest.raises(InvalidRequest, match=f"writer {index} is none of {count}"):
+        Lane(index, count)
+
+
+def test_kinds_may_come_in_chunks_of_arrow(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    table.write(rows((1, 1), (2, 2), (3, 3)), pa.chunked_array([["+I"], ["-D", "+U"]]))
+    assert rows_of(table) == [(1, 1), (3, 3)]
+    assert table.write(rows(), pa.chunked_array([], pa.string())) is None
 
 
 def test_append_tables_take_no_deletes_and_kinds_must_fit(tmp_path: Path) -> None:
