@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pytest
@@ -87,6 +88,7 @@ def test_describe_shows_columns_keys_and_options(capsys, shop):
     squeezed = " ".join(out.split())
     for words in ("what was bought", "DECIMAL(10, 2)", "primary key id", "buckets 2", "property a b"):
         assert words in squeezed
+    assert re.search(r"created 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC changed 20", squeezed)
 
 
 def test_status_shows_servers_health_and_settings(capsys, shop):

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,6 +61,40 @@ def test_tables_are_compacted_and_each_says_how(tables: dict[str, Table], typed)
     assert "nothing to compact in db.a" in out
     assert out.count("db.b") == 1
     assert len(rows_of(tables["b"])) == 6
+
+
+def test_what_is_due_is_compacted_where_that_is_asked_for_and_everything_else(tables: dict[str, Table], typed) -> None:
+    tables["b"].compact()
+    tables["b"].write([{"id": 9, "day": "mon"}])
+    assert typed("--table", "db.b", "--strategy", "minor")[:2] == (0, "nothing to compact in db.b\n")
+    assert typed("--table", "db.b", "--strategy", "full")[1].startswith("compacted 2 files of db.b into 1")
+    assert typed("--table", "db.a", "--strategy", "minor")[1].startswith("compacted 6 files of db.a into 2")
+
+
+def test_rows_are_sorted_by_the_columns_that_are_named(tables: dict[str, Table], typed) -> None:
+    tables["b"].write([{"id": i, "day": "wed"} for i in (7, 3, 9)])
+    assert typed("--table", "db.b", "--order", "order", "--order-by", "id")[0] == 0
+    assert [row["id"] for row in tables["b"].read().read_all().to_pylist() if row["day"] == "wed"] == [3, 7, 9]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_job_shows_what_it_is_at_on_a_terminal_and_only_what_it_has_done_elsewhere(
+    tables: dict[str, Table], typed, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    def stop_when_done() -> None:
+        while len(live_files(tables["a"])) > 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    stopper = threading.Thread(target=stop_when_done)
+    stopper.start()
+    code, out, _ = typed("--table", "db.a", "--watch", "--threads", "1")
+    stopper.join()
+    assert code == 0
+    assert "compacting; stop it with Ctrl-C or SIGTERM\n" in out
+    assert ("┏━━" in out) == terminal
+    assert out.splitlines()[-1].split()[0] == "db.a"
 
 
 def test_partitions_order_and_json(tables: dict[str, Table], typed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from forebay.base.errors import NotFound
+from forebay.cli import tiering
 from forebay.cli.main import main
 from forebay.cli.tiering import _screen
 from forebay.metadata.table import TablePath
@@ -106,6 +108,31 @@ def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> 
     assert "fluss.t: 2 rows in lake snapshot 1" in out
     assert "stopped, " in out
     assert len(paimon_lake.check_complete(table)) == 2
+
+
+def test_the_service_commits_what_it_has_read_before_it_ends(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    class Service:
+        def __init__(self, *_: object, **options: object) -> None:
+            calls.append((options["tables_max"], options["poll_seconds"]))
+
+        def start(self) -> None:
+            calls.append("start")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def stop(self, now: bool = False) -> None:
+            calls.append("stop now" if now else "stop")
+
+        def status(self) -> ServiceStatus:
+            return ServiceStatus(False, ())
+
+    monkeypatch.setattr(tiering, "TieringService", Service)
+    code, out, _ = run(capsys, paimon_lake, "--tables-max", "3", "--poll-seconds", "0.5")
+    assert calls == [(3, 0.5), "start", "stop", "stop now"]
+    assert (code, out.splitlines()[-1].split(",")[0]) == (0, "stopped")
 
 
 def test_the_service_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:

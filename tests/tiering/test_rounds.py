@@ -288,8 +288,10 @@ def test_results_of_a_round_that_is_given_up_leave_no_files(memory_lake: LakeClu
     table.append([{"k": k, "v": "v"} for k in range(100)])
     control = RoundControl()
     control.when_cancelled(lambda: None)
+    steps = []
 
     def give_up(step: str) -> None:
+        steps.append(step)
         if step == "data written":
             control.cancel(NotFound("gone"))
 
@@ -299,5 +301,6 @@ def test_results_of_a_round_that_is_given_up_leave_no_files(memory_lake: LakeClu
     assert sum(result.rows for result in results) == 100
     with pytest.raises(NotFound, match="gone"):
         commit_round(memory_lake.connection, ready, results, control)
+    assert steps == ["data written"]  # nor is the server asked to save offsets
     assert memory_lake.storage.table(table.path).files == {}  # type: ignore[attr-defined]
     assert memory_lake.tier(table).rows == 100

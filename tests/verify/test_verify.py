@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,11 +12,16 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.base.clock import ManualClock
 from forebay.base.errors import Conflict, NotFound
+from forebay.cli import verify as verify_command
+from forebay.cli.main import main
+from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.log.checkpoints import OffsetCheckpoint
 from forebay.testing.server import EmbeddedServer
-from forebay.verify import verify_directory, verify_server
+from forebay.verify import Report, verify_directory, verify_server
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
@@ -124,6 +128,74 @@ def test_the_torn_end_of_a_log_is_a_fault_after_a_clean_end_and_a_note_after_a_c
     assert any(finding.place == str(last) and "cuts off" in finding.message for finding in report.findings)
 
 
+def test_a_sound_directory_is_clean_and_says_how_much_was_checked(data: Path) -> None:
+    report = verify_directory(data)
+    assert report.findings == []
+    several = {
+        name: report.counts.pop(name) for name in ("batches", "log segments", "bytes of log", "writer snapshots")
+    }
+    assert report.counts == {
+        "metadata files": 1,
+        "offset checkpoints": 2,
+        "buckets": 2,
+        "key-value states": 1,
+        "checkpoints": 1,
+        "rows of state": 1000,
+        "changes folded": 1000,
+    }
+    segments = list(data.glob("fluss/*/log-0/*.log"))
+    assert several == {
+        "batches": 20,
+        "log segments": len(segments),
+        "bytes of log": sum(path.stat().st_size for path in segments),
+        "writer snapshots": len(list(data.glob("fluss/*/log-0/*.writer_snapshot"))),
+    }
+
+
+def test_a_log_that_ends_before_what_readers_have_seen_is_a_fault_after_a_clean_end_and_a_note_after_a_crash(
+    data: Path,
+) -> None:
+    path = data / "high-watermarks.checkpoint"
+    checkpoint = OffsetCheckpoint(LocalFileSystem(), str(path))
+    offsets = checkpoint.read()
+    assert sorted(offsets.values()) == [1000, 1000]
+    checkpoint.write({bucket: offset + 1 for bucket, offset in offsets.items()})
+    report = verify_directory(data)
+    assert ["ends at offset 1000, and readers have seen it up to 1001" in f.message for f in report.faults] == [
+        True
+    ] * 2
+    (data / "clean-shutdown").unlink()
+    report = verify_directory(data)
+    assert report.is_clean
+    assert sum("readers have seen it up to 1001" in finding.message for finding in report.findings) == 2
+
+
+def test_a_state_that_a_crash_may_have_cut_is_a_note_unless_the_page_cache_is_proved_to_have_stayed(data: Path) -> None:
+    kv = one(data, "fluss/keys-*/kv-0")
+    (kv / "trust").write_text("in use\nthe same\n")
+    for witness, notes in (("the same", 0), ("another", 1)):
+        report = verify_directory(data, witnesses=lambda _, witness=witness: frozenset({witness}))
+        assert report.is_clean
+        told = [f for f in report.findings if "nothing proves that all of it is still there" in f.message]
+        assert [finding.place for finding in told] == [str(kv)] * notes
+    (kv / "trust").unlink()
+    report = verify_directory(data)
+    assert report.is_clean
+    assert any("is not there, or not to be trusted" in finding.message for finding in report.findings)
+
+
+def test_folders_that_belong_to_nothing_and_states_that_are_not_there_are_notes(data: Path) -> None:
+    shutil.copytree(one(data, "fluss/log-*"), data / "fluss" / "stranger-99")
+    shutil.rmtree(one(data, "fluss/keys-*/kv-0"))
+    report = verify_directory(data)
+    assert report.is_clean
+    messages = [finding.message for finding in report.findings]
+    assert len(messages) == 2
+    assert "there is no key-value state: the server rebuilds it from the changelog" in messages[0]
+    assert "the metadata knows no such table or partition" in messages[1]
+    assert report.counts["buckets"] == 2
+
+
 def test_damage_in_front_of_sound_batches_is_a_fault_also_after_a_crash(data: Path) -> None:
     """No crash tears that, though the server would cut the log there."""
     for name in ("clean-shutdown", "recovery-points.checkpoint"):
@@ -194,12 +266,11 @@ def test_damage_that_a_running_server_meets_is_a_fault_of_its_bucket(data: Path)
 
 
 @pytest.fixture
-def command() -> Callable[..., tuple[int, str, str]]:
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def run(*arguments: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "forebay", "verify", *arguments], capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stdout, done.stderr
+        code = main(["verify", *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return run
 
@@ -219,3 +290,37 @@ def test_the_command_s_exit_code_tells_clean_from_faults_from_not_verified(
     assert (code, "not verified" in err) == (2, True)
     code, _, err = command("-b", "127.0.0.1:1", "--data-dir", str(data), "--table", "a.b")
     assert code == 2
+
+
+def test_the_command_verifies_a_running_server_or_some_of_its_tables(
+    running: tuple[EmbeddedServer, forebay.Connection], command: Callable[..., tuple[int, str, str]]
+) -> None:
+    where = running[0].bootstrap_servers
+    code, out, err = command("-b", where)
+    assert (code, out.count("2 tables"), err) == (0, 1, "")
+    code, out, _ = command("-b", where, "--table", "fluss.log")
+    assert (code, "1 tables" in out) == (0, True)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_command_tells_after_two_seconds_what_it_is_at_and_then_each_second(
+    data: Path,
+    command: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(verify_command, "SYSTEM_CLOCK", clock)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
+
+    def verify(_: object, *, on_step: Callable[[str, int, int], None], **_options: object) -> Report:
+        for done in range(6):
+            on_step("rows", 1000 * done, 4000 if done > 3 else 0)
+            clock.advance(0.75)
+        return Report()
+
+    monkeypatch.setattr(verify_command, "verify_directory", verify)
+    _, _, err = command("--data-dir", str(data))
+    lines = ["rows: 3,000", "rows: 5,000 of 4,000 (125 %)"]
+    shown = "".join(f"\r{line}\033[K" for line in lines) + "\r\033[K"
+    assert err == (shown if terminal else "".join(f"{line}\n" for line in lines))

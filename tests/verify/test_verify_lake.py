@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from forebay.codec.crc import crc32c
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile
 from forebay.verify import verify_directory, verify_server
 from tests.tiering.running import lake_cluster, paimon_storage
 
@@ -28,6 +32,21 @@ def test_lake_and_stream_are_compared_and_damaged_lake_offsets_are_a_fault(tmp_p
     assert offline.findings == []
     assert offline.counts["files of lake offsets"] == 1
     offsets = next(data.rglob("*.offsets"))
-    offsets.write_bytes(offsets.read_bytes().replace(b"100", b"900"))
+    whole = offsets.read_bytes()
+    assert whole.count(b"100") == 1
+    beyond = whole.replace(b"100", b"900")
+    offsets.write_bytes(beyond)
     (fault,) = verify_directory(data).faults
     assert (fault.place, "checksum" in fault.message) == (str(offsets), True)
+    other = whole.replace(b'"table_id": 1', b'"table_id": 7').replace(b'"table_id":1', b'"table_id":7')
+    for content, message in (
+        (beyond, "up to offset 900, and its log ends at"),
+        (other, "has the offsets of table 7, not of 1"),
+    ):
+        with closing(MetadataStore(LocalDatabaseFile(str(data / "metadata.sqlite")), is_new=False)) as store:
+            ((table_id, (snapshot,)),) = store.lake_snapshots().items()
+            known = OffsetsFile(snapshot.tiered.path, crc32c(content))
+            store.put_lake_snapshots(table_id, [replace(snapshot, tiered=known, readable=known)])
+        offsets.write_bytes(content)
+        (fault,) = verify_directory(data).faults
+        assert (fault.place, message in fault.message) == (str(offsets), True), fault

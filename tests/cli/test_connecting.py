@@ -1,0 +1,47 @@
+"""How commands find their server and log in."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from forebay.base.errors import InvalidRequest
+from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_connection_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_the_server_is_the_one_that_is_named_or_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FOREBAY_BOOTSTRAP_SERVERS", raising=False)
+    assert parsed().bootstrap_servers == "127.0.0.1:9123"
+    monkeypatch.setenv("FOREBAY_BOOTSTRAP_SERVERS", "there:1")
+    assert parsed().bootstrap_servers == "there:1"
+    assert parsed("-b", "here:2").bootstrap_servers == "here:2"
+
+
+def test_a_password_comes_from_its_file_or_with_a_user_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret \n")
+    monkeypatch.setenv("FOREBAY_PASSWORD", "known")
+    assert password_of(parsed()) is None
+    assert password_of(parsed("--user", "u")) == "known"
+    assert password_of(parsed("--user", "u", "--password-file", str(file))) == "secret "
+    monkeypatch.delenv("FOREBAY_PASSWORD")
+    assert password_of(parsed("--user", "u")) is None
+
+
+def test_options_of_the_lake_are_pairs_and_may_name_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", "hidden")
+    words = ["--lake-option", " a = b=c ", "--lake-option", "s3.key=${env:THE_KEY}", "--lake-option", "empty="]
+    assert lake_options_of(parsed(*words)) == {"a": "b=c", "s3.key": "hidden", "empty": ""}
+    for wrong in ("a", "=b"):
+        with pytest.raises(InvalidRequest, match="--lake-option key=value"):
+            lake_options_of(parsed("--lake-option", wrong))

@@ -1,0 +1,223 @@
+"""The check of one bucket's key-value state: its numbers, its checkpoints, and the fold of its changelog."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.fs.local import LocalFileSystem
+from forebay.kv.changelog import ChangelogCodec
+from forebay.kv.engine import EngineState
+from forebay.kv.file_checksums import list_files
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
+from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.metadata import types
+from forebay.metadata.table import Column, TablePath
+from forebay.testing.server import EmbeddedServer
+from forebay.verify import Report, states, verify_directory
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
+ROWS, BATCH = 1000, 100
+ENGINES: dict[str, Callable[[Path], LmdbEngine | RocksDbEngine]] = {"lmdb": LmdbEngine, "rocksdb": RocksDbEngine}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A data directory, and the codec of its table."""
+
+    folder: Path
+    codec: ChangelogCodec
+
+
+def make(folder: Path, engine: str) -> Made:
+    settings = {**SETTINGS, "kv.engine": engine}
+    with EmbeddedServer(folder, settings=settings) as server, forebay.connect(server.bootstrap_servers) as connection:
+        connection.admin.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
+        for first in range(0, ROWS, BATCH):
+            keys = range(first, first + BATCH)
+            connection.table("fluss.keys").upsert(pa.table({"k": keys, "v": [f"value {i}" for i in keys]}))
+        server.server.context.replicas.checkpoint_grown(100)
+        connection.admin.alter_table("fluss.keys", add_columns=[Column("later", types.int_())])
+        table = server.server.context.catalog.table(TablePath("fluss", "keys"))
+        return Made(folder, ChangelogCodec(table.info, table.schema_by_id))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make(tmp_path_factory.mktemp("made") / "data", "lmdb")
+
+
+@pytest.fixture
+def data(made: Made, tmp_path: Path) -> Path:
+    subprocess.run(["cp", "-a", "--sparse=always", str(made.folder), str(tmp_path / "data")], check=True)
+    return tmp_path / "data"
+
+
+def kv_of(data: Path) -> Path:
+    (found,) = data.glob("fluss/keys-*/kv-0")
+    return found
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted(data.glob("fluss/keys-*/log-0/*.log"))
+
+
+@contextmanager
+def rewritten(data: Path) -> Iterator[LmdbEngine]:
+    """The state's engine; what is changed there is trusted afterwards by `checked`."""
+    kv = kv_of(data)
+    with closing(LmdbEngine(kv / "db")) as engine:
+        yield engine
+    (kv / "trust").write_text("in use\nthe same\n")
+
+
+def checked(data: Path) -> Report:
+    return verify_directory(data, witnesses=lambda _: frozenset({"the same"}))
+
+
+def expire_beginning(data: Path) -> None:
+    """Remove the oldest segments of the changelog, as retention does."""
+    for path in segments(data)[:2]:
+        path.unlink()
+
+
+def test_a_changelog_without_its_beginning_is_folded_on_top_of_a_checkpoint(data: Path) -> None:
+    expire_beginning(data)
+    report = checked(data)
+    assert report.findings == []
+    assert report.counts["changes folded"] == 0  # the checkpoint was made at the end
+    with rewritten(data) as engine:
+        before = engine.state
+        engine.apply({b"no such key": engine.first(1)[0]}, replace(before, row_count=ROWS + 1, digest=None))
+    (fault,) = checked(data).faults
+    assert "6e6f2073756368206b6579 is not in the changelog" in fault.message
+
+
+@pytest.mark.parametrize("where", ["is gone", "is damaged", "is damaged as it was written"])
+def test_without_the_beginning_of_the_changelog_a_sound_checkpoint_is_needed(data: Path, where: str) -> None:
+    (checkpoint,) = kv_of(data).glob("checkpoint-*")
+    if where == "is gone":
+        shutil.rmtree(checkpoint)
+    else:
+        content = bytearray((checkpoint / DATA_FILE).read_bytes())
+        content[: 2 * 4096] = bytes(2 * 4096)  # both pages that say where all else is
+        (checkpoint / DATA_FILE).write_bytes(content)
+        if where == "is damaged as it was written":
+            sums = checkpoint / "checksums"
+            sums.unlink()
+            sums.write_text(list_files(LocalFileSystem(), str(checkpoint)))
+    damaged = [] if where == "is gone" else [str(checkpoint)]
+    assert [finding.place for finding in checked(data).faults] == damaged
+    expire_beginning(data)
+    report = checked(data)
+    assert [finding.place for finding in report.faults] == [*damaged, str(kv_of(data))]
+    assert "has no sound checkpoint, and its log begins at" in report.faults[-1].message
+    assert "should the state be lost, it cannot be rebuilt" in report.faults[-1].message
+
+
+def test_a_checkpoint_of_another_engine_is_no_beginning_of_a_fold(tmp_path: Path) -> None:
+    data = make(tmp_path / "data", "rocksdb").folder
+    assert checked(data).findings == []
+    expire_beginning(data)
+    report = checked(data)
+    assert report.is_clean
+    assert ["was not compared with the changelog" in finding.message for finding in report.findings] == [True]
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "rocksdb"])
+def test_a_state_is_compared_with_the_count_and_the_digest_of_its_rows(tmp_path: Path, engine: str) -> None:
+    data = make(tmp_path / "data", engine).folder
+    kv = kv_of(data)
+    (kv / "trust").write_text("in use\nthe same\n")
+    with closing(ENGINES[engine](kv / "db")) as opened:
+        whole = opened.state
+    assert (whole.row_count, whole.digest is None) == (ROWS, False)
+    for wrong, words in (
+        ({"row_count": -1}, None),
+        ({"row_count": 0}, "it has 1000 rows and (says|should have) 0"),
+        ({"row_count": ROWS - 1}, "it has 1000 rows and (says|should have) 999"),
+        ({"digest": (whole.digest or 0) ^ 1}, "its rows (have the digest|do not have the digest of what was written)"),
+        ({"digest": None}, None),
+        ({}, None),
+    ):
+        with closing(ENGINES[engine](kv / "db")) as opened:
+            opened.apply({}, replace(whole, **wrong))
+        faults = checked(data).faults
+        assert len(faults) == (words is not None), (wrong, faults)
+        assert words is None or re.search(words, faults[0].message)
+
+
+def test_the_same_row_in_other_bytes_is_no_difference_and_another_row_is(made: Made, data: Path) -> None:
+    with closing(LmdbFile(LocalFileSystem(), str(kv_of(data) / "db"))) as file:
+        file.check()
+        (key, value), (_, other) = islice(file.items(), 2)
+    (upgraded,) = made.codec.upgrade([value])
+    assert upgraded != value
+    for stored, faults in (
+        (upgraded, []),
+        (other, [f"the state is not the fold of its changelog: the key {key.hex()} has another row in the changelog"]),
+    ):
+        with rewritten(data) as engine:
+            engine.apply({key: stored}, replace(engine.state, digest=None))
+        assert [finding.message for finding in checked(data).faults] == faults
+
+
+def test_a_state_beside_a_log_that_ends_before_it_is_a_fault_unless_a_crash_may_have_cut_the_log(data: Path) -> None:
+    last = segments(data)[-1]
+    last.write_bytes(b"")
+    end = int(last.stem)
+    text = f"the state is at changelog offset {ROWS}, and the log ends at {end}: the server rebuilds it"
+    (data / "recovery-points.checkpoint").unlink()
+    (data / "high-watermarks.checkpoint").unlink()
+    for clean in (True, False):
+        if not clean:
+            (data / "clean-shutdown").unlink()
+        told = [f for f in checked(data).findings if f.message == text]
+        assert [finding.is_fault for finding in told] == [False]
+
+
+def test_a_state_is_not_measured_by_a_damaged_log(data: Path) -> None:
+    first = segments(data)[0]
+    content = bytearray(first.read_bytes())
+    content[200] ^= 8
+    first.write_bytes(content)
+    assert [finding.place for finding in checked(data).faults] == [str(first)]
+
+
+def test_changes_are_folded_some_at_a_time(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Counting(LmdbEngine):
+        def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
+            sizes.append(len(writes))
+            super().apply(writes, state)
+
+    monkeypatch.setattr(states, "LmdbEngine", Counting)
+    monkeypatch.setattr(states, "_FOLD_ROWS", 3 * BATCH)
+    assert checked(data).findings == []
+    assert sizes == [300, 300, 300, 100]
+
+
+def test_no_file_stays_open_whatever_is_found(data: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    checked(data)
+    assert len(os.listdir("/proc/self/fd")) == before
+    path = kv_of(data) / "db" / DATA_FILE
+    content = bytearray(path.read_bytes())
+    content[9000] ^= 8
+    path.write_bytes(content)
+    assert checked(data).faults
+    assert len(os.listdir("/proc/self/fd")) == before
