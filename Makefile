@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -63,6 +63,9 @@ pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fa
 
 mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our modules: MUTANTS=60 MUTANTS_SEED=1 make mutants
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
+
+doors: $(VENV)/dev-ready build ## the files that each operation enters, and moves between them
+	$(BIN)/python -m tools.doors
 
 versions: ## tests on the lowest and newest versions of the dependencies: VERSIONS="3.11:lowest" make versions
 	tools/versions.sh $(VERSIONS)

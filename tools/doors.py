@@ -1,0 +1,209 @@
+"""How many doors an operation goes through: the files of `forebay` that it enters, and how often it moves between them.
+
+    python -m tools.doors                        # a table of all operations
+    python -m tools.doors put "union plan"       # only these
+    python -m tools.doors --files put            # the files of one, in the order in which they are entered first
+
+Every operation runs once before it is counted, so that imports and what is made once do not count. Python frames of
+all threads of this process count: client, server and background work, but no compiled kernels. Of a Spark query it is
+the driver's frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+import forebay
+from forebay.paimon import Catalog
+from forebay.tiering.now import tier_now
+from forebay.unionread.planning import plan_union
+
+_SOURCES = f"{Path(forebay.__file__).parent}/"
+
+_ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("item", pa.string()), ("amount", pa.float64())])
+_ROWS = pa.table({"id": [1, 2, 3], "item": ["a", "b", "c"], "amount": [1.0, 2.0, 3.0]})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is counted, and what comes before it each time without being counted."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+
+
+@dataclass
+class Doors:
+    """What one operation went through."""
+
+    calls: list[tuple[int, str, str]] = field(default_factory=list)
+    """Thread, file and function of each call, in order."""
+
+    @property
+    def files(self) -> list[str]:
+        """The files, in the order in which they were entered first."""
+        return list(dict.fromkeys(file for _, file, _ in self.calls))
+
+    @property
+    def functions(self) -> int:
+        return len({(file, name) for _, file, name in self.calls})
+
+    @property
+    def moves(self) -> int:
+        """How often a thread went on in another file than the one it was in."""
+        within: dict[int, str] = {}
+        count = 0
+        for thread, file, _ in self.calls:
+            count += within.get(thread) != file
+            within[thread] = file
+        return count
+
+
+class Tracer:
+    """Notes calls in all threads that start after `install`."""
+
+    def __init__(self) -> None:
+        self._doors: Doors | None = None
+
+    def install(self) -> None:
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+
+    def remove(self) -> None:
+        threading.setprofile(None)
+        sys.setprofile(None)
+
+    @contextmanager
+    def tracing(self) -> Iterator[Doors]:
+        """What is called inside the block, by whichever thread."""
+        self._doors = doors = Doors()
+        try:
+            yield doors
+        finally:
+            self._doors = None
+
+    def _note(self, frame: FrameType, event: str, arg: object) -> None:
+        doors = self._doors
+        if doors is not None and event == "call":
+            file = frame.f_code.co_filename
+            if file.startswith(_SOURCES):
+                doors.calls.append((threading.get_ident(), file.removeprefix(_SOURCES), frame.f_code.co_qualname))
+
+
+def _live_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
+    settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(folder / "lake")}
+    live = inside.enter_context(forebay.embedded(folder / "server", settings=settings))
+    tiered = {"table.datalake.enabled": "true"}
+    live.admin.create_table("fluss.orders", _ORDERS, primary_key=["id"], buckets=1)
+    live.admin.create_table("fluss.clicks", _ORDERS, buckets=1)
+    live.admin.create_table("fluss.tiered", _ORDERS, primary_key=["id"], buckets=1, properties=tiered)
+    orders, clicks, lake = live.table("fluss.orders"), live.table("fluss.clicks"), live.table("fluss.tiered")
+
+    def changed() -> None:
+        lake.upsert(_ROWS)
+
+    return {
+        "put": Operation(lambda: orders.upsert(_ROWS)),
+        "append": Operation(lambda: clicks.append(_ROWS)),
+        "lookup": Operation(lambda: orders.lookup(2)),
+        "log read": Operation(lambda: list(clicks.log("earliest", "latest"))),
+        "full scan": Operation(lambda: orders.scan().to_arrow()),
+        "tiering round": Operation(lambda: tier_now(live, ["fluss.tiered"]), changed),
+        "union plan": Operation(lambda: plan_union(lake), changed),
+        "union read": Operation(lambda: lake.union_scan().to_arrow(), changed),
+    }
+
+
+def _paimon_operations(folder: Path) -> dict[str, Operation]:
+    catalog = Catalog.open(str(folder / "warehouse"))
+    catalog.create_database("shop")
+    table = catalog.create_table("shop.orders", _ORDERS, primary_keys=["id"], options={"bucket": "1"})
+
+    waiting: list[Any] = []
+
+    def prepare_commit() -> None:
+        with closing(table.new_write()) as write:
+            write.write(_ROWS)
+            waiting.append(write.prepare_commit())
+
+    return {
+        "lake write": Operation(lambda: table.write(_ROWS)),
+        "lake read": Operation(lambda: table.read().read_all()),
+        "lake commit": Operation(lambda: table.new_commit().commit(waiting.pop()), prepare_commit),
+        "lake compaction": Operation(lambda: table.compact(full=True), lambda: table.write(_ROWS)),
+    }
+
+
+def _spark_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
+    import forebay.spark
+
+    live = inside.enter_context(forebay.embedded(folder / "spark-server"))
+    live.admin.create_table("fluss.orders", _ORDERS, primary_key=["id"], buckets=1)
+    live.table("fluss.orders").upsert(_ROWS)
+    conf = {"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.driver.memory": "1g"}
+    spark = forebay.spark.session(
+        "doors", "local[1]", conf, bootstrap_servers=live.bootstrap_servers, warehouse=str(folder / "spark-lake")
+    )
+    inside.callback(spark.stop)
+    spark.sql("CREATE DATABASE forebay.shop")
+    spark.sql("CREATE TABLE forebay.shop.orders (id BIGINT NOT NULL, item STRING) USING paimon")
+    spark.sql("INSERT INTO forebay.shop.orders VALUES (1, 'a')")
+    return {
+        "Spark SELECT, live": Operation(lambda: spark.sql("SELECT * FROM forebay.fluss.orders WHERE id > 1").collect()),
+        "Spark SELECT, lake": Operation(lambda: spark.sql("SELECT * FROM forebay.shop.orders WHERE id > 0").collect()),
+    }
+
+
+def trace(wanted: Sequence[str] = (), *, with_spark: bool = True) -> dict[str, Doors]:
+    """What each operation goes through, those that are `wanted`, or all."""
+    tracer, found = Tracer(), dict[str, Doors]()
+    tracer.install()
+    try:
+        with tempfile.TemporaryDirectory() as made, ExitStack() as inside:
+            folder = Path(made)
+            operations = _live_operations(folder, inside) | _paimon_operations(folder)
+            if with_spark:
+                operations |= _spark_operations(folder, inside)
+            unknown = sorted(set(wanted) - operations.keys())
+            if unknown:
+                raise SystemExit(f"there is no operation {', '.join(unknown)}; there are {', '.join(operations)}")
+            for name, operation in operations.items():
+                if not wanted or name in wanted:
+                    operation.prepare()
+                    operation.run()
+                    operation.prepare()
+                    with tracer.tracing() as doors:
+                        operation.run()
+                    found[name] = doors
+    finally:
+        tracer.remove()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operations", nargs="*", help="which operations; all by default")
+    parser.add_argument("--files", action="store_true", help="list the files of each")
+    options = parser.parse_args()
+    with_spark = not options.operations or any(name.startswith("Spark") for name in options.operations)
+    found = trace(options.operations, with_spark=with_spark)
+    print(f"{'operation':20} {'files':>6} {'functions':>10} {'moves':>7}")
+    for operation, doors in found.items():
+        print(f"{operation:20} {len(doors.files):>6} {doors.functions:>10} {doors.moves:>7}")
+        if options.files:
+            print("\n".join(f"    {file}" for file in doors.files))
+
+
+if __name__ == "__main__":
+    main()
