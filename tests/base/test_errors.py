@@ -38,3 +38,16 @@ def test_clients_look_for_another_server_after_the_errors_that_say_so_and_no_oth
 )
 def test_only_what_may_pass_is_worth_another_attempt(code: int, retriable: bool) -> None:
     assert error_from_wire(code, "what happened").retriable == retriable
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("it failed\n\n  twice", "it failed\n\n  twice"),
+        ("Outer: why\n\tat org.A.b(A.java:1)\n\n\t... 3 more\nCaused by: Inner", "Outer: why Caused by: Inner"),
+        ("", "the server answered with error 7 and no message"),
+        (None, "the server answered with error 7 and no message"),
+    ],
+)
+def test_what_a_server_says_is_shown_without_the_stack_trace_of_a_java_server(sent: str | None, shown: str) -> None:
+    assert error_from_wire(7, sent).message == shown

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -116,3 +118,14 @@ def test_asking_for_what_proves_the_page_cache_leaves_no_file_open(tmp_path: Pat
     before = os.listdir("/proc/self/fd")
     host.page_cache_witnesses(str(tmp_path))
     assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("library", [{"malloc_trim": None}, {}], ids=["glibc", "another"])
+def test_free_memory_is_returned_where_the_c_library_can(
+    library: dict[str, None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    functions = dict.fromkeys(library, asked.append)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(**functions))
+    host.return_free_memory()
+    assert asked == [0] * len(library)

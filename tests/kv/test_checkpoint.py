@@ -259,6 +259,14 @@ def test_what_a_crash_left_of_a_trust_file_is_removed(bucket: Bucket) -> None:
     assert not leftover.exists()
 
 
+def test_what_a_crash_left_of_a_checkpoint_is_removed(bucket: Bucket) -> None:
+    leftover = bucket.path / names.temporary_name("checkpoint-150", "0" * 32)
+    leftover.mkdir()
+    (leftover / "data.mdb").write_bytes(b"half")
+    assert bucket.offset_found() == 200
+    assert not leftover.exists()
+
+
 @pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="witnesses are known on Linux only")
 def test_witnesses_name_the_start_of_the_machine_and_stay_while_the_file_system_is_mounted(tmp_path: Path) -> None:
     found = host.page_cache_witnesses(str(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs.interface import DiskFull
-from forebay.kv.engine import EngineState
+from forebay.kv.engine import EngineState, WriteSize, size_of
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.testing.kv_engine_contract import KvEngineContract
 from forebay.testing.memory_engine import MemoryEngine
@@ -101,6 +101,7 @@ class TestRocksDbEngine(KvEngineContract):
                 lambda engine: list(engine.snapshot().values()),
                 lambda engine: engine.first(5000),
                 lambda engine: engine.prefix(b"00"),
+                lambda engine: list(engine.items()),
             ):
                 with pytest.raises((StorageFailure, CorruptData), match=str(directory)):
                     _read_and_close(self.open_engine, directory, read)
@@ -125,6 +126,54 @@ class TestRocksDbEngine(KvEngineContract):
                 errors += 1
         assert 0 < errors < 150
         engine.close()
+
+    def test_a_write_for_which_the_disk_has_no_room_is_refused_before_it_is_made(self, tmp_path: Path) -> None:
+        engine = self.open_engine(tmp_path / "db")
+        engine.make_room(size_of({b"a": b"1"}))
+        with pytest.raises(DiskFull, match="bytes free"):
+            engine.make_room(WriteSize(1, 0, 1 << 62, 1 << 62, 0, 0, 1))
+        engine.close()
+
+    @pytest.mark.parametrize(
+        ("text", "kind"), [("IO error: No space left on device", DiskFull), ("IO error: Bad", StorageFailure)]
+    )
+    def test_a_full_disk_is_told_from_other_failures(
+        self, text: str, kind: type[StorageFailure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Failing:
+            def flush(self) -> None:
+                raise OSError(text)
+
+        engine = self.open_engine(tmp_path / "db")
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_database", Failing())
+            with pytest.raises(StorageFailure, match=f"cannot flush the key-value state in .*: {text}") as caught:
+                engine.sync()
+        assert (type(caught.value), caught.value.code) == (kind, ErrorCode.KV_STORAGE_EXCEPTION)
+        assert ("free space on this disk" in caught.value.message) is (kind is DiskFull)
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (lmdb.CorruptedError("a page"), CorruptData),
+        (lmdb.Error("a failure"), StorageFailure),
+        (StorageFailure("no room"), StorageFailure),
+    ],
+)
+def test_an_lmdb_engine_that_cannot_be_opened_is_closed_and_can_be_opened_later(
+    error: Exception, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> EngineState:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbEngine, "read_state", fail)
+        with pytest.raises(kind) as caught:
+            LmdbEngine(tmp_path / "db", 1 << 22)
+    assert isinstance(caught.value, kind)  # which still holds what was opened
+    LmdbEngine(tmp_path / "db", 1 << 22).close()
 
 
 @pytest.mark.parametrize("kind", [TestLmdbEngine, TestRocksDbEngine])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.base.errors import ErrorCode
+from forebay.base.errors import ErrorCode, StorageFailure
 from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState, size_of
@@ -249,6 +251,23 @@ def test_room_far_behind_the_used_part_is_given_back_and_the_file_keeps_its_size
     assert disk.path.stat().st_size == 10 << 20
     disk.space.allocate(5 << 20, 10 << 20)  # what was given back is allocated once more
     assert disk.allocated >= 5 << 20
+
+
+def test_a_disk_that_is_full_when_a_file_is_allocated_locks_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, kind, code in (
+        (errno.ENOSPC, DiskFull, ErrorCode.DISK_WRITE_LOCKED),
+        (errno.EIO, StorageFailure, ErrorCode.STORAGE_EXCEPTION),
+    ):
+
+        def fail(*_: object, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "posix_fallocate", fail)
+        with pytest.raises(StorageFailure, match="allocate 10 bytes of .*file") as caught:
+            allocate_file(tmp_path / "file", 0, 10)
+        assert (type(caught.value), caught.value.code) == (kind, code)
 
 
 def test_no_bytes_need_no_file(tmp_path: Path) -> None:

@@ -369,7 +369,9 @@ def test_nothing_is_freed_under_a_page_that_is_being_made():
 def test_a_bucket_that_goes_away_takes_its_pins_and_leaves_the_others():
     bench = Bench()
     opened = bench.open()
+    assert bench.manager.has_pinned(A)
     assert bench.manager.close_bucket(A) == 1
+    assert (bench.manager.has_pinned(A), bench.manager.has_pinned(B)) == (False, True)
     code, message = bench.ended_with(opened)
     assert code == ErrorCode.SCANNER_EXPIRED
     assert "dropped" in message
