@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -115,6 +115,53 @@ def test_a_login_that_the_server_puts_off_is_repeated_five_times_and_one_that_it
         assert theirs.recv(1000) == b"hello" * tries + (b"thanks" if enters else b"")
     assert (handshake.tries, handshake.done) == (tries, enters)
     assert clock.monotonic() == pytest.approx(sum(0.1 * 2**n for n in range(tries - 1)))
+
+
+class SilentSocket:
+    """One on which nothing ever comes; waiting for it takes the time of a clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.timeout, self.closed = clock, 0.0, False
+        self.sent: list[bytes] = []
+
+    def setsockopt(self, *_: object) -> None:
+        pass
+
+    def settimeout(self, seconds: float) -> None:
+        self.timeout = seconds
+
+    def sendall(self, data: bytes) -> None:
+        self.sent.append(bytes(data))
+
+    def sendmsg(self, buffers: list[memoryview]) -> int:
+        self.sent.append(b"".join(buffers))
+        return len(self.sent[-1])
+
+    def recv_into(self, _: object) -> int:
+        self.clock.advance(self.timeout)
+        raise TimeoutError("timed out")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing_is_told_of_and_given_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    sock, began = SilentSocket(clock), clock.monotonic()
+    with pytest.raises(Unavailable, match=r"the handshake with example\.test:1 failed: timed out"):
+        rpc.Channel.open(
+            Address("example.test", 1),
+            clock=clock,
+            connect_seconds=8.0,
+            request_seconds=10.0,
+            dial=lambda *_: cast(Any, sock),
+        )
+    assert clock.monotonic() - began == pytest.approx(8.0)
+    assert (len(sock.sent), sock.closed) == (1, True)
+    (record,) = caplog.records
+    assert "example.test:1 accepted the connection and has not answered; is it a Fluss" in record.getMessage()
 
 
 # ---- sockets that break ---------------------------------------------------------------------------------------------
@@ -275,13 +322,17 @@ def test_calls_of_a_forgotten_channel_end_without_a_word_to_the_server(bootstrap
         channel.join(10.0)
 
 
-def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_parent_knew(bootstrap: str) -> None:
+def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_parent_knew(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Breakable] = []
     connection = Connection(make_settings(bootstrap), dial=breakable(made))
+    monkeypatch.setattr(connection_module, "_live", [connection])
+    monkeypatch.setattr(connection_module, "_shared_lock", connection_module._shared_lock)
     nodes = connection.server_nodes()
     parents = [sock.dup() for sock in made]
     with connection.cluster._lock:  # as a thread of the parent may, which the child does not have
-        connection._after_fork()
+        connection_module._after_fork_in_child()
         assert [sock.fileno() for sock in made] == [-1] * len(parents)
         assert set(connection.cluster.view.nodes) == set(nodes)
         before = len(made)

@@ -265,7 +265,7 @@ def test_a_disk_that_is_full_when_a_file_is_allocated_locks_writes(
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "posix_fallocate", fail)
-        with pytest.raises(StorageFailure, match="allocate 10 bytes of .*file") as caught:
+        with pytest.raises(StorageFailure, match=r"allocate 10 bytes of .*file") as caught:
             allocate_file(tmp_path / "file", 0, 10)
         assert (type(caught.value), caught.value.code) == (kind, code)
 

@@ -270,5 +270,4 @@ def _after_fork_in_child() -> None:
 
 # Before the threads of the process are waited for: closing may have to open a connection, and so start a thread.
 threads.register_atexit(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,87 @@
+"""What the sender does about batches whose leader cannot be found, without a server."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import ErrorCode, ForebayError, NotFound, Unavailable
+from forebay.base.ids import SeededIds
+from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
+from forebay.client.cluster import ClusterView
+from forebay.client.options import make_settings
+from forebay.client.sender import Sender
+from forebay.metadata.table import TableBucket, TableInfo, TablePath
+
+PATH = TablePath("d", "t")
+GONE = NotFound("the partition is gone", ErrorCode.PARTITION_NOT_EXISTS)
+
+
+class Cluster:
+    """A cluster that knows no leaders, and answers questions with the errors of a test."""
+
+    def __init__(self, refreshing: ForebayError, looking_up: ForebayError) -> None:
+        self.settings = make_settings("example.test:1", options={"writer_enable_idempotence": False})
+        self.clock, self.ids = ManualClock(), SeededIds(1)
+        self.request_seconds = 30.0
+        self.view = ClusterView()
+        self.refreshing, self.looking_up = refreshing, looking_up
+        self.asked = 0
+        self.forgotten: list[TablePath] = []
+
+    def refresh(self, paths: list[TablePath], partition_ids: dict[TablePath, set[int]] | None) -> ClusterView:
+        assert (paths, partition_ids) == ([PATH], {PATH: {5}})
+        self.asked += 1
+        raise self.refreshing
+
+    def forget_table(self, path: TablePath) -> None:
+        self.forgotten.append(path)
+
+    def table_info(self, path: TablePath) -> TableInfo:
+        raise self.looking_up
+
+
+def waiting(cluster: Cluster) -> tuple[Sender, WriteTracker]:
+    """A sender with one batch for a partition, and what is told of it."""
+    sender, tracker = Sender(cast(Any, cluster)), WriteTracker()
+    target = WriteTarget(PATH, 1, is_kv=False)
+    sender.accumulator.add(Batch(target, TableBucket(1, 0, 5), bytearray(b"x"), 3, tracker, "p"))
+    return sender, tracker
+
+
+def test_rows_of_a_partition_that_is_gone_fail_if_their_table_is_gone_too() -> None:
+    cluster = Cluster(GONE, NotFound("the table is gone", ErrorCode.TABLE_NOT_EXIST))
+    sender, tracker = waiting(cluster)
+    sender._turn()
+    assert isinstance(tracker.error, NotFound)
+    assert tracker.error.message == "the table is gone (3 rows were not written; 0 were written)"
+    assert (sender.accumulator.unfinished, cluster.forgotten) == (0, [PATH])
+
+
+@pytest.mark.parametrize("refreshing", [GONE, Unavailable("away")])
+def test_rows_wait_while_it_cannot_be_asked_what_became_of_their_table(refreshing: ForebayError) -> None:
+    cluster = Cluster(refreshing, Unavailable("away"))
+    sender, tracker = waiting(cluster)
+    sender._turn()
+    assert (tracker.error, sender.accumulator.unfinished, cluster.asked) == (None, 1, 1)
+    cluster.clock.advance(1)
+    sender._turn()
+    assert cluster.asked == 2
+    cluster.refreshing = NotFound("the table is gone", ErrorCode.TABLE_NOT_EXIST)
+    cluster.clock.advance(1)
+    sender._turn()
+    assert isinstance(tracker.error, NotFound)
+
+
+def test_rows_that_have_waited_long_for_a_leader_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(Unavailable("nobody answers"), Unavailable("away"))
+    sender, _ = waiting(cluster)
+    sender._turn()
+    assert not caplog.records
+    for _ in range(5):
+        cluster.clock.advance(1.5)
+        sender._turn()
+    (record,) = caplog.records  # at 3 s; the next one is due at 12
+    assert "rows for table d.t have waited for 3 s to be written, and are sent again: nobody" in record.getMessage()
