@@ -27,6 +27,7 @@ from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_commit import Change, commit
 from forebay.lakes.iceberg_files import FileWriter
 from forebay.lakes.iceberg_tables import SYSTEM_COLUMNS, catalog_properties, load_table, opened
+from forebay.lakes.iceberg_tiering import TIERED_TAG
 from forebay.lakes.iceberg_types import arrow_schema, internal_value
 from forebay.metadata import types
 from forebay.metadata.predicate import col
@@ -36,7 +37,7 @@ from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened
 from forebay.testing.lake_rounds import PATH, LakeTable, in_order
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
-from tests.lake.test_iceberg_lake import compact, lake_table
+from tests.lake.test_iceberg_lake import compact, expire, lake_table
 
 
 @pytest.fixture
@@ -376,6 +377,58 @@ def test_buckets_are_compacted_only_where_the_table_asks_for_it(storage: Iceberg
     assert table.read() == people(0, 1, 9)
     table.upsert(*people(1, name="new"))
     assert table.read() == sorted([*people(0, 9), *people(1, name="new")], key=repr)
+
+
+def test_a_round_of_nothing_but_deletes_has_its_bucket_compacted(storage: IcebergLakeStorage) -> None:
+    table = with_upkeep(keyed(storage), "true")
+    for i in range(6):
+        table.upsert(*people(i))
+    committer = table.committer()
+    result = table.write(((), 0), [("-D", row) for row in people(0, 1)])
+    assert (result.files, result.deletes is None) == ((), False)
+    table.base = committer.commit([result], {}).snapshot_id
+    committer.maintain()
+    lake = lake_table(storage)
+    assert (lake.inspect.data_files().num_rows, lake.inspect.delete_files().num_rows) == (1, 0)
+    assert table.read() == people(2, 3, 4, 5)
+
+
+def test_a_round_tells_the_rows_and_the_bytes_that_the_table_has_then(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    for change, rows in (
+        (lambda: table.upsert(*people(1, 2, 3)), 3),
+        (lambda: table.upsert(*people(1, name="new")), 3),
+        (lambda: table.delete(*people(2)), 2),
+        (lambda: table.round({}), 2),
+    ):
+        told = change().stats
+        size = sum(Path(path).stat().st_size for path in Contract().data_files(storage))
+        assert (told.rows, told.file_bytes) == (rows, size)
+
+
+def test_a_base_that_others_have_expired_does_not_stop_tiering_and_any_other_base_does(
+    storage: IcebergLakeStorage,
+) -> None:
+    table = keyed(storage)
+    for i in range(2):
+        table.upsert(*people(i))
+    compact(storage)
+    lake = lake_table(storage)
+    lake.manage_snapshots().remove_tag(TIERED_TAG).commit()
+    assert table.base in expire(storage)
+    head = lake.metadata.current_snapshot_id
+    result = table.write(((), 0), [("+U", row) for row in people(5)])
+    with pytest.raises(Conflict, match=f"it started from lake snapshot {head}, and the newest one is None"):
+        table.committer(base=head).commit([result], {})
+    table.upsert(*people(5))
+    assert table.read() == people(0, 1, 5)
+
+
+def test_a_round_on_a_base_is_refused_by_a_table_without_snapshots(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage)
+    result = table.write(((), 0), [("+U", row) for row in people(5)])
+    with pytest.raises(Conflict, match="it started from lake snapshot 77, and the newest one is None"):
+        table.committer(base=77).commit([result], {})
 
 
 def test_a_bucket_of_which_all_rows_are_gone_is_compacted_to_nothing(storage: IcebergLakeStorage) -> None:

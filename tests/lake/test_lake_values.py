@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pyarrow as pa
@@ -9,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.codec.arrow_types import arrow_type
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.records import ChangeRows
 from forebay.lake.registry import create_lake_storage, datalake_options, lake_formats
-from forebay.metadata.table import TableBucket
+from forebay.lake.tiering import WriterContext
+from forebay.lake.writing import LakeRows, check_appended, check_partition
+from forebay.metadata import types
+from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
+from forebay.metadata.types import DataType
 
 
 def bucket_offsets(table: int, **offsets: int) -> BucketOffsets:
@@ -90,6 +96,73 @@ def test_old_images_are_left_out_with_their_offsets() -> None:
 def test_arrays_of_another_length_than_the_rows_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="change_types"):
         records([1, 2])
+
+
+def lake_rows(*lake: tuple[str, pa.DataType], system: bool = False) -> LakeRows:
+    """Makes rows of a stream table for the third bucket into those of a lake table with these columns."""
+    info = TableInfo(
+        TablePath("db", "t"), 7, 1, TableDescriptor(Schema((Column("id", types.bigint()),)), bucket_count=3)
+    )
+    return LakeRows(WriterContext(info, 2), pa.schema(lake), has_system_columns=system)
+
+
+def test_rows_get_the_types_of_the_lake_and_nulls_for_columns_that_the_stream_lacks() -> None:
+    made = lake_rows(("id", pa.decimal128(20, 0)), ("later", pa.string())).lake_batch(records(None, 2))
+    assert made.schema.types == [pa.decimal128(20, 0), pa.string()]
+    assert made.to_pylist() == [{"id": 0, "later": None}, {"id": 1, "later": None}]
+
+
+def test_rows_get_their_bucket_offset_and_time_where_the_lake_has_columns_for_them() -> None:
+    system = (("b", pa.int32()), ("o", pa.int64()), ("t", pa.timestamp("us", "UTC")))
+    made = lake_rows(("id", pa.int64()), *system, system=True).lake_batch(records(None, 2))
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    later = moment + dt.timedelta(milliseconds=1)
+    assert made.to_pylist() == [{"id": 0, "b": 2, "o": 0, "t": moment}, {"id": 1, "b": 2, "o": 1, "t": later}]
+
+
+def test_rows_that_the_lake_table_cannot_have_are_refused_with_the_column() -> None:
+    with pytest.raises(InvalidRequest, match=r"column 'id' is int64, which does not fit the lake's int8: ") as refused:
+        lake_rows(("id", pa.int8())).lake_batch(records(None, 200))
+    assert refused.value.code == ErrorCode.INVALID_TABLE_EXCEPTION
+    with pytest.raises(
+        InvalidRequest, match=r"records of db.t have the columns \['id'\], but its lake table has \['x'\]"
+    ):
+        lake_rows(("x", pa.int64())).lake_batch(records(None))
+    (needed,) = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    with pytest.raises(InvalidRequest, match=r"column 'n' of db.t is NOT NULL in the lake, and a row has a null"):
+        lake_rows(("id", pa.int64()), needed).lake_batch(records(None))
+    assert len(lake_rows(("id", pa.int64()), needed).lake_batch(records(None, 0))) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [(types.string(), "a", "a"), (types.int_(), 5, "5"), (types.bigint(), 5, "5"), (types.boolean(), True, "true")],
+    ids=str,
+)
+def test_a_row_of_another_partition_than_the_writer_s_is_refused(key: DataType, value: object, text: str) -> None:
+    descriptor = TableDescriptor(Schema((Column("p", key),)), ("p",), bucket_count=1)
+    info = TableInfo(TablePath("db", "t"), 7, 1, descriptor)
+    row = {"p": pa.scalar(value, arrow_type(key))}
+    check_partition(WriterContext(info, 0, {"p": text}), row)
+    check_partition(WriterContext(info, 0), row)
+    with pytest.raises(InvalidRequest, match=f"p = {value} came to the writer of partition 'other' of db.t"):
+        check_partition(WriterContext(info, 0, {"p": "other"}), row)
+
+
+def test_partitions_by_values_that_have_several_texts_are_not_compared() -> None:
+    descriptor = TableDescriptor(Schema((Column("p", types.timestamp(3)),)), ("p",), bucket_count=1)
+    context = WriterContext(TableInfo(TablePath("db", "t"), 7, 1, descriptor), 0, {"p": "some text"})
+    check_partition(context, {"p": pa.scalar(5, pa.timestamp("ms"))})
+
+
+def test_changes_of_a_table_without_a_key_are_refused() -> None:
+    info = TableInfo(
+        TablePath("db", "t"), 7, 1, TableDescriptor(Schema((Column("id", types.bigint()),)), bucket_count=1)
+    )
+    check_appended(info, records(None))
+    check_appended(info, records([0] * 5))
+    with pytest.raises(InvalidRequest, match=r"table db\.t has no primary key"):
+        check_appended(info, records([0, 0, 0, 0, 1]))
 
 
 def test_a_format_is_found_by_its_name_in_any_case(tmp_path: object) -> None:

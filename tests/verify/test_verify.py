@@ -6,22 +6,25 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import forebay
 from forebay.base.clock import ManualClock
-from forebay.base.errors import Conflict, NotFound
+from forebay.base.errors import Conflict, NotFound, StorageFailure
 from forebay.cli import verify as verify_command
 from forebay.cli.main import main
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import OffsetCheckpoint
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.testing.server import EmbeddedServer
-from forebay.verify import Report, verify_directory, verify_server
+from forebay.verify import Report, directory, verify_directory, verify_server
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
@@ -193,6 +196,42 @@ def test_folders_that_belong_to_nothing_and_states_that_are_not_there_are_notes(
     assert len(messages) == 2
     assert "there is no key-value state: the server rebuilds it from the changelog" in messages[0]
     assert "the metadata knows no such table or partition" in messages[1]
+    assert report.counts["buckets"] == 2
+
+
+def test_folders_that_the_server_is_about_to_remove_are_not_checked(data: Path) -> None:
+    with closing(MetadataStore(LocalDatabaseFile(str(data / "metadata.sqlite")), is_new=False)) as store:
+        (table,) = [t.info for t in store.tables() if t.info.path.table == "log"]
+        store.delete_table(table.table_id, str(one(data, "fluss/log-*").relative_to(data)))
+    report = verify_directory(data)
+    assert report.findings == []
+    assert report.counts["buckets"] == 1
+
+
+def test_metadata_that_cannot_be_read_is_a_fault_and_logs_are_checked_all_the_same(data: Path) -> None:
+    journal = data / "metadata.sqlite-journal"
+    journal.unlink(missing_ok=True)
+    journal.mkdir()
+    report = verify_directory(data)
+    (fault,) = report.faults
+    path = str(data / "metadata.sqlite")
+    assert (fault.place, fault.message.startswith(f"{path} is damaged: IsADirectoryError")) == (path, True)
+    assert report.counts["buckets"] == 2
+
+
+def test_a_bucket_that_cannot_be_read_does_not_end_the_check_of_the_others(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, folder = directory.check_log, one(data, "fluss/keys-*/log-0")
+
+    def failing(fs: LocalFileSystem, path: str, *others: Any) -> Any:
+        if path == str(folder):
+            raise StorageFailure(f"{path}: Input/output error")
+        return check(fs, path, *others)
+
+    monkeypatch.setattr(directory, "check_log", failing)
+    report = verify_directory(data)
+    assert [(f.place, f.message) for f in report.faults] == [(str(folder), f"{folder}: Input/output error")]
     assert report.counts["buckets"] == 2
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.base.errors import CorruptData
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.changelog import ChangelogCodec
 from forebay.kv.engine import EngineState
@@ -187,6 +188,48 @@ def test_a_state_beside_a_log_that_ends_before_it_is_a_fault_unless_a_crash_may_
             (data / "clean-shutdown").unlink()
         told = [f for f in checked(data).findings if f.message == text]
         assert [finding.is_fault for finding in told] == [False]
+
+
+def test_a_state_that_the_log_has_not_begun_at_or_was_not_closed_at_is_a_fault(data: Path) -> None:
+    for offset in (ROWS - 1, ROWS, 1):
+        if offset == 1:
+            expire_beginning(data)
+        with rewritten(data) as engine:
+            engine.apply({}, replace(engine.state, applied_offset=offset))
+        start = int(segments(data)[0].stem)
+        expected = {
+            ROWS - 1: [f"the state is at {ROWS - 1}, and the log was closed at {ROWS}"],
+            1: [f"the state is at 1, and the log begins at {start}"],
+        }.get(offset, [])
+        told = [f for f in checked(data).faults if f.message.startswith("the state is at ")]
+        assert [(f.place, f.message) for f in told] == [(str(kv_of(data) / "db"), text) for text in expected]
+
+
+def test_changes_that_cannot_be_folded_are_a_fault_of_the_log(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> None:
+        raise CorruptData("a change without a key")
+
+    monkeypatch.setattr(ChangelogCodec, "replay", damaged)
+    log = str(segments(data)[0].parent)
+    assert [(f.place, f.message) for f in checked(data).faults] == [(log, "a change without a key")]
+
+
+def test_each_of_several_damaged_states_of_rocksdb_is_a_fault_of_its_own(tmp_path: Path) -> None:
+    settings = {"kv.engine": "rocksdb"}
+    with (
+        EmbeddedServer(tmp_path / "data", settings=settings) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        connection.admin.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=2)
+        connection.table("fluss.keys").upsert(pa.table({"k": range(20), "v": ["a"] * 20}))
+    folders = sorted((tmp_path / "data").glob("fluss/keys-*/kv-*"))
+    for folder in folders:
+        (folder / "trust").write_text("in use\nthe same\n")
+        (manifest,) = (folder / "db").glob("MANIFEST-*")
+        manifest.write_bytes(b"not a manifest")
+    faults = checked(tmp_path / "data").faults
+    assert [fault.place for fault in faults] == [str(folder / "db") for folder in folders]
+    assert all(fault.place in fault.message for fault in faults)
 
 
 def test_a_state_is_not_measured_by_a_damaged_log(data: Path) -> None:

@@ -60,8 +60,6 @@ class LakeRows:
 
 
 def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
-    if column.type == target.type:
-        return column
     try:
         return column.cast(target.type)
     except pa.ArrowException as e:
