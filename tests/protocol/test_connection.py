@@ -80,6 +80,10 @@ def test_an_error_answer_raises_the_servers_error() -> None:
     with pytest.raises(NotFound, match="no table caf\u00e9") as raised:
         response.parse(pb.DatabaseExistsResponse)
     assert raised.value.code == ErrorCode.TABLE_NOT_EXIST
+    with pytest.raises(NotFound, match="no table"):
+        response.parse_split(pb.DatabaseExistsResponse)
+    with pytest.raises(InternalError, match="DATABASE_EXISTS is not answered by TableExistsResponse"):
+        response.parse_split(pb.TableExistsResponse)
 
 
 def test_payloads_travel_without_a_copy_through_protobuf() -> None:
@@ -257,6 +261,21 @@ def test_an_answer_that_is_ready_after_the_connection_closed_sends_nothing() -> 
     assert server.send_error(1, ErrorCode.TABLE_NOT_EXIST) == []
 
 
+def test_a_server_that_gives_up_a_connection_says_why_and_says_nothing_more() -> None:
+    client, server = ready_pair()
+    sent = client.send_request(ApiKey.DATABASE_EXISTS, EXISTS)
+    deliver(sent.buffers, server)
+    event = deliver_one(server.send_failure(ErrorCode.STORAGE_EXCEPTION, "disk"), client)
+    assert isinstance(event, ServerFailed)
+    assert (event.error.code, event.error.message, event.request_ids) == (
+        ErrorCode.STORAGE_EXCEPTION,
+        "disk",
+        (sent.request_id,),
+    )
+    assert (server.state, server.open_requests) == (State.CLOSED, 0)
+    assert server.send_error(sent.request_id, ErrorCode.STORAGE_EXCEPTION) == []
+
+
 # --- request ids -----------------------------------------------------------------------------------------------
 
 
@@ -423,6 +442,28 @@ def test_a_large_request_that_is_given_up_is_answered_and_the_next_one_is_served
     server.send_error(9, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION, "no memory")
     assert deliver([struct.pack(">ihhi", 100_008, ApiKey.PUT_KV, 0, 3), bytes(100)], server) == []
     assert server.give_up_large(error) is None  # the id of another one
+
+
+def test_a_large_request_gets_the_room_that_it_wants_and_the_next_one_begins_small_where_that_is_asked_for() -> None:
+    server = ServerConnection(EVERYTHING)
+    body = bytes(100_000)
+    begun = [struct.pack(">ihhi", 8 + len(body), ApiKey.PUT_KV, 0, 9), body[: 1 << 14]]
+    assert deliver(begun, server) == []
+    before, wanted = server.large_bytes, server.wanted_bytes
+    assert before == 1 << 14
+    assert wanted > 0
+    server.grow()
+    assert (server.large_bytes, server.wanted_bytes) == (before + wanted, 0)
+    assert isinstance(deliver_one([body[1 << 14 :]], server), RequestReceived)
+    begun[0] = struct.pack(">ihhi", 8 + len(body), ApiKey.PUT_KV, 0, 10)
+    deliver(begun, server)
+    assert server.large_bytes == len(body)  # it has shown that it sends what it announces
+    server.give_up_large(Unavailable("no memory"))
+    deliver([body[1 << 14 :]], server)
+    server.go_in_small_steps()
+    begun[0] = struct.pack(">ihhi", 8 + len(body), ApiKey.PUT_KV, 0, 11)
+    deliver(begun, server)
+    assert server.large_bytes == 1 << 14
 
 
 def test_a_request_is_parsed_as_what_it_is() -> None:

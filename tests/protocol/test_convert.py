@@ -83,6 +83,11 @@ def test_an_exception_that_is_not_ours_crosses_as_a_bug() -> None:
     assert convert.error_to_wire(KeyError("x")) == (ErrorCode.UNKNOWN_SERVER_ERROR, "KeyError: 'x'")
 
 
+def test_a_server_is_named_by_its_role_its_id_and_its_address() -> None:
+    assert str(convert.ServerNode(0, "host", 9123, ServerRole.COORDINATOR)) == "coordinator 0 at host:9123"
+    assert str(convert.ServerNode(3, "h", 1, ServerRole.TABLET, "rack")) == "tablet server 3 at h:1"
+
+
 # --- literals --------------------------------------------------------------------------------------------------
 
 LTZ = dt.timezone(dt.timedelta(hours=2))

@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.errors import CorruptData, ErrorCode, InternalError
+from forebay.base.errors import CorruptData, ErrorCode, InternalError, LimitExceeded
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol import messages
 from forebay.protocol.api import APIS
-from forebay.protocol.messages import Message, has_more_entries, parse, parse_split, sendable_text, serialize
+from forebay.protocol.messages import (
+    Message,
+    check_list_of_records,
+    has_more_entries,
+    parse,
+    parse_split,
+    sendable_text,
+    serialize,
+)
 
 MESSAGE_CLASSES = [cls for api in APIS.values() for cls in (api.request, api.response)]
 WITH_PAYLOADS = [
@@ -257,3 +265,10 @@ def test_the_entries_of_a_request_are_counted_before_it_is_parsed(fields: list[b
     body = b"".join(fields)
     assert has_more_entries(pb.ProduceLogRequest, body, count - 1)
     assert not has_more_entries(pb.ProduceLogRequest, body, count)
+
+
+def test_a_request_of_too_many_entries_is_refused_with_their_number() -> None:
+    check_list_of_records(pb.ProduceLogRequest, BUCKET * 3, 3)
+    with pytest.raises(LimitExceeded, match="ProduceLogRequest of 15 bytes has more than 2 entries") as raised:
+        check_list_of_records(pb.ProduceLogRequest, BUCKET * 3, 2)
+    assert raised.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION

@@ -135,3 +135,22 @@ def test_random_tokens_are_refused_with_error_46_and_nothing_else(token: bytes, 
         with pytest.raises(AccessDenied):
             server.receive(plain(token, name))
     assert server.principal is None
+
+
+@pytest.mark.parametrize(
+    ("token", "user"),
+    [
+        (b"\0admin\0wrong", "admin"),
+        (b"root\0nobody\0", "nobody"),
+        (b"\0adm\xff\0secret", "adm\ufffd"),
+        (b"admin\0secret", ""),
+        (b"\0admin\0secret\0", ""),
+        (b"", ""),
+    ],
+)
+def test_guesses_count_for_the_user_in_the_token_until_the_client_has_logged_in(token: bytes, user: str) -> None:
+    server = SaslAuthenticator(["PLAIN"], VERIFY)
+    assert server.claimed_user(plain(token)) == user
+    server.receive(plain(b"\0admin\0secret"))
+    assert server.claimed_user(plain(token)) is None
+    assert PlaintextAuthenticator().claimed_user(plain(token)) is None
