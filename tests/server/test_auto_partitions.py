@@ -16,13 +16,14 @@ import pytest
 import forebay
 from forebay import col
 from forebay.base.clock import ManualClock
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.metadata import types
 from forebay.metadata.auto_partition import AutoPartitioning, TimeFormat, time_zone
-from forebay.metadata.table import Column, Schema, TableDescriptor
+from forebay.metadata.table import Column, PartitionInfo, Schema, TableDescriptor, TableInfo, TablePath
 from forebay.server import auto_partitions
+from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.unionread.planning import UnionPlan, plan_union
@@ -374,3 +375,69 @@ def test_a_write_to_a_partition_that_is_being_dropped_is_refused_and_not_lost(
     assert len(outcome) == 1
     assert outcome != ["acknowledged"]
     assert read(cluster, table) == [{"k": 1, "p": "20241110", "v": 1}]
+
+
+# ---- what fails on the way ------------------------------------------------------------------------------------------
+
+DROPPED = PartitionInfo(3, (("p", "20240101"),))
+
+
+class FakeReplica:
+    """A bucket that can be sealed."""
+
+    def __init__(self) -> None:
+        self.is_sealed, self.uses = True, 1
+
+    def unseal(self) -> None:
+        self.is_sealed = False
+
+
+class FakeContext:
+    """As much of a server as a partition needs to be dropped; `fails` is what dropping it raises."""
+
+    def __init__(self, sealed: list[FakeReplica], fails: BaseException | None = None) -> None:
+        self.sealed, self.fails = sealed, fails
+        self.removed: list[list[int]] = []
+        self.replicas, self.catalog = self, self
+
+    def end(self, replica: FakeReplica) -> None:
+        replica.uses -= 1
+
+    def drop_partition(self, path: TablePath, spec: dict[str, str]) -> PartitionInfo:
+        if self.fails is not None:
+            raise self.fails
+        return DROPPED
+
+    async def in_io(self, *_: Any) -> list[FakeReplica]:
+        return self.sealed
+
+    async def in_coordinator(self, work: Callable[..., Any], *args: Any) -> Any:
+        return work(*args)
+
+    async def remove_data(self, info: TableInfo, partition_ids: list[int], folder: str) -> None:
+        self.removed.append(partition_ids)
+
+
+def drop_expired(context: FakeContext) -> None:
+    columns = [Column("v", types.int_()), Column("p", types.string())]
+    info = TableInfo(TablePath("fluss", "t"), 1, 1, TableDescriptor(Schema.of(columns), ("p",)), 0, 0)
+    table = LiveTable(CatalogTable(info, {1: info.schema}, {3: DROPPED}, {DROPPED.name: 3}))
+    asyncio.run(auto_partitions._drop_expired(context, table, rules(), at("2024-11-11T12:00")))  # type: ignore[arg-type]
+
+
+def test_a_partition_that_could_not_be_dropped_takes_writes_again() -> None:
+    sealed = [FakeReplica(), FakeReplica()]
+    context = FakeContext(sealed, StorageFailure("the disk is full"))
+    with pytest.raises(StorageFailure):
+        drop_expired(context)
+    assert [(each.is_sealed, each.uses) for each in sealed] == [(False, 0), (False, 0)]
+    assert context.removed == []
+
+
+@pytest.mark.parametrize("code", [None, ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.TABLE_NOT_EXIST])
+def test_of_a_partition_that_somebody_else_has_dropped_nothing_is_removed_twice(code: ErrorCode | None) -> None:
+    sealed = [FakeReplica()]
+    context = FakeContext(sealed, None if code is None else NotFound("gone", code))
+    drop_expired(context)
+    assert (sealed[0].is_sealed, sealed[0].uses) == (True, 0)
+    assert context.removed == ([[3]] if code is None else [])

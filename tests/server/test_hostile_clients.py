@@ -28,6 +28,7 @@ from forebay.kv.tablet import KvTablet
 from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
+from forebay.server import rpc
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch
@@ -375,6 +376,26 @@ def test_refused_connections_are_let_go_of_although_the_client_keeps_them(tmp_pa
         for each in refused:
             each.settimeout(20)
             assert is_closed_by_peer(each)
+
+
+def test_a_refused_connection_ends_although_its_client_goes_on_sending(tmp_path, monkeypatch):
+    monkeypatch.setattr(rpc, "_REFUSAL_SECONDS", 0.01)
+    with (
+        running(tmp_path / "data", server_connections_max="2") as bench,
+        socket.create_connection(address(bench.server.addresses.tablet_servers)) as refused,
+    ):
+        refused.settimeout(20)
+        assert is_closed_by_peer(refused)
+
+        def is_gone() -> bool:
+            try:
+                refused.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_gone, "the end of the refused connection")
+        assert bench.server.server.connections.refusals == 0
 
 
 @pytest.mark.parametrize("sasl", [False, True])

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -21,6 +21,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.server import context
+from forebay.server import replicas as replica_module
 from forebay.server.handlers import fetch, lookups, offsets
 from forebay.server.replica import BucketReplica
 from forebay.server.server import Injected
@@ -398,6 +399,66 @@ def test_parked_buckets_are_read_on_a_full_disk_and_none_is_parked_there(
         met_by_the_write(monkeypatch)
         bench.server.server.context.replicas.close_idle()
         assert len(open_ids(bench)) == 2
+
+
+# ---- buckets that are being opened -----------------------------------------------------------------------------------
+
+
+def test_a_bucket_that_another_thread_has_just_opened_is_taken_and_can_be_dropped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables(bench)[-1]
+    replicas, bucket = bench.server.server.context.replicas, TableBucket(table, 0)
+    there, begin, looks = replicas.opened(bucket), replicas._open.begin, list[TableBucket]()
+
+    def begin_late(bucket: TableBucket, *, counts: bool = True) -> BucketReplica | None:
+        looks.append(bucket)
+        return None if len(looks) == 1 else begin(bucket, counts=counts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replicas._open, "begin", begin_late)
+        with replicas.using(bucket) as replica:
+            assert replica is there is not None
+    assert len(looks) >= 2
+    assert bucket not in replicas._moving
+    bench.coordinator.call(
+        ApiKey.DROP_TABLE,
+        pb.DropTableRequest(table_path=bench.path(f"t{TABLES - 1}"), ignore_if_not_exists=False),
+    )
+    assert table not in open_ids(bench)
+
+
+def test_closing_waits_for_buckets_that_are_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(tmp_path / "data") as bench:
+        table = bench.create("t", KV_COLUMNS, ["id"])
+        replicas, bucket = bench.server.server.context.replicas, TableBucket(table, 0)
+        entered, released, moving = threading.Event(), threading.Event(), list[set[TableBucket]]()
+        open_log, executor = LogTablet.open, replica_module.threads.executor
+
+        def open_slowly(*args: Any, **options: Any) -> LogTablet:
+            entered.set()
+            assert released.wait(20)
+            return open_log(*args, **options)
+
+        def noted(*args: Any) -> Any:
+            moving.append(set(replicas._moving))
+            return executor(*args)
+
+        monkeypatch.setattr(LogTablet, "open", open_slowly)
+        monkeypatch.setattr(replica_module.threads, "executor", noted)
+        opener = threading.Thread(target=lambda: replicas.end(replicas.begin(bucket)))
+        closer = threading.Thread(target=replicas.close)
+        opener.start()
+        assert entered.wait(20)
+        closer.start()
+        wait_until(lambda: replicas._closed, "the beginning of the close")
+        released.set()
+        opener.join(20)
+        closer.join(20)
+        assert moving == [set()]
+        monkeypatch.undo()
 
 
 # ---- engines of buckets that cannot be opened, or not with what is there ---------------------------------------------

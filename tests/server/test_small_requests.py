@@ -241,6 +241,23 @@ def test_a_worker_gets_a_table_tells_what_becomes_of_it_and_is_refused_for_what_
         assert worker.next() is None
 
 
+def test_lake_tables_that_were_there_at_the_start_of_the_server_are_handed_out(tmp_path: Path) -> None:
+    forget_lake("started")
+    clock = ManualClock()
+    injected = Injected(clock=clock, create_lake_storage=lambda name, options: MemoryLakeStorage(options))
+    settings = {"datalake_format": "paimon", "datalake_paimon_name": "started"}
+    lake = {"table.datalake.enabled": "true", "table.datalake.freshness": "1 min"}
+    with running(tmp_path, injected, **settings) as bench:
+        bench.create("plain", LOG_COLUMNS)
+        table_id = bench.create("t", LOG_COLUMNS, properties=lake)
+    with running(tmp_path, injected, **settings) as bench:
+        worker = Worker(bench)
+        assert worker.next() is None
+        clock.advance(60)
+        assert worker.next().table_id == table_id
+        assert worker.next() is None
+
+
 def test_offsets_are_committed_in_the_older_form_unless_the_newer_one_stands_beside_it(tmp_path: Path) -> None:
     forget_lake("rounds")
     injected = Injected(create_lake_storage=lambda name, options: MemoryLakeStorage(options))

@@ -273,7 +273,7 @@ def test_clients_that_do_not_know_of_backpressure_are_told_of_a_storage_error(
 
 def test_only_tables_with_a_primary_key_have_snapshots_for_download(bench: Bench) -> None:
     bench.create("keyless", LOG_COLUMNS)
-    with pytest.raises(ForebayError, match="fluss.keyless has no primary key") as refused:
+    with pytest.raises(ForebayError, match=r"fluss\.keyless has no primary key") as refused:
         bench.tablet.call(
             ApiKey.GET_LATEST_KV_SNAPSHOTS, pb.GetLatestKvSnapshotsRequest(table_path=bench.path("keyless"))
         )
@@ -299,9 +299,7 @@ def test_offsets_of_a_producer_are_those_that_were_registered_first_until_they_a
         answer = kept()
         assert (answer.producer_id, answer.table_offsets[0].bucket_offsets[0].log_end_offset) == ("sink", 7)
         assert earliest <= answer.expiration_time <= context.clock.now_ms() + lives_ms
-        bench.coordinator.call(
-            ApiKey.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="sink")
-        )
+        bench.coordinator.call(ApiKey.DELETE_PRODUCER_OFFSETS, pb.DeleteProducerOffsetsRequest(producer_id="sink"))
     assert not kept().table_offsets
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from forebay.base.clock import ManualClock
+from forebay.metadata.table import TableBucket
+from forebay.server.server import Injected
 from forebay.server.writer_ids import TAKEN_AT_ONCE, WriterIds
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import running
+from tests.server.running import log_records, running
+from tests.server.test_lifecycle import LOG_COLUMNS
 
 
 def test_ids_are_given_once_and_taken_from_the_store_many_at_a_time(tmp_path, monkeypatch):
@@ -56,3 +60,25 @@ def test_those_who_wait_for_an_id_get_one_in_their_order_and_are_not_overtaken()
         assert len(taken) == 1
 
     asyncio.run(test())
+
+
+def test_writers_that_were_silent_for_too_long_are_forgotten_in_each_open_bucket(tmp_path):
+    clock = ManualClock()
+    with running(tmp_path / "data", Injected(clock=clock)) as bench:
+        tables = [bench.create(name, LOG_COLUMNS) for name in ("one", "other")]
+        for table in tables:
+            assert not bench.append(table, log_records([1], writer_id=7, batch_sequence=0)).error_code
+        replicas = bench.server.server.context.replicas
+
+        def known() -> list[list[int]]:
+            found = []
+            for table in tables:
+                with replicas.using(TableBucket(table, 0)) as replica:
+                    found.append(list(replica.log.writer_states()))
+            return found
+
+        replicas.expire_writers()
+        assert known() == [[7], [7]]
+        clock.advance(7 * 86_400 + 1)
+        replicas.expire_writers()
+        assert known() == [[], []]
