@@ -246,7 +246,8 @@ class Coverage:
                 users |= tests
                 if mutant.line <= line <= mutant.last_line:
                     found |= tests
-        if found == {""}:
+        # Where the module was imported before anything was measured, its own lines have no test at all.
+        if found == {""} or (not found and mutant.function == "module"):
             found = users
         found.discard("")
         return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]

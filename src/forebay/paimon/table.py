@@ -51,7 +51,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.lock import CatalogCommits, CommitLock
+from forebay.paimon.store.lock import CatalogCommits, CommitGuard
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schema_changes import SchemaChange, SetOption
@@ -76,7 +76,7 @@ class Table:
         name: str = "",
         branch: str = MAIN_BRANCH,
         options: Mapping[str, str] | None = None,
-        lock: CommitLock | None = None,
+        lock: CommitGuard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
     ) -> None:
@@ -473,7 +473,7 @@ def _reopened(
     name: str,
     branch: str,
     options: dict[str, str],
-    lock: CommitLock | None,
+    lock: CommitGuard | None,
     clock: Clock,
     ids: IdSource,
 ) -> Table:

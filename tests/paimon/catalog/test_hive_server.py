@@ -21,6 +21,7 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from forebay.paimon.catalog import hive_metastore
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.hive_commits import HiveLock
 from forebay.paimon.catalog.hive_metastore import Metastore
@@ -80,6 +81,25 @@ def test_a_held_lock_shows_signs_of_life(hive_options: dict[str, str], monkeypat
     monkeypatch.setattr(Metastore, "call", counted)
     with _lock(hive_options, heartbeat_seconds=0.01).hold():
         assert [beats.acquire(timeout=30) for _ in range(2)] == [True, True]
+
+
+def test_a_wait_for_a_lock_that_breaks_off_leaves_nothing_in_the_queue(
+    hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Metastore.call
+
+    def failing(self: Metastore, method: str, *arguments: Any) -> Any:
+        if method == "check_lock":
+            raise Unavailable("no answer")
+        return call(self, method, *arguments)
+
+    with _lock(hive_options).hold():
+        monkeypatch.setattr(Metastore, "call", failing)
+        with pytest.raises(Unavailable, match="no answer"), _lock(hive_options).hold():
+            pass
+        monkeypatch.undo()
+    with _lock(hive_options, wait_ms=0).hold():  # behind one that waits it would not be free
+        pass
 
 
 def test_writers_under_the_lock_lose_nothing(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
@@ -156,6 +176,50 @@ def test_a_server_that_does_not_know_a_call_is_too_old(
     with pytest.raises(error, match=says) as told:
         Metastore(hive_options).call("get_all_databases")
     assert type(told.value) is error
+
+
+def test_a_connection_is_closed_when_its_answer_is_not_awaited(
+    hive_options: dict[str, str], cutter: Cutter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer would be taken for that of the next call."""
+    behind = Metastore({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}", "client-pool-size": "1"})
+    take, closed = Metastore._take, []
+
+    class Interrupted:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def get_all_databases(self) -> None:
+            raise KeyboardInterrupt
+
+        def close(self) -> None:
+            self._client.close()
+            closed.append(self._client)
+
+    monkeypatch.setattr(Metastore, "_take", lambda self: Interrupted(take(self)))
+    with pytest.raises(KeyboardInterrupt):
+        behind.call("get_all_databases")
+    monkeypatch.undo()
+    assert len(closed) == 1
+    assert "default" in behind.call("get_all_databases")
+    assert cutter.connections == 2
+
+
+def test_a_connection_that_cannot_be_introduced_is_closed(
+    hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def unknown() -> str:
+        raise OSError("no such user")
+
+    monkeypatch.setattr(hive_metastore, "current_user", unknown)
+    monkeypatch.setattr(hive_metastore, "_close", closed.append)
+    with pytest.raises(Unavailable, match="no such user"):
+        Metastore(hive_options, ManualClock()).call("get_all_databases")
+    assert len(closed) == 3, "one of each round"
+    for client in closed:
+        client.close()
 
 
 def test_another_server_is_asked_when_the_first_is_gone(

@@ -199,6 +199,20 @@ def test_the_servers_errors_are_ours(server: RestServer, code: int, error: type)
         api.get("databases")
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [("x" * 300, "says 500: " + "x" * 200 + "$"), ("[]", r"says 500: \[\]$"), ("", "says 500: Internal")],
+)
+def test_an_error_without_a_message_is_told_as_it_came(
+    server: RestServer, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+) -> None:
+    api = RestApi(server.options)
+    server.fail = lambda method, path: 500
+    monkeypatch.setattr("tests.paimon.catalog.rest_server.json.dumps", lambda answer: body)
+    with pytest.raises(StorageFailure, match=says):
+        api.get("databases")
+
+
 def test_a_busy_server_is_asked_again_and_a_lost_post_is_not_repeated(server: RestServer) -> None:
     clock = _Impatient()
     api = RestApi(server.options, clock)

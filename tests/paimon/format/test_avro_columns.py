@@ -178,6 +178,7 @@ def test_a_file_that_does_not_have_what_is_wanted_is_corrupt(
         b'{"type": "record", "name": "r", "fields": [{"name": [], "type": "long"}]}',
         b'{"type": "record", "name": "r", "fields": [{"name": "id", "type": {"type": "array"}}]}',
         b'{"type": "record", "name": "r", "fields": [{"name":"x", "type": {"type": "fixed", "name": "", "size": -1}}]}',
+        b'{"type": "record", "name": "r", "fields": [{"name": "id", "type": {"type": ["null", "long"]}}]}',
         b'{"type": "record", "name": "r", "fields": [{"name": "x", "type": ' + b'{"type":' * 5000,
         b'{"type": "record", "name": "r", "fields": [{"name": "x", "type": ' + b"[" * 500 + b"]" * 500 + b"}]}",
     ],
@@ -185,6 +186,12 @@ def test_a_file_that_does_not_have_what_is_wanted_is_corrupt(
 def test_a_malformed_schema_is_corrupt(schema: bytes) -> None:
     with pytest.raises(CorruptData):
         compile_program(schema, WANTED)
+
+
+def test_a_type_may_stand_inside_of_types() -> None:
+    schema = record(("id", {"type": {"type": {"type": "long"}}}))
+    data = avro.write_container(json.dumps(schema).encode(), [(1, b"\x08")], "none")
+    assert read_columns(data, (Wanted("id", "number"),)).values.tolist() == [[4]]
 
 
 def test_types_that_name_each_other_twice_are_compiled_once() -> None:

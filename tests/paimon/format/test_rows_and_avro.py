@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 import io
+import runpy
 import struct
 import zlib
+from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import fastavro
 import numpy as np
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.types import DataType, RowField, TypeRoot
-from forebay.paimon.format import avro
+from forebay.paimon.format import avro, avro_schemas
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.avro_schemas import INDEX_ENTRY, MANIFEST_ENTRY, MANIFEST_FILE
 from forebay.paimon.format.binary_row import row_layout, with_arity, without_arity
@@ -149,9 +152,32 @@ def test_damaged_files_are_corrupt() -> None:
             assert len(records) in (0, 50), "what is accepted is at least whole"
 
 
-@pytest.mark.parametrize("schema", [MANIFEST_ENTRY, MANIFEST_FILE, INDEX_ENTRY])
+SCHEMAS = [MANIFEST_ENTRY, MANIFEST_FILE, INDEX_ENTRY]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
 def test_our_schemas_are_valid_avro(schema: dict[str, object]) -> None:
     fastavro.parse_schema(schema)
+
+
+def test_in_our_schemas_what_may_be_null_and_nothing_else_has_the_default_null() -> None:
+    """As Java's converter makes them: a reader with a newer schema fills in what an older file lacks."""
+    made = runpy.run_path(avro_schemas.__file__)
+    assert [made[name] for name in ("MANIFEST_ENTRY", "MANIFEST_FILE", "INDEX_ENTRY")] == SCHEMAS
+    told = [field for schema in SCHEMAS for field in _fields_of(schema)]
+    assert {(isinstance(f["type"], list), f.get("default", "none")) for f in told} == {(True, None), (False, "none")}
+
+
+def _fields_of(schema: Any) -> Iterator[dict[str, Any]]:
+    """The fields of all records in an Avro schema."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _fields_of(branch)
+    elif isinstance(schema, dict):
+        for field in schema.get("fields", []):
+            yield field
+            yield from _fields_of(field["type"])
+        yield from _fields_of(schema.get("items"))
 
 
 def test_index_manifests_read_back() -> None:

@@ -357,6 +357,26 @@ def test_overwrites_of_a_keyed_table_are_changes_if_wanted(catalog: FileSystemCa
         assert changes == []
 
 
+def test_an_overwrite_that_took_away_rows_which_expired_is_an_error_that_names_both(catalog: FileSystemCatalog) -> None:
+    table = keyed(
+        catalog,
+        **{"streaming-read-overwrite": "true", "changelog-producer": "input", "deletion-vectors.enabled": "true"},
+    )
+    table.write([{"id": 1}])
+    compact_fully(table)
+    table.overwrite([{"id": 1, "v": 2}])
+    last = table.snapshots.latest_id()
+    assert last is not None
+    start = table.with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": str(last)})
+    changes = drain(start.stream(["id", "v"], follow=False))
+    assert changes == [("-D", (1, None)), ("+I", (1, 2))]
+    table.expire_snapshots(1, 1)
+    with pytest.raises(
+        NotFound, match=rf"snapshot {last - 1} of .* has expired, so the rows that overwrite {last} took"
+    ):
+        start.stream(["id"], follow=False).poll()
+
+
 def test_overwrites_that_the_changelog_tells_anyway_are_not_told_twice(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, **{"changelog-producer": "lookup"})
     with pytest.raises(UnsupportedOperation, match="would come twice"):

@@ -15,7 +15,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.definition import Columns, new_schema
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.lock import CommitLock
+from forebay.paimon.store.lock import CommitGuard
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.table import Table
@@ -32,14 +32,14 @@ class FileSystemCatalog(Catalog):
         io: FileIO,
         warehouse: str,
         *,
-        lock: CommitLock | None = None,
+        lock: CommitGuard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
     ) -> None:
         self.io, self.warehouse = io, warehouse.rstrip("/")
         self._lock, self._clock, self._ids = lock, clock, ids
 
-    def lock_of(self, name: str) -> CommitLock | None:
+    def lock_of(self, name: str) -> CommitGuard | None:
         """What makes commits to table `name` exclusive where the file system does not."""
         return self._lock
 

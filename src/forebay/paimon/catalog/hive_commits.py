@@ -9,7 +9,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
@@ -54,9 +53,6 @@ class HiveCommits:
     ) -> None:  # fmt: skip
         self._metastore, self._describer, self._database, self._table = metastore, describer, database, table
         self._path, self._lock, self._checked = path, lock, False
-
-    def hold(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._lock is None else self._lock.hold()
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
         """Create a snapshot or schema file. The metastore follows a new schema; if it refuses, there is none."""

@@ -6,11 +6,9 @@ the snapshot's file. Schemas are changed by the server, too: use `RestCatalog.al
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
@@ -151,10 +149,6 @@ class RestCommits:
 
     def __init__(self, api: RestApi, database: str, table: str, table_id: str | None) -> None:
         self._api, self._database, self._table, self._id = api, database, table, table_id
-
-    def hold(self) -> AbstractContextManager[None]:
-        """Nothing to wait for: the server sees to it that one commit wins."""
-        return contextlib.nullcontext()
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
         """Have the server make the snapshot that would be file `path`; False if another one is there already."""

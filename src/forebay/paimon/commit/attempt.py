@@ -24,7 +24,7 @@ from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFil
 from forebay.paimon.format.schema_json import parse_schema
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.format.snapshot_json import format_snapshot
-from forebay.paimon.store.lock import CommitLock, create_exclusively
+from forebay.paimon.store.lock import CommitGuard, create_exclusively
 from forebay.paimon.store.manifest_merge import ManifestMerge, merge_manifests
 from forebay.paimon.store.manifests import ManifestStore, PartitionPruner, merge_entries
 from forebay.paimon.store.paths import new_uuid
@@ -93,7 +93,7 @@ class CommitLoop:
         schemas: SchemaManager,
         manifests: ManifestStore,
         user: str,
-        lock: CommitLock | None,
+        lock: CommitGuard | None,
         clock: Clock,
         ids: IdSource,
     ) -> None:

@@ -32,7 +32,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
-from forebay.paimon.store.lock import CommitLock
+from forebay.paimon.store.lock import CommitGuard
 from forebay.paimon.store.manifests import ManifestStore, delete_quietly
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
@@ -66,7 +66,7 @@ class FileStoreCommit:
         schema: TableSchema,
         user: str,
         *,
-        lock: CommitLock | None = None,
+        lock: CommitGuard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
         ignore_empty: bool = True,

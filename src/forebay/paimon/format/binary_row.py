@@ -79,8 +79,6 @@ class RowLayout:
             values = batch.column(f.name)
             if isinstance(values, pa.ChunkedArray):
                 values = values.combine_chunks()
-            if isinstance(values, pa.ChunkedArray):  # a table without chunks
-                values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
             columns.append(_as_stored(values, f, column.data_type))
         return pa.RecordBatch.from_arrays(columns, schema=self._codec.schema)
 

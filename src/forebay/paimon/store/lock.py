@@ -22,8 +22,8 @@ class CommitLock(Protocol):
 
 
 @runtime_checkable
-class CatalogCommits(CommitLock, Protocol):
-    """A catalog that has a part in making the snapshots and schemas of its tables; the lock of such a table."""
+class CatalogCommits(Protocol):
+    """A catalog that has a part in making the snapshots and schemas of its tables; it takes locks that it needs."""
 
     owns_snapshots: bool
     """Whether the catalog's server alone makes and drops snapshots."""
@@ -33,7 +33,11 @@ class CatalogCommits(CommitLock, Protocol):
         ...
 
 
-def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitLock | None) -> bool:
+CommitGuard = CommitLock | CatalogCommits
+"""What keeps committers of a table apart where the file system alone does not."""
+
+
+def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitGuard | None) -> bool:
     """`FileIO.create`, under `lock` if there is one, or by the catalog; False if the file exists.
 
     Raises `UnsupportedOperation` if neither the file system nor a lock makes this safe.

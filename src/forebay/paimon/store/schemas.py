@@ -13,7 +13,7 @@ from forebay.base.errors import AlreadyExists, Conflict, NotFound
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.schema_json import format_schema, parse_schema
 from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.lock import CommitLock, create_exclusively
+from forebay.paimon.store.lock import CommitGuard, create_exclusively
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schema_changes import SchemaChange, apply_changes
 
@@ -25,7 +25,7 @@ class SchemaManager:
     """Reads and writes the schemas of a branch. Thread-safe; schema files never change, so they are cached."""
 
     def __init__(
-        self, io: FileIO, paths: PathFactory, lock: CommitLock | None = None, clock: Clock = SYSTEM_CLOCK
+        self, io: FileIO, paths: PathFactory, lock: CommitGuard | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._io, self._paths, self._lock, self._clock = io, paths, lock, clock
         self._known: dict[int, TableSchema] = {}
