@@ -28,6 +28,7 @@ def test_files_that_stand_alone_are_cut_apart_and_joined_in_their_order(tmp_path
     assert [file_count(piece) for piece in pieces] == [1, 1, 1, 1]
     assert sum(map(byte_count, pieces)) == sum(file.file_size for file in live_files(table))
     assert joined(pieces) == [whole]
+    assert by_file(joined(pieces[:2])) == pieces[:2]
     assert joined([]) == []
 
 

@@ -91,6 +91,30 @@ def test_files_without_true_delete_counts_are_checked_row_by_row(tmp_path: Path,
     assert rows_of(table, ["id"]) == [(1,)]
 
 
+@pytest.mark.parametrize(("count", "level"), [(None, 5), (0, 0)])
+def test_a_limit_counts_on_no_rows_of_files_that_may_hold_deletes(
+    tmp_path: Path, count: int | None, level: int
+) -> None:
+    options = {"bucket": "1", "source.split.target-size": "1 b"}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    for ids in ([1, 2], [3, 4]):
+        with table.with_options({"write-only": "true"}).new_write() as writer:
+            writer.write(pa.table({"id": ids}), ["-D", "+I"])
+            (message,) = writer.prepare_commit()
+        files = tuple(replace(f, delete_row_count=count, level=level) for f in message.data.new_files)
+        table.new_commit().commit([replace(message, data=DataIncrement(files))])
+    assert [s.raw_convertible for s in table.scan().splits] == [True, True]
+    assert rows_of(table, ["id"]) == [(2,), (4,)]
+    assert table.read(["id"], limit=2).read_all().num_rows == 2
+
+
+def test_a_limit_takes_no_more_splits_than_have_its_rows(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options={"source.split.target-size": "1 b"})
+    for _ in range(3):
+        table.write(pa.table({"id": [1, 2, 3]}))
+    assert [len(table.scan(limit=limit).splits) for limit in (0, 1, 3, 4, 6, 9, 10)] == [0, 1, 1, 2, 2, 3, 3]
+
+
 @pytest.mark.parametrize(("engine", "x"), [("aggregation", 18.0), ("deduplicate", 5.0)])
 def test_where_compaction_looks_rows_up_the_lowest_row_above_level_0_holds_all_below(
     tmp_path: Path, engine: str, x: float

@@ -63,8 +63,11 @@ STREAMS: dict[str, tuple[dict[str, str], list[int]]] = {
     "from a snapshot": ({"scan.mode": "from-snapshot", "scan.snapshot-id": "3"}, [3, 4]),
     "from a snapshot, unsaid": ({"scan.snapshot-id": "4"}, [4]),
     "from a snapshot before the first": ({"scan.snapshot-id": "0"}, [1, 2, 3, 4]),
+    "from the next snapshot": ({"scan.snapshot-id": "5"}, []),
+    "from the latest snapshot in full": ({"scan.mode": "from-snapshot-full", "scan.snapshot-id": "4"}, [1, 2, 3, 4]),
     "from a snapshot in full": ({"scan.mode": "from-snapshot-full", "scan.snapshot-id": "3"}, [1, 2, 3, 4]),
     "from a timestamp": ({"scan.mode": "from-timestamp", "scan.timestamp-millis": str(AT_3)}, [3, 4]),
+    "from the first timestamp": ({"scan.timestamp-millis": str(START)}, [1, 2, 3, 4]),
     "from just after a timestamp": ({"scan.timestamp-millis": str(AT_3 + 1)}, [4]),
     "from a timestamp before all": ({"scan.timestamp-millis": "5"}, [1, 2, 3, 4]),
     "from a timestamp after all": ({"scan.timestamp-millis": str(AT_3 * 2)}, []),
@@ -198,7 +201,7 @@ def test_a_delay_holds_young_snapshots_back(catalog: FileSystemCatalog, clock: M
     table = filled(catalog, clock, 3, **{"streaming.read.snapshot.delay": "15 s", "scan.snapshot-id": "1"})
     stream = table.stream(["id"], follow=False)
     assert [row[0] for _, row in drain(stream)] == [1, 2]
-    clock.advance(10)
+    clock.advance(5)
     assert [row[0] for _, row in drain(stream)] == [3]
 
 
@@ -230,11 +233,14 @@ BATCHES: dict[str, tuple[dict[str, str], list[int]]] = {
     "between ids, from the first": ({"incremental-between": "0,2"}, [1, 2]),
     "between the same ids": ({"incremental-between": "2,2"}, []),
     "between tags": ({"incremental-between": "two,four"}, [3, 4]),
+    "between tags of one snapshot": ({"incremental-between": "two,two"}, []),
     "between tags as snapshots": (
         {"incremental-between": "two,four", "incremental-between-tag-to-snapshot": "true"}, [3, 4]
     ),
     "between, as difference": ({"incremental-between": "1,3", "incremental-between-scan-mode": "diff"}, [2, 3]),
     "between times": ({"incremental-between-timestamp": f"{START + 10_000},{AT_3}"}, [3]),
+    "between times, up to the first": ({"incremental-between-timestamp": f"5,{START}"}, [1]),
+    "between one time": ({"incremental-between-timestamp": f"{AT_3},{AT_3}"}, []),
     "between times, from before": ({"incremental-between-timestamp": f"5,{START + 10_000}"}, [1, 2]),
     "between times long ago": ({"incremental-between-timestamp": "5,6"}, []),
     "between times, as difference": (
@@ -271,7 +277,10 @@ def test_the_latest_delta_of_a_compaction_is_empty(upserted: Table) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"scan.mode": "latest-full", "scan.snapshot-id": "1"}, "'scan.snapshot-id' contradicts scan.mode latest-full"),
+        (
+            {"scan.mode": "latest-full", "scan.snapshot-id": "1"},
+            "'scan.snapshot-id' contradicts scan.mode latest-full, which takes no such option; leave",
+        ),
         ({"scan.mode": "from-timestamp", "scan.snapshot-id": "1"}, "which takes scan.timestamp-millis or scan.time"),
         ({"scan.snapshot-id": "1", "incremental-between": "1,2"}, "'incremental-between' contradicts scan.mode from-s"),
         ({"scan.snapshot-id": "1", "scan.tag-name": "x"}, "scan.snapshot-id and scan.tag-name each say where to begin"),
@@ -297,14 +306,24 @@ def test_a_tag_or_range_that_is_not_there_is_not_called_expired(catalog: FileSys
 
 def test_ranges_that_are_not_there_are_errors(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock)
+    table.tags.create("two", table.snapshots.snapshot(2))
     for between, error, text in (
         ("1,9", NotFound, "there are 1 to 4"),
         ("3,1", InvalidRequest, "1 is before 3"),
         ("a,b", NotFound, "not two tags"),
+        ("1,b", NotFound, "not two tags"),
+        ("two,4", NotFound, "not two tags"),
+        ("4,two", NotFound, "not two tags"),
         ("1", InvalidRequest, "start"),
     ):
         with pytest.raises(error, match=text):
             table.with_options({"incremental-between": between}).read()
+
+
+@pytest.mark.parametrize("option", ["incremental-between", "incremental-between-timestamp"])
+def test_nothing_lies_between_two_points_of_an_empty_table(catalog: FileSystemCatalog, option: str) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    assert rows_of(table.with_options({option: "0,1"})) == []
 
 
 @pytest.fixture

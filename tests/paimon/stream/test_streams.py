@@ -223,6 +223,10 @@ def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatal
     assert [p.is_last for p in plans if p] == [False, True]
     assert [p.is_full for p in plans if p] == [True, True]
     assert scan.plan() is None
+    sizes = [s.row_count for s in table.scan().splits]
+    scan = StreamScan(table.context, table.snapshots, table.manifests)
+    plans = [scan.plan(max_rows=n) for n in (sizes[0] + sizes[1], 1000)]
+    assert [len(p.splits) for p in plans if p] == [2, 1]
     table.write([{"id": 1}])
     follow = scan.plan()
     assert follow is not None
@@ -241,16 +245,17 @@ def test_an_expired_snapshot_is_an_error_that_names_it(catalog: FileSystemCatalo
         stream.poll()
 
 
+@pytest.mark.parametrize("start", [1, 4])
 @pytest.mark.parametrize("mode", ["from-snapshot", "from-snapshot-full"])
 def test_a_start_that_has_expired_is_an_error_unless_it_is_wherever_there_is(
-    catalog: FileSystemCatalog, mode: str
+    catalog: FileSystemCatalog, mode: str, start: int
 ) -> None:
     table = keyed(catalog)
     for i in range(6):
         table.write([{"id": i}])
     table.expire_snapshots(2, 2)
-    begin = {"scan.mode": mode, "scan.snapshot-id": "4"}
-    with pytest.raises(NotFound, match=r"snapshot 4 of .* has expired; the earliest is 5"):
+    begin = {"scan.mode": mode, "scan.snapshot-id": str(start)}
+    with pytest.raises(NotFound, match=rf"snapshot {start} of .* has expired; the earliest is 5"):
         table.with_options(begin).stream(follow=False).poll()
     changes = drain(table.with_options({**begin, "scan.snapshot-id": "0"}).stream(["id"], follow=False))
     assert len(changes) == (2 if mode == "from-snapshot" else 6)

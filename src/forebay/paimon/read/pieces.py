@@ -34,7 +34,7 @@ def joined(pieces: Iterable[ChangeSplit]) -> list[ChangeSplit]:
     found: list[ChangeSplit] = []
     for group in _neighbours(pieces):
         first = group[0]
-        if len(group) == 1 or not isinstance(first, DataSplit):
+        if not isinstance(first, DataSplit):
             found += group
             continue
         parts = [piece for piece in group if isinstance(piece, DataSplit)]

@@ -187,7 +187,7 @@ class Planner:
             if rows >= limit:
                 break
             taken.append(split)
-            rows += _sure_rows(split)
+            rows += _sure_rows(self._table.schema, split)
         return taken
 
     def _deletions(
@@ -254,18 +254,25 @@ def exact_rows(schema: TableSchema, split: DataSplit) -> int | None:
     deletions = [d for d in split.deletion_files or () if d is not None]
     if any(d.cardinality is None for d in deletions):
         return None
-    # A reader looks for deletes itself where their number is not known, or not to be trusted (SplitReader._read_raw).
-    if schema.has_primary_key and any(f.level == LEVEL_0 or f.delete_row_count is None for f in split.files):
+    if any(_may_hold_deletes(schema, f) for f in split.files):
         return None
-    return _sure_rows(split)
+    return _sure_rows(schema, split)
 
 
-def _sure_rows(split: DataSplit) -> int:
+def _may_hold_deletes(schema: TableSchema, file: DataFileMeta) -> bool:
+    """Whether a file of a raw split may hold deletes: their number is not known, or not to be trusted.
+
+    There a reader looks for deletes itself (SplitReader._read_raw).
+    """
+    return schema.has_primary_key and (file.level == LEVEL_0 or file.delete_row_count is None)
+
+
+def _sure_rows(schema: TableSchema, split: DataSplit) -> int:
     """Rows that a raw split has at least."""
-    gone = sum(f.delete_row_count or 0 for f in split.files)
+    rows = sum(f.row_count - (f.delete_row_count or 0) for f in split.files if not _may_hold_deletes(schema, f))
     for deletion in split.deletion_files or ():
         if deletion is not None:
             if deletion.cardinality is None:
                 return 0
-            gone += deletion.cardinality
-    return max(0, split.row_count - gone)
+            rows -= deletion.cardinality
+    return max(0, rows)
