@@ -101,7 +101,13 @@ def test_blank_text_is_written_as_the_default_partition() -> None:
 
 @pytest.mark.parametrize(
     ("t", "text"),
-    [(types.int_(), "x"), (types.date(), "2024-13-01"), (types.boolean(), "yes"), (types.decimal(3), "q")],
+    [
+        (types.int_(), "x"),
+        (types.date(), "2024-13-01"),
+        (types.boolean(), "yes"),
+        (types.decimal(3), "q"),
+        (types.timestamp(9), "2024-01-01 00:00:00.1234567891"),
+    ],
 )
 def test_text_that_is_no_value_of_the_column_is_refused(t: DataType, text: str) -> None:
     with pytest.raises(InvalidRequest, match="is not a value of type"):

@@ -132,6 +132,14 @@ def test_container_files_are_those_of_the_avro_library(theirs: str, ours: str) -
         assert list(fastavro.reader(io.BytesIO(avro.write_records(RECORD, RECORDS, ours)))) == RECORDS
 
 
+def test_a_header_may_hold_empty_values_and_a_block_no_records_or_no_bytes() -> None:
+    out = io.BytesIO()
+    fastavro.writer(out, RECORD, RECORDS[:3], metadata={"note": ""})
+    assert avro.read_records(out.getvalue()) == RECORDS[:3]
+    empty = b'{"type": "record", "name": "r", "fields": []}'
+    assert avro.read_records(avro.write_container(empty, [(2, b""), (0, b""), (1, b"")], "none")) == [{}] * 3
+
+
 def test_logical_types_stay_numbers() -> None:
     schema = {
         "type": "record",
@@ -248,6 +256,12 @@ def test_deletion_vectors_of_version_1_are_read(positions: list[int]) -> None:
     assert read_deletion_vector(data + b"more").tolist() == sorted(set(positions))
 
 
+@pytest.mark.parametrize("count", [4095, 4096, 4097])
+def test_containers_are_lists_up_to_4096_positions(count: int) -> None:
+    positions = list(range(0, 3 * count, 3))
+    assert read_deletion_vector(_framed(struct.pack(">i", 1581511376) + _bitmap(positions))).tolist() == positions
+
+
 def test_dense_containers_and_runs_are_read() -> None:
     dense = [*range(0, 20_000, 2), 70_000]
     assert read_deletion_vector(_framed(struct.pack(">i", 1581511376) + _bitmap(dense))).tolist() == dense
@@ -285,6 +299,7 @@ def test_deletion_vectors_of_version_2_reach_beyond_32_bits() -> None:
         struct.pack("<iq", 1681511377, 2) + struct.pack("<i", 0) + _bitmap([1, 5]) + struct.pack("<i", 3) + _bitmap([7])
     )
     assert read_deletion_vector(_framed(body)).tolist() == [1, 5, (3 << 32) + 7]
+    assert read_deletion_vector(_framed(struct.pack("<iq", 1681511377, 0))).tolist() == []
 
 
 def test_damaged_deletion_vectors_are_corrupt() -> None:

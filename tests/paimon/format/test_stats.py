@@ -50,6 +50,7 @@ def test_truncated_bounds_enclose_the_values() -> None:
     assert _collect(types.string(), "truncate(3)", ["abzz"]) == ColumnStats("abz", "ab{", 0)
     assert _collect(types.string(), "truncate(2)", ["a\U0010ffffx"]) == ColumnStats("a\U0010ffff", "b", 0)
     assert _collect(types.string(), "truncate(1)", ["\ud7ffx"]) == ColumnStats("\ud7ff", "\ue000", 0)
+    assert _collect(types.string(), "truncate(1)", ["\U0010fffex"]) == ColumnStats("\U0010fffe", "\U0010ffff", 0)
     assert _collect(types.bytes_(), "truncate(2)", [b"a\xffz"]) == ColumnStats(b"a\xff", b"b", 0)
 
 

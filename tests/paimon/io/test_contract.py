@@ -145,8 +145,10 @@ def test_an_output_that_is_not_closed_well_leaves_nothing(tmp_path: Path) -> Non
             f.write(b"half")
             raise ValueError("stop")
 
+    before = _open_files()
     with pytest.raises(ValueError, match="stop"):
         fail()
+    assert _open_files() == before
     forgotten = io.open_output(str(tmp_path / "g"))
     forgotten.write(b"half")
     del forgotten
@@ -357,3 +359,49 @@ def test_only_durable_files_wait_for_the_disk(tmp_path: Path, monkeypatch: pytes
     assert synced == []
     LocalFileIO().write(f"{tmp_path}/file", b"1")
     assert len(synced) == 2, "the file, and the directory with its name"
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_names_and_contents_are_on_the_disk_before_they_are_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each step: what is synced, in which order, and how long it is then."""
+    synced: list[tuple[str, int]] = []
+
+    def note(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        hidden = path.name.startswith(".") and path.name.endswith(".tmp")
+        synced.append(("file", os.fstat(descriptor).st_size) if hidden else (str(path.relative_to(tmp_path)), 0))
+
+    def steps() -> list[tuple[str, int]]:
+        found = synced.copy()
+        synced.clear()
+        return found
+
+    monkeypatch.setattr("forebay.paimon.io.local.os.fsync", note)
+    io, before = LocalFileIO(), _open_files()
+    io.make_directory(f"{tmp_path}/a/b")
+    assert steps() == [(".", 0), ("a", 0)]
+    io.write(f"{tmp_path}/a/f", b"123")
+    assert steps() == [("file", 3), ("a", 0)]
+    io.create(f"{tmp_path}/a/g", b"1234")
+    assert steps() == [("file", 4), ("a", 0)]
+    with io.open_output(f"{tmp_path}/a/h") as output:
+        output.write(b"12345")
+    assert steps() == [("file", 5), ("a", 0)]
+    io.rename(f"{tmp_path}/a/h", f"{tmp_path}/a/b/h")
+    assert steps() == [("a/b", 0)]
+    io.rename(f"{tmp_path}/a/b", f"{tmp_path}/c/d")
+    assert steps() == [(".", 0), ("c", 0)]
+    assert _open_files() == before, "nothing stays open"
+
+
+def test_files_in_the_working_directory_need_no_directory_in_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    LocalFileIO().write("f", b"x")
+    assert (tmp_path / "f").read_bytes() == b"x"

@@ -126,7 +126,7 @@ def _described(
 ) -> MergedWindow:
     schema = pa.schema([source.schema.field(name) for name in names])
     if not len(order):
-        return MergedWindow(_empty(schema), source, order, order > 0)
+        return MergedWindow(_empty(schema), source, order, np.empty(0, np.bool_))
     sizes = np.diff(starts)
     in_order = levels[order]
     seen = in_order > 0 if rules.before_level is None else in_order == rules.before_level
