@@ -82,6 +82,8 @@ class RestServer:
             return failed, {"message": "as the test wants it", "code": failed}
         if headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"message": "who are you?", "code": 401}
+        if path == "/v1/config" and query.get("warehouse") != ["served"]:
+            return 404, {"message": "no such warehouse", "code": 404}
         if path == "/v1/config":
             return 200, {"defaults": {"prefix": "p x"}, "overrides": self.overrides}
         parts = [unquote_plus(part) for part in path.split("/")[2:]]

@@ -304,6 +304,20 @@ def test_the_code_of_a_refusal_by_postgresql_says_what_kind_it_is(
     assert type(told.value) is error
 
 
+@pytest.mark.parametrize("said", [("a text",), ()])
+def test_a_refusal_by_postgresql_without_a_code_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, said: tuple[str, ...]
+) -> None:
+    pg8000 = pytest.importorskip("pg8000.dbapi", reason="needs the package pg8000")
+
+    def refuse(**_: object) -> None:
+        raise pg8000.DatabaseError(*said)
+
+    monkeypatch.setattr(pg8000, "connect", refuse)
+    with pytest.raises(StorageFailure, match=rf"host/db: {''.join(said)} \(DatabaseError\)"):
+        Database.open("jdbc:postgresql://host/db", {}).rows("SELECT 1")
+
+
 @pytest.mark.parametrize(
     ("uri", "options", "wanted"),
     [

@@ -236,6 +236,11 @@ def test_a_change_whose_answer_is_lost_has_an_unknown_outcome_and_so_has_an_inte
     server.fail = lambda method, path: 500
     with pytest.raises(OutcomeUnknown, match=r"says 500.*may have done it or not"):
         api.post("databases", body={})
+    for code, ask in ((500, lambda: api.get("databases")), (418, lambda: api.post("databases", body={}))):
+        server.fail = lambda method, path, code=code: code  # type: ignore[misc]
+        with pytest.raises(StorageFailure, match=f"says {code}") as told:
+            ask()
+        assert type(told.value) is StorageFailure, "nothing was done"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         api._uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
         peer = threading.Thread(target=lambda: listener.accept()[0].close())
@@ -252,6 +257,8 @@ def test_a_change_whose_answer_is_lost_has_an_unknown_outcome_and_so_has_an_inte
         ({"token.provider": "dlf"}, UnsupportedOperation, "supported: bear"),
         ({"token": ""}, InvalidRequest, "needs option 'token'"),
         ({"token": "wrong"}, AccessDenied, "who are you"),
+        ({"warehouse": "other"}, NotFound, "no such warehouse"),
+        ({"warehouse": ""}, NotFound, "no such warehouse"),
     ],
 )
 def test_a_catalog_that_cannot_be_opened_says_why(
@@ -259,6 +266,14 @@ def test_a_catalog_that_cannot_be_opened_says_why(
 ) -> None:
     with pytest.raises(error, match=says):
         Catalog.open({**server.options, **given})
+
+
+def test_a_token_says_who_asks_whether_its_provider_is_named_or_not(server: RestServer) -> None:
+    options = {key: value for key, value in server.options.items() if key != "token.provider"}
+    assert Catalog.open(options).list_databases() == []
+    del options["token"]
+    with pytest.raises(AccessDenied, match="who are you"):
+        Catalog.open(options)
 
 
 def test_an_answer_that_is_no_json_is_corrupt(server: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
