@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import os
 import struct
 import zlib
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
@@ -23,16 +27,19 @@ from pyiceberg.types import (
     FixedType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
+    StructType,
     TimestampType,
     TimestamptzType,
     TimeType,
 )
 from pyroaring import BitMap
 
-from forebay.base.errors import NotFound, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.key_index import KeyIndex
 from forebay.lakes.iceberg_files import FileWriter, live_rows, read_positions, read_rows, write_positions
 from forebay.lakes.iceberg_keys import Deletes, KeyColumns
@@ -112,6 +119,21 @@ def test_positions_are_kept_for_each_data_file_and_read_for_those_asked_for(tmp_
     assert (made.lower_bounds[2147483546], made.upper_bounds[2147483546]) == (b"file:///a", b"file:///b")
 
 
+@pytest.mark.parametrize("codec", ["gzip", "UNCOMPRESSED"])
+def test_files_of_deletes_have_the_codec_of_the_table_and_the_bounds_of_long_paths(tmp_path: Path, codec: str) -> None:
+    properties = {"write.parquet.compression-codec": codec, "write.metadata.metrics.default": "none"}
+    name = "file:///" + 50 * "long"
+    written = write_positions(IO, str(tmp_path / "d.parquet"), (), {name: np.array([1])}, properties)
+    assert pq.read_metadata(written.path).row_group(0).column(0).compression == codec.upper()
+    assert written.data_file(0).upper_bounds[2147483546] == name.encode()
+
+
+def test_a_codec_that_parquet_does_not_have_is_refused_before_there_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"'write\.parquet\.compression-codec' is 'rar', which is not a codec"):
+        write_positions(IO, str(tmp_path / "d.parquet"), (), {}, {"write.parquet.compression-codec": "rar"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_deletion_vectors_of_others_are_read(tmp_path: Path) -> None:
     bits = BitMap([0, 3, 70_000]).serialize()
     blob = struct.pack("<QI", 1, 0) + bits
@@ -147,6 +169,56 @@ def test_a_file_that_lacks_all_columns_asked_for_has_rows_of_nulls(tmp_path: Pat
     assert [start for start, _ in batches] == [0, 2, 4]
     assert [v for _, b in batches for v in b.column(0).to_pylist()] == [None] * 5
     assert [b.num_rows for _, b in read_rows(IO, path, [], batch_rows=4)] == [4, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "of"),
+    [
+        (lambda t: t, lambda x: x),
+        (lambda t: ListType(7, t, False), lambda x: [x, None]),
+        (lambda t: MapType(8, StringType(), 9, t, False), lambda x: [("k", x), ("l", None)]),
+        (lambda t: ListType(7, MapType(8, StringType(), 9, t, False), False), lambda x: [[("k", x)], None]),
+    ],
+    ids=["struct", "list", "map", "list of maps"],
+)
+def test_structs_within_lists_and_maps_are_read_with_the_fields_that_they_have_now(
+    tmp_path: Path, wrap: Callable[[IcebergType], IcebergType], of: Callable[[Any], Any]
+) -> None:
+    x, y, z = (NestedField(20 + i, name, IntegerType()) for i, name in enumerate("xyz"))
+    held, wanted = (Schema(NestedField(1, "c", wrap(StructType(*fields)))) for fields in ((x, y), (z, y)))
+    path = put(tmp_path / "data.parquet", held, [{"c": of({"x": 1, "y": 2})}, {"c": None}])
+    rows = [row for _, batch in read_rows(IO, path, wanted.fields, batch_rows=1) for row in batch.to_pylist()]
+    assert rows == [{"c": of({"z": None, "y": 2})}, {"c": None}]
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_file_of_deletes_that_cannot_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, before = FileWriter.write, open_files()
+
+    def half(self: FileWriter, batch: pa.RecordBatch) -> None:
+        write(self, batch)
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(FileWriter, "write", half)
+    with pytest.raises(OSError, match="no space left"):
+        write_positions(IO, str(tmp_path / "d.parquet"), (), {"file:///a": np.array([0])}, {})
+    assert (list(tmp_path.iterdir()), open_files()) == ([], before)
+
+
+def test_a_file_that_is_given_up_is_closed_and_removed(tmp_path: Path) -> None:
+    before = open_files()
+    writer = FileWriter(IO, str(tmp_path / "data.parquet"), Schema(NestedField(1, "n", IntegerType(), True)), {})
+    writer.write(pa.RecordBatch.from_pylist([{"n": 1}], schema=arrow_schema(writer._schema.fields)))
+    assert (len(list(tmp_path.iterdir())), open_files()) == (1, before + 1)
+    writer.abort()
+    assert (list(tmp_path.iterdir()), open_files()) == ([], before)
+    del writer
+    gc.collect()
 
 
 def test_files_that_cannot_be_read_are_told_by_name(tmp_path: Path) -> None:

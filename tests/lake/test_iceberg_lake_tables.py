@@ -35,7 +35,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened
-from forebay.testing.lake_rounds import PATH, LakeTable, in_order
+from forebay.testing.lake_rounds import PATH, LakeTable, changes_of, in_order
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
 from tests.lake.test_iceberg_lake import compact, expire, lake_table
 
@@ -314,26 +314,58 @@ def test_equality_deletes_of_others_take_older_rows_and_no_newer_ones(storage: I
     table = Contract().log_table(storage)
     table.append(*people(1, 2, 3))
     lake = lake_table(storage)
+    partition = next(iter(lake.scan().plan_files())).file.partition
+    values = tuple(partition[i] for i in range(len(lake.spec().fields)))
+    snapshot_id = delete_by_id(storage, lake.spec().spec_id, values, 1, 2)
+    assert table.read(snapshot_id) == people(3)
+    table.append(*people(1))
+    assert table.read() == people(1, 3)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_equality_deletes_for_the_whole_table_are_kept_where_one_bucket_is_compacted(
+    storage: IcebergLakeStorage, backwards: bool
+) -> None:
+    table = keyed(storage, buckets=2)
+    table.upsert(*people(*range(6)))
+    lake = lake_table(storage)
+    own = lake.spec()
+    with lake.update_spec() as update:
+        update.remove_field(own.fields[0].name)
+    whole = lake_table(storage).spec()
+    assert (whole.fields, whole.spec_id != own.spec_id) == ((), True)
+    with lake_table(storage).update_spec() as update:
+        update.add_field("id", own.fields[0].transform, own.fields[0].name)
+    assert lake_table(storage).spec() == own
+    delete_by_id(storage, whole.spec_id, (), 1, 2)
+    partitions = sorted({task.file.partition for task in lake.scan().plan_files()}, key=repr, reverse=backwards)
+    assert len(partitions) == 2
+    for partition in partitions:
+        with storage.upkeep(PATH) as upkeep:
+            snapshot_id = upkeep.compact(files_min=1, partitions=[partition])
+        assert table.read(snapshot_id) == people(0, 3, 4, 5)
+    assert lake_table(storage).inspect.delete_files().num_rows == 0  # nobody needs them any more
+
+
+def delete_by_id(storage: IcebergLakeStorage, spec_id: int, partition: tuple[object, ...], *ids: int) -> int:
+    """Delete rows as others do, by their values in a partition; the new snapshot's id."""
+    lake = lake_table(storage)
     keys = lake.schema().select("id")
     writer = FileWriter(lake.io, f"{lake.location()}/data/deletes.parquet", keys, {})
-    writer.write(pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}], schema=arrow_schema(keys.fields)))
-    partition = next(iter(lake.scan().plan_files())).file.partition
-    written = writer.close(tuple(partition[i] for i in range(len(lake.spec().fields))))
-    told = written.data_file(lake.spec().spec_id)
+    writer.write(pa.RecordBatch.from_pylist([{"id": i} for i in ids], schema=arrow_schema(keys.fields)))
+    told = writer.close(partition).data_file(spec_id)
     deletes = DataFile.from_args(
         content=DataFileContent.EQUALITY_DELETES,
         file_path=told.file_path,
         file_format=told.file_format,
         partition=told.partition,
         file_size_in_bytes=told.file_size_in_bytes,
-        record_count=2,
+        record_count=len(ids),
         equality_ids=[keys.fields[0].field_id],
     )
     deletes.spec_id = told.spec_id
     _, snapshot = commit(lambda: lake_table(storage), lambda _: Change(Operation.DELETE, [deletes]))
-    assert table.read(snapshot.snapshot_id) == people(3)
-    table.append(*people(1))
-    assert table.read() == people(1, 3)
+    return snapshot.snapshot_id
 
 
 def test_the_snapshot_behind_another_says_whether_it_has_the_same_rows(storage: IcebergLakeStorage) -> None:
@@ -429,6 +461,34 @@ def test_a_round_on_a_base_is_refused_by_a_table_without_snapshots(storage: Iceb
     result = table.write(((), 0), [("+U", row) for row in people(5)])
     with pytest.raises(Conflict, match="it started from lake snapshot 77, and the newest one is None"):
         table.committer(base=77).commit([result], {})
+
+
+def test_the_files_of_other_buckets_stay_where_one_is_compacted(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage, buckets=2)
+    for name in ("a", "b"):
+        table.upsert(*people(*range(6), name=name))
+    lake = lake_table(storage)
+    partitions = {task.file.partition for task in lake.scan().plan_files()}
+    assert len(partitions) == 2
+    with storage.upkeep(PATH) as upkeep:
+        assert upkeep.compact(files_min=1, partitions=[partitions.pop()]) is not None
+    assert table.read(lake_table(storage).metadata.current_snapshot_id) == people(*range(6), name="b")
+    table.upsert(*people(9))
+    assert table.read() == in_order([*people(*range(6), name="b"), *people(9)])
+
+
+@pytest.mark.parametrize(("target", "files"), [("1", 2), ("1000000", 1)])
+def test_a_writer_that_is_given_up_removes_its_files(
+    storage: IcebergLakeStorage, monkeypatch: pytest.MonkeyPatch, target: str, files: int
+) -> None:
+    monkeypatch.setattr("forebay.lakes.iceberg_writer.BUFFER_ROWS", 2)
+    table = keyed(storage, custom={"iceberg.write.target-file-size-bytes": target})
+    writer = table.write(((), 0), [("+U", row) for row in people(1, 2, 3, 4)], chunk=2, finish=False)
+    assert len(Contract().data_files(storage)) == files
+    writer.abort()
+    assert Contract().data_files(storage) == set()
+    with pytest.raises(InvalidRequest, match="the writer is complete"):
+        writer.write(changes_of(table.info, []))
 
 
 def test_a_bucket_of_which_all_rows_are_gone_is_compacted_to_nothing(storage: IcebergLakeStorage) -> None:

@@ -20,7 +20,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened, with_options
-from forebay.testing.lake_rounds import PATH, LakeTable, Row, in_order
+from forebay.testing.lake_rounds import PATH, LakeTable, Row, changes_of, in_order
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 
@@ -324,6 +324,66 @@ def test_old_snapshots_expire_only_where_the_table_asks_for_it(storage: PaimonLa
     expiring.committer().maintain()
     assert engine_table(storage).snapshots.ids() == [3, 4]
     assert expiring.read() == people(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("asked", ["false", "true"])
+@pytest.mark.parametrize("time", [{}, {"paimon.partition.expiration-time": "7 d"}], ids=["no time", "7 d"])
+def test_old_partitions_expire_only_where_the_table_asks_for_it(
+    storage: PaimonLakeStorage, asked: str, time: dict[str, str]
+) -> None:
+    columns = {"id": types.int_(), "day": types.string()}
+    described = describe(columns, partition_keys=("day",), custom_properties=time, bucket_keys=("id",))
+    properties = {**LAKE, "table.datalake.auto-expire-snapshot": asked}
+    table = create(storage, replace(described, properties=properties))
+    old, later = {"id": 1, "day": "2001-02-03"}, {"id": 2, "day": "9999-01-01"}
+    table.append(old, later)
+    table.committer().maintain()
+    latest = engine_table(storage).snapshots.latest()
+    assert latest is not None
+    assert table.read(latest.id) == ([later] if asked == "true" and time else [old, later])
+
+
+def test_old_images_count_only_with_the_new_ones_behind_them_wherever_runs_of_records_end(
+    storage: PaimonLakeStorage,
+) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    a, b, c = people(1)[0], people(1, name="b")[0], people(2)[0]
+    updates = [("+I", a), ("-U", a), ("+U", b), ("-U", b), ("+I", c), ("-U", c)]
+    read = []
+    for chunk in (1, 2, 3, 4, 6):
+        table.round({((), 0): updates}, chunk=chunk)
+        read.append(table.read())
+        table.delete(b, c)
+        assert table.read() == []
+    assert read == [in_order([b, c])] * 5
+
+
+def test_statistics_tell_the_rows_of_a_log_and_not_those_of_changes_by_key(storage: PaimonLakeStorage) -> None:
+    log = create(storage, describe(ID_NAME))
+    assert [log.append(*people(*ids)).stats.rows for ids in ((1, 2), (3,), ())] == [2, 3, 3]
+
+
+def test_statistics_of_a_table_with_a_key_tell_no_rows(storage: PaimonLakeStorage) -> None:
+    keyed = create(storage, describe(ID_NAME, primary_key=("id",)))
+    assert keyed.upsert(*people(1, 2)).stats.rows is None
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_writer_that_is_given_up_or_complete_takes_no_more_and_leaves_what_it_should(
+    storage: PaimonLakeStorage, keyed: bool
+) -> None:
+    keys = {"primary_key": ("id",)} if keyed else {}
+    table = create(storage, describe(ID_NAME, bucket_count=1, **keys))
+    kind = "+I" if keyed else "+A"
+    root = Path(engine_table(storage).paths.root.removeprefix("file:"))
+    for finish in (False, True):
+        writer = table.write(((), 0), [(kind, row) for row in people(1, 2)], finish=False)
+        if finish:
+            writer.complete()
+        writer.abort()
+        assert len(list(root.rglob("data-*.parquet"))) == finish
+        with pytest.raises(InvalidRequest, match="the writer is complete; make another one"):
+            writer.write(changes_of(table.info, []))
 
 
 @pytest.mark.parametrize("expires", [False, True])

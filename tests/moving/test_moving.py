@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.cli.main import main
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
-from forebay.metadata.table import TablePath
+from forebay.metadata import types
+from forebay.metadata.table import Column, TablePath
 from forebay.moving import move_database, move_table, plan_move
 from forebay.moving.plan import MARK
 from forebay.server.embedded import EmbeddedServer
@@ -255,13 +257,97 @@ def test_a_lake_snapshot_without_the_log_is_enough_where_it_is_asked_for(servers
     assert len(bag(moved)) == 101
 
 
+def steps(servers: Servers, **options: Any) -> list[str]:
+    return [line.strip() for line in str(plan_move(servers.here, servers.there, PATH, **options)).splitlines()]
+
+
 def test_a_plan_says_what_is_to_be_done_and_does_nothing(servers: Servers) -> None:
     servers.make(keyed=True, partitioned=True)
-    said = str(plan_move(servers.here, servers.there, PATH))
-    assert "6 buckets, 100 records" in said
-    assert "tier what the lake lacks on the source (40 log offsets)" in said
-    assert "hand the lake table over" in said
+    assert steps(servers) == [
+        "table fluss.t: 6 buckets, 100 records in their logs",
+        "1. tier what the lake lacks on the source (40 log offsets)",
+        "2. create the table on the target, without a lake",
+        "3. create partitions that are missing there, of 2",
+        "4. upsert all rows",
+        "5. hand the lake table over: one lake snapshot with the target's offsets",
+        "6. switch the lake on for the table on the target",
+        "7. compare counts and checksums of both sides",
+    ]
     assert not servers.there.admin.table_exists(PATH)
+
+
+def test_a_plan_says_that_a_move_goes_on_with_what_the_target_has(servers: Servers) -> None:
+    servers.make(lake=False)
+    move_table(servers.here, servers.there, PATH)
+    logs = "append the logs, bucket by bucket in their order"
+    for with_log in (True, False):  # without a lake, the log is all there is
+        assert steps(servers, with_log=with_log) == [
+            "table fluss.t: 3 buckets, 100 records in their logs",
+            "1. go on with the table on the target, whose logs have 100 records",
+            f"2. {logs}",
+            "3. compare counts and checksums of both sides",
+        ]
+
+
+def test_a_plan_without_the_log_of_a_tiered_table_appends_nothing(servers: Servers) -> None:
+    servers.make()
+    logs = "append the logs, bucket by bucket in their order"
+    assert [sum(logs in step for step in steps(servers, with_log=with_log)) for with_log in (True, False)] == [1, 0]
+
+
+def test_properties_that_the_target_does_not_know_are_left_out(servers: Servers) -> None:
+    options = {"properties": {"table.log.ttl": "1 d"}, "custom_properties": {"owner": "me", "kept": "yes"}}
+    servers.make(lake=False, **options)
+    plan = plan_move(servers.here, servers.there, PATH, leave_out=["table.log.ttl", "owner"])
+    assert "table.log.ttl" not in plan.descriptor.properties
+    assert plan.descriptor.custom_properties.keys() == {"kept", MARK}
+    assert plan_move(servers.here, servers.there, PATH).descriptor.properties["table.log.ttl"] == "1 d"
+    with pytest.raises(InvalidRequest, match=r"table fluss\.t has no property 'a', 'b' to leave out"):
+        plan_move(servers.here, servers.there, PATH, leave_out=["b", "owner", "a"])
+
+
+def test_a_target_that_was_altered_or_has_other_buckets_is_refused(servers: Servers) -> None:
+    table = servers.make(lake=False)
+    plan = plan_move(servers.here, servers.there, PATH)
+    servers.there.admin.create_table_as(PATH, replace(plan.descriptor, bucket_count=2))
+    with pytest.raises(InvalidRequest, match=r"table fluss\.t has 2 buckets on the target"):
+        plan_move(servers.here, servers.there, PATH)
+    servers.there.admin.drop_table(PATH)
+    servers.there.admin.create_table_as(PATH, plan.descriptor)
+    table.connection.admin.alter_table(PATH, add_columns=[Column("w", types.int_())])
+    with pytest.raises(InvalidRequest, match=r"its columns are k, p, v, w, and on the target k, p, v; drop it"):
+        plan_move(servers.here, servers.there, PATH)
+
+
+def test_a_copy_of_another_table_is_refused_by_its_name(servers: Servers) -> None:
+    servers.make(lake=False)
+    plan = plan_move(servers.here, servers.there, PATH)
+    servers.there.admin.create_table_as(PATH, replace(plan.descriptor, custom_properties={MARK: "db.other, table 9"}))
+    with pytest.raises(AlreadyExists, match=r"is a copy of db\.other, table 9; drop it there first"):
+        plan_move(servers.here, servers.there, PATH)
+
+
+def test_lake_tables_of_formats_that_cannot_be_handed_over_are_refused(servers: Servers, tmp_path: Path) -> None:
+    settings = {"datalake.format": "iceberg", "datalake.iceberg.warehouse": str(tmp_path / "iceberg")}
+    with (
+        EmbeddedServer(tmp_path / "c", settings=settings) as server,
+        forebay.connect(server.bootstrap_servers) as here,
+    ):
+        here.admin.create_table(PATH, SCHEMA, properties=LAKE)
+        with pytest.raises(UnsupportedOperation, match="its lake table in format 'iceberg': only those of 'paimon'"):
+            plan_move(here, servers.there, PATH)
+        here.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
+        assert not plan_move(here, servers.there, PATH).with_lake
+
+
+def test_a_table_that_was_made_anew_is_told_from_the_one_that_is_moved(servers: Servers) -> None:
+    servers.make(lake=False)
+    side = plan_move(servers.here, servers.there, PATH).source
+    assert side.again().info.table_id == side.info.table_id
+    servers.here.admin.drop_table(PATH)
+    servers.here.admin.create_table(PATH, SCHEMA)
+    with pytest.raises(NotFound, match=r"table fluss\.t was dropped while it was being moved"):
+        side.again()
 
 
 def test_columns_that_the_server_numbers_are_refused(servers: Servers) -> None:

@@ -277,6 +277,24 @@ def test_tasks_and_results_travel_between_processes(paimon_lake: LakeCluster) ->
     assert len(paimon_lake.check_complete(table)) == 3
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError, NotFound])
+def test_a_split_that_ends_early_leaves_no_files(memory_lake: LakeCluster, failure: type[BaseException]) -> None:
+    table = memory_lake.create("t", SCHEMA, buckets=1)
+    table.append([{"k": k, "v": "v"} for k in range(10)])
+    ready = planned(memory_lake, table)
+    files = memory_lake.storage.table(table.path).files  # type: ignore[attr-defined]
+    task = SplitTask(ready.info, ready.factory, ready.splits[0], "a")
+    held = []
+
+    def fail() -> bool:
+        held.append(len(files))
+        raise failure("now")
+
+    with pytest.raises(failure, match="now"):
+        write_split(task, memory_lake.connection, fail)
+    assert (held, files) == ([1], {})
+
+
 def test_a_table_that_is_not_tiered_is_refused(memory_lake: LakeCluster) -> None:
     table = memory_lake.create("t", SCHEMA, properties={"table.datalake.enabled": "false"})
     with pytest.raises(InvalidRequest, match="is not tiered"):

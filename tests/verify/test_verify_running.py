@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import forebay.unionread.planning as planning
-from forebay.base.errors import NotFound, OutcomeUnknown, UnsupportedOperation
+from forebay.base.errors import CorruptData, NotFound, OutcomeUnknown, UnsupportedOperation
 from forebay.client.table import Table
 from forebay.verify import Report, running, verify_server
 from tests.tiering.running import LakeCluster, lake_cluster, memory_storage
@@ -118,11 +119,28 @@ def test_records_out_of_order_are_a_fault_and_a_changelog_may_skip_offsets(
         assert all(str(table.path) in finding.place for finding in report.findings)
 
 
-def test_steps_tell_how_much_of_a_log_was_read(appended: Table) -> None:
-    steps: list[tuple[str, int, int]] = []
-    verify_server(appended.connection, [appended.path], on_step=lambda *step: steps.append(step))
-    (bucket,) = appended.buckets()
-    assert steps == [("tables", 0, 1), (f"log of {appended.path} {bucket}, offsets", RECORDS, RECORDS)]
+def test_steps_and_counts_tell_how_much_was_read(appended: Table, keyed: Table) -> None:
+    for table in (appended, keyed):
+        steps: list[tuple[str, int, int]] = []
+        report = verify_server(table.connection, [table.path], on_step=lambda *step: steps.append(step))  # noqa: B023
+        place = f"{table.path} {table.buckets()[0]}"
+        assert steps[:2] == [("tables", 0, 1), (f"log of {place}, offsets", RECORDS, RECORDS)]
+        assert steps[2:] == ([(f"rows of {place}", RECORDS, 0)] if table is keyed else [])
+        counts = {"tables": 1, "buckets": 1, "records": RECORDS}
+        of_state = {"rows": RECORDS, "lookups": RECORDS, "lake snapshots": 1}
+        assert report.counts == counts | (of_state if table is keyed else {})
+
+
+def test_damage_of_one_bucket_is_a_fault_and_the_others_are_checked(
+    keyed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_args: object, **_options: object) -> Log:
+        raise CorruptData("a batch is damaged")
+
+    monkeypatch.setattr(Table, "log", damaged)
+    report = verified(keyed)
+    assert told(report) == [(True, "a batch is damaged")]
+    assert report.counts["rows"] == RECORDS
 
 
 # ---- the state ------------------------------------------------------------------------------------------------------
@@ -169,6 +187,16 @@ def test_rows_that_writers_change_meanwhile_are_not_compared_and_others_are(
     keyed.upsert(rows(3, 4))
     lies.append(5)
     assert told(verified(keyed)) == [(True, "1 lookups give other rows than the full scan: [(5,)]")]
+
+
+def test_a_scan_that_is_not_the_fold_of_the_changelog_is_a_fault(keyed: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "rows_at", lambda *_: iter(()))
+    ((is_fault, message),) = told(verified(keyed))
+    assert is_fault
+    assert re.fullmatch(
+        r"the full scan at offset 10 has 10 rows, checksum \w+, and the fold of the changelog 0 rows, checksum 0+",
+        message,
+    )
 
 
 def test_a_changelog_whose_beginning_has_expired_is_a_note(keyed: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,11 +39,10 @@ _KEEP, _KEEP_DEFAULT = "history.expire.min-snapshots-to-keep", 1
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """Files of one bucket that become `files`, and the delete files that nobody needs then."""
+    """Files of one bucket that become `files`."""
 
     partition: Record
     inputs: tuple[LiveFile, ...]
-    deletes: frozenset[str]
     files: tuple[WrittenFile, ...]
 
 
@@ -75,23 +74,26 @@ class Upkeep:
             for partition, files in groups.items():
                 chosen = _chosen(table, files, files_min)
                 if chosen:
-                    rewrites.append(_rewrite(table, partition, chosen, files))
+                    rewrites.append(_rewrite(table, partition, chosen))
             return self._commit(rewrites) if rewrites else None
         except Conflict:
             remove_files(table.io, [f.path for r in rewrites for f in r.files])
             return None
 
     def _commit(self, rewrites: Sequence[_Rewrite]) -> int:
+        inputs = [f for r in rewrites for f in r.inputs]
+
         def prepare(table: Table) -> Change:
+            live: list[LiveFile] = []
             for r in rewrites:
                 now = live_files(table.metadata, table.current_snapshot(), table.io, partition=r.partition)
                 same = {(f.file.file_path, f.sequence, f.deletes) for f in now}
                 if not same.issuperset((f.file.file_path, f.sequence, f.deletes) for f in r.inputs):
                     raise Conflict("files that were compacted have changed meanwhile")
+                live += now
             spec_id = table.metadata.default_spec_id
             added = [file.data_file(spec_id) for r in rewrites for file in r.files]
-            removed = frozenset(f.file.file_path for r in rewrites for f in r.inputs)
-            removed = removed.union(*(r.deletes for r in rewrites))
+            removed = frozenset(f.file.file_path for f in inputs) | _unneeded_deletes(table, inputs, live)
             return Change(Operation.REPLACE, added, removed, {"commit-user": COMPACTION_USER})
 
         return commit(self._load, prepare, self._clock)[1].snapshot_id
@@ -170,10 +172,9 @@ def _chosen(table: Table, files: Sequence[LiveFile], files_min: int) -> list[Liv
     return [f for f in files if f.deletes or f in small]
 
 
-def _rewrite(table: Table, partition: Record, chosen: Sequence[LiveFile], live: Iterable[LiveFile]) -> _Rewrite:
+def _rewrite(table: Table, partition: Record, chosen: Sequence[LiveFile]) -> _Rewrite:
     """Write the live rows of `chosen` into new files."""
     schema = table.metadata.schema()
-    paths = {f.file.file_path for f in chosen}
     deletes = Deletes(table.io, {f.file.file_path: f.deletes for f in chosen}, schema)
     width = len(table.metadata.spec().fields)
     output = RowFiles(table.io, table, FilePlace(table, tuple(partition[i] for i in range(width))))
@@ -185,9 +186,17 @@ def _rewrite(table: Table, partition: Record, chosen: Sequence[LiveFile], live: 
     except BaseException:
         output.abort()
         raise
+    return _Rewrite(partition, tuple(chosen), written)
+
+
+def _unneeded_deletes(table: Table, rewritten: Sequence[LiveFile], live: Iterable[LiveFile]) -> frozenset[str]:
+    """The delete files that apply to none but the files `rewritten`; `live` are all files of their buckets."""
+    deletes = {d for f in rewritten for d in f.deletes}
+    if any(d.equality_ids for d in deletes):  # these may apply to the whole table
+        live = live_files(table.metadata, table.current_snapshot(), table.io)
+    paths = {f.file.file_path for f in rewritten}
     needed = {d.path for f in live if f.file.file_path not in paths for d in f.deletes}
-    unneeded = frozenset(d.path for f in chosen for d in f.deletes) - needed
-    return _Rewrite(partition, tuple(chosen), unneeded, written)
+    return frozenset(d.path for d in deletes) - needed
 
 
 def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
