@@ -17,7 +17,8 @@ from forebay.protocol.predicates import predicate_to_pb
 from forebay.server.handlers import fetch
 from tests.log.log_batches import make_batch
 from tests.server.raw_client import ApiKey, RawClient, pb
-from tests.server.running import KV_COLUMNS, Bench, kv_records, log_records
+from tests.server.running import KV_COLUMNS, Bench, kv_records, log_records, running
+from tests.server.test_hostile_clients import wait_until
 
 COLUMNS = {"a": types.int_(), "s": types.string()}
 SCHEMA = Schema.of([Column(name, t) for name, t in COLUMNS.items()])
@@ -227,6 +228,99 @@ def test_batches_side_by_side_are_sent_in_one_piece():
         pieces = fetch._pieces(data, [starts[i] for i in chosen])
         assert b"".join(pieces) == b"".join(batches[i] for i in chosen), chosen
         assert len(pieces) == sum(i - 1 not in chosen for i in chosen), chosen
+
+
+# ---- how much, and how long -----------------------------------------------------------------------------------------
+
+
+def test_without_a_word_about_waiting_an_answer_waits_only_for_bytes_that_are_asked_for(bench, monkeypatch):
+    monkeypatch.setattr(fetch, "_MIN_BYTES_WAIT_MS", 60_000)
+    created = new_table(bench, "wordless")
+    request = bench.fetch_request(created, 0)
+    request.ClearField("max_wait_ms")
+    request.ClearField("min_bytes")
+    with RawClient(bench.server.addresses.tablet_servers, timeout=10) as reader:
+        assert not reader.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0].records
+        request.min_bytes = 0
+        assert not reader.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0].records
+        request.min_bytes = 1
+        request_id = reader.send(ApiKey.FETCH_LOG, request)
+        threading.Timer(0.1, lambda: bench.append(created, log_records([1]))).start()
+        assert numbers(reader.receive(request_id).tables_resp[0].buckets_resp[0].records) == [1]
+
+
+@pytest.mark.parametrize(("count", "waits"), [(3, True), (4, False)])
+def test_a_request_about_very_many_buckets_does_not_wait_for_news(bench, monkeypatch, count, waits):
+    monkeypatch.setattr(fetch, "SHORT_LIST", 3)
+    monkeypatch.setattr(fetch, "_LONG_REQUEST_WAIT_MS", 0)
+    created = new_table(bench, f"many{count}", buckets=4)
+    request = bench.fetch_request(created, 0, wait_ms=20_000)
+    for bucket in range(1, count):
+        request.tables_req[0].buckets_req.add(bucket_id=bucket, fetch_offset=0, max_fetch_bytes=1 << 20)
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
+        request_id = reader.send(ApiKey.FETCH_LOG, request)
+        writing = threading.Timer(0.2, lambda: bench.append(created, log_records([1])))
+        if waits:
+            writing.start()
+        answers = reader.receive(request_id).tables_resp[0].buckets_resp
+    assert [bool(each.records) for each in answers] == [waits, *[False] * (count - 1)]
+
+
+def test_a_fetch_that_is_over_watches_no_bucket_and_one_that_waits_holds_no_memory(bench):
+    created = new_table(bench, "watched")
+    context, budget = bench.server.server.context, bench.server.server.connections.budget
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
+        request_id = reader.send(ApiKey.FETCH_LOG, bench.fetch_request(created, 0, wait_ms=20_000))
+        wait_until(lambda: TableBucket(created, 0) in context.notifier._waiters, "the beginning of the wait")
+        wait_until(lambda: budget.answering.used == budget.short_answers.used == 0, "the end of its memory")
+        bench.append(created, log_records([1]))
+        assert reader.receive(request_id).tables_resp[0].buckets_resp[0].records
+    wait_until(lambda: TableBucket(created, 0) not in context.notifier._waiters, "the end of the wait")
+
+
+def test_an_answer_is_as_long_as_is_asked_for_with_all_columns_and_without(bench):
+    created = new_table(bench, "measured")
+    for _ in range(20):
+        bench.append(created, log_records(list(range(10))))
+    one = len(bench.fetch(created, 190).records)
+    for batches in (1, 2, 3):
+        assert len(bench.fetch(created, 0, bytes_max=batches * one).records) == batches * one
+        assert len(bench.fetch(created, 0, bytes_max=batches * one - 1).records) == max(batches - 1, 1) * one
+    narrow = len(bench.fetch(created, 190, projected_fields=[0]).records)
+    for batches in (1, 2, 20):
+        projected = bench.fetch(created, 0, bytes_max=batches * narrow, projected_fields=[0])
+        assert len(projected.records) == batches * narrow
+
+
+def test_an_offset_that_is_not_there_is_told_although_there_is_no_room_for_records(bench):
+    created = new_table(bench, "crowded", buckets=2)
+    bench.append(created, log_records([1]))
+    request = bench.fetch_request(created, 0)
+    request.max_bytes = 1
+    request.tables_req[0].buckets_req.add(bucket_id=1, fetch_offset=7, max_fetch_bytes=1 << 20)
+    first, second = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp
+    assert numbers(first.records) == [1]
+    assert second.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
+
+
+def test_a_filter_that_is_too_long_is_left_to_the_client(bench, monkeypatch):
+    created = new_table(bench, "long_filter", properties={"table.statistics.columns": "*"})
+    bench.append(created, log_records(list(range(10)), statistics_columns=[0, 1]))
+    predicate = predicate_to_pb(col("a") > 1000, SCHEMA)
+    for longest, count in ((predicate.ByteSize(), 0), (predicate.ByteSize() - 1, 10)):
+        monkeypatch.setattr(fetch, "_FILTER_BYTES_MAX", longest)
+        answer = bench.fetch(created, 0, filter_predicate=predicate, filter_schema_id=1)
+        assert len(numbers(answer.records)) == count
+
+
+def test_what_a_bucket_holds_is_read_at_once_also_where_it_has_to_be_opened_first(tmp_path):
+    with running(tmp_path / "data") as bench:
+        created = new_table(bench, "t", 300)
+        whole = bytes(bench.fetch(created, 0).records)
+    assert len(whole) > fetch._ROOM_BYTES_MIN
+    with running(tmp_path / "data") as bench:
+        assert bytes(bench.fetch(created, 0).records) == whole
+        assert bytes(bench.fetch(created, 0).records) == whole
 
 
 # ---- offsets --------------------------------------------------------------------------------------------------------

@@ -315,9 +315,13 @@ def test_a_prepared_file_survives_the_power_loss_after_the_lake_commit(tmp_path:
 
 def test_a_dropped_table_is_forgotten(lake: Lake) -> None:
     lake.commit(1, 10)
+    assert lake.snapshots.log_needed_from(INFO, TableBucket(TABLE, 0)) == 10
     lake.snapshots.forget(TABLE)
     with pytest.raises(NotFound):
         lake.newest()
+    assert lake.snapshots.log_needed_from(INFO, TableBucket(TABLE, 0)) == 0
+    of_tables = ("_known", "_in_lake", "_unclaimed", "_prepared")
+    assert [dict(getattr(lake.snapshots, name)) for name in of_tables] == [{}, {}, {}, {}]
 
 
 def test_a_metadata_file_from_before_lake_snapshots_opens(lake: Lake) -> None:

@@ -304,6 +304,66 @@ def test_offsets_are_committed_in_the_older_form_unless_the_newer_one_stands_bes
         assert newest() == (5, [(0, 10), (1, 10)])
 
 
+def test_lake_snapshots_are_found_by_their_id_or_by_being_readable_with_the_names_of_partitions(tmp_path: Path) -> None:
+    forget_lake("asked")
+    injected = Injected(create_lake_storage=lambda name, options: MemoryLakeStorage(options))
+    with running(tmp_path, injected, datalake_format="paimon", datalake_paimon_name="asked") as bench:
+        lake = {"table.datalake.enabled": "true"}
+        table_id = bench.create("t", LOG_COLUMNS, buckets=4, partition_keys=["s"], properties=lake)
+        for value in "xy":
+            add_partition(bench, "t", value)
+        listed = pb.ListPartitionInfosRequest(table_path=bench.path("t"))
+        infos = bench.tablet.call(ApiKey.LIST_PARTITION_INFOS, listed).partitions_info
+        x, y = (info.partition_id for info in infos)
+
+        def ask(**fields: Any) -> Any:
+            return bench.coordinator.call(
+                ApiKey.GET_LAKE_SNAPSHOT, pb.GetLakeSnapshotRequest(table_path=bench.path("t"), **fields)
+            )
+
+        def found(**fields: Any) -> tuple[int, list[tuple[str, int, int]]]:
+            answer = ask(**fields)
+            assert answer.table_id == table_id
+            return answer.snapshotId, sorted(
+                (b.partition_name, b.bucket_id, b.log_offset) for b in answer.bucket_snapshots
+            )
+
+        older = pb.PbLakeTableSnapshotInfo(table_id=table_id, snapshot_id=1)
+        for bucket, end in ((0, 0), (1, 5), (2, -1), (3, None)):  # -1 and nothing say that there is none
+            older.buckets_req.add(partition_id=x, bucket_id=bucket, log_end_offset=end)
+        commit = pb.CommitLakeTableSnapshotRequest(tables_req=[older])
+        (answer,) = bench.coordinator.call(ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT, commit).table_resp
+        assert not answer.error_code, answer
+        first = (1, [("x", 0, 0), ("x", 1, 5)])
+        assert found() == found(readable=True) == found(snapshot_id=1) == first
+
+        prepare = pb.PrepareLakeTableSnapshotRequest()
+        prepare.bucket_offsets.add(table_id=table_id, table_path=bench.path("t")).bucket_offsets.add(
+            partition_id=y, bucket_id=0, log_end_offset=9
+        )
+        (prepared,) = bench.coordinator.call(ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT, prepare).prepare_lake_table_resp
+        newer = pb.PbLakeTableSnapshotMetadata(
+            table_id=table_id,
+            snapshot_id=2,
+            tiered_bucket_offsets_file_path=prepared.lake_table_offsets_path,
+            earliest_snapshot_id_to_keep=1,
+        )
+        commit = pb.CommitLakeTableSnapshotRequest(lake_table_snapshot_metadata=[newer])
+        bench.coordinator.call(ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT, commit)
+        assert found() == found(snapshot_id=2) == (2, [*first[1], ("y", 0, 9)])
+        assert found(readable=True) == found(snapshot_id=1) == found(snapshot_id=1, readable=False) == first
+        with pytest.raises(ForebayError, match="a snapshot id or readable=true, not both"):
+            ask(snapshot_id=1, readable=True)
+        with pytest.raises(NotFound, match="no lake snapshot 7"):
+            ask(snapshot_id=7)
+
+        drop = pb.DropPartitionRequest(
+            table_path=bench.path("t"), partition_spec=partition_spec_to_pb([("s", "y")]), ignore_if_not_exists=False
+        )
+        bench.coordinator.call(ApiKey.DROP_PARTITION, drop)
+        assert found() == (2, [("", 0, 9), *first[1]])
+
+
 def test_a_server_shows_whether_it_serves(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path)
     assert repr(server) == f"<EmbeddedServer {tmp_path} stopped>"

@@ -14,6 +14,8 @@ from forebay.kv.tablet import PutResult
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.protocol.convert import partition_spec_to_pb
+from forebay.server.context import AnswerRoom
+from forebay.server.costs import ITEM_BYTES
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
 from forebay.server.replica import BucketReplica
@@ -194,6 +196,95 @@ def test_the_last_batches_are_read_until_they_are_more_than_may_be_sent(bench: B
             assert sum(map(len, found)) == batches * one, bytes_max
 
 
+# ---- answers of exactly the size that is allowed --------------------------------------------------------------------
+
+
+def scanned(bench: Bench, table: int, limit: int) -> Any:
+    return bench.tablet.call(ApiKey.LIMIT_SCAN, pb.LimitScanRequest(table_id=table, bucket_id=0, limit=limit))
+
+
+def test_a_limit_scan_may_be_as_large_as_the_limit_and_a_single_batch_larger(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = bench.server.server.context.costs
+    keyed, log = bench.create("sized", KV_COLUMNS, ["id"]), bench.create("sized_log", LOG_COLUMNS)
+    bench.put(keyed, kv_records([{"id": number, "name": "same"} for number in range(3)]))
+    for number in range(3):
+        bench.append(log, log_records([number]))
+    with bench.server.server.context.replicas.using(TableBucket(keyed, 0)) as replica:
+        rows_size = sum(map(len, replica.kv.first_values(2)))
+    for table, size, kind in (
+        (keyed, rows_size, "first 2 rows"),
+        (log, len(scanned(bench, log, 2).records), "last 2"),
+    ):
+        monkeypatch.setattr(costs, "answer_bytes_max", size)
+        exact = scanned(bench, table, 2)
+        assert (exact.error_message, bool(exact.records)) == ("", True)
+        monkeypatch.setattr(costs, "answer_bytes_max", size - 1)
+        refused = scanned(bench, table, 2)
+        assert (refused.error_code, refused.HasField("records")) == (ErrorCode.RECORD_TOO_LARGE_EXCEPTION, False)
+        assert f"the {kind}" in refused.error_message
+        assert f"more than {size - 1} bytes" in refused.error_message
+    monkeypatch.setattr(costs, "answer_bytes_max", 1)
+    assert scanned(bench, log, 1).records
+    assert scanned(bench, keyed, 1).error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+
+
+def test_descriptions_of_tables_may_be_as_large_together_as_an_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("wordy", "wordier"):
+        bench.create(name, LOG_COLUMNS)
+    request = pb.MetadataRequest(table_path=[bench.path("wordy"), bench.path("wordier")])
+    size = sum(len(bench.info(name).table_json) for name in ("wordy", "wordier"))
+    costs = bench.server.server.context.costs
+    monkeypatch.setattr(costs, "answer_bytes_max", size)
+    assert len(bench.tablet.call(ApiKey.GET_METADATA, request).table_metadata) == 2
+    monkeypatch.setattr(costs, "answer_bytes_max", size - 1)
+    with pytest.raises(ForebayError, match="descriptions of 2 tables"):
+        bench.tablet.call(ApiKey.GET_METADATA, request)
+
+
+def test_answers_about_long_lists_take_memory_for_each_thing_in_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, keyed = bench.create("listed", LOG_COLUMNS, buckets=300), bench.create("listed_keys", KV_COLUMNS, ["id"])
+    entered: list[int] = []
+    enter, grow = AnswerRoom.enter, AnswerRoom.grow_to
+
+    async def counted(self: AnswerRoom, size: int) -> None:
+        entered.append(size)
+        await enter(self, size)
+
+    async def grown(self: AnswerRoom, size: int) -> None:
+        entered.append(size)
+        await grow(self, size)
+
+    monkeypatch.setattr(AnswerRoom, "enter", counted)
+    monkeypatch.setattr(AnswerRoom, "grow_to", grown)
+    statistics, heartbeat = pb.GetTableStatsRequest(table_id=table), pb.LakeTieringHeartbeatRequest()
+    lookups = pb.LookupRequest(table_id=keyed)
+    for number in range(300):
+        statistics.buckets_req.add(bucket_id=number)
+        heartbeat.failed_tables.add(table_id=number, coordinator_epoch=1, tiering_epoch=1)
+        lookups.buckets_req.add(bucket_id=number)
+    for client, key, request, things in (
+        (bench.tablet, ApiKey.GET_METADATA, pb.MetadataRequest(table_path=[bench.path("listed")]), 301),
+        (
+            bench.tablet,
+            ApiKey.LIST_OFFSETS,
+            pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=table, bucket_id=range(300)),
+            300,
+        ),
+        (bench.tablet, ApiKey.GET_TABLE_STATS, statistics, 300),
+        (bench.coordinator, ApiKey.LAKE_TIERING_HEARTBEAT, heartbeat, 300),
+        (bench.tablet, ApiKey.LOOKUP, lookups, 300),
+    ):
+        entered.clear()
+        client.call(key, request)
+        assert things * ITEM_BYTES in entered, key
+
+
 # ---- lookups that insert --------------------------------------------------------------------------------------------
 
 
@@ -266,6 +357,56 @@ def test_clients_that_do_not_know_of_backpressure_are_told_of_a_storage_error(
     request.buckets_req.add(bucket_id=0, records=kv_records([{"id": 1}]))
     answer = bench.tablet.call(ApiKey.PUT_KV, request, version).buckets_resp[0]
     assert (answer.error_code, answer.error_message) == (told, "not now")
+
+
+def test_aggregation_modes_and_partitions_that_no_server_has_are_refused(bench: Bench) -> None:
+    table, log = bench.create("modes", KV_COLUMNS, ["id"]), bench.create("modes_log", LOG_COLUMNS)
+    with pytest.raises(ForebayError, match="aggregation mode 2"):
+        bench.tablet.call(ApiKey.PUT_KV, pb.PutKvRequest(acks=-1, table_id=table, timeout_ms=1000, agg_mode=2))
+    put = pb.PutKvRequest(acks=-1, table_id=table, timeout_ms=10_000)
+    append = pb.ProduceLogRequest(acks=-1, table_id=log, timeout_ms=10_000)
+    lookup = pb.LookupRequest(table_id=table)
+    put.buckets_req.add(bucket_id=0, records=kv_records([{"id": 1}]), original_partition_name="2024")
+    append.buckets_req.add(bucket_id=0, records=log_records([1]), original_partition_name="2024")
+    lookup.buckets_req.add(bucket_id=0, keys=[kv_key(1)], original_partition_name="2024")
+    for key, request in ((ApiKey.PUT_KV, put), (ApiKey.PRODUCE_LOG, append), (ApiKey.LOOKUP, lookup)):
+        answer = bench.tablet.call(key, request).buckets_resp[0]
+        assert "historical partitions" in answer.error_message
+    assert (bench.log_end(table), bench.log_end(log)) == (0, 0)
+
+
+# ---- partitions -----------------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_listed_by_some_of_their_keys(bench: Bench) -> None:
+    columns = {**LOG_COLUMNS, "region": types.string()}
+    bench.create("regions", columns, partition_keys=["s", "region"])
+    bench.create("regionless", LOG_COLUMNS)
+    for day in "xy":
+        for region in ("eu", "us"):
+            request = pb.CreatePartitionRequest(
+                table_path=bench.path("regions"),
+                partition_spec=partition_spec_to_pb([("s", day), ("region", region)]),
+                ignore_if_not_exists=False,
+            )
+            bench.coordinator.call(ApiKey.CREATE_PARTITION, request)
+
+    def names(table: str, *spec: tuple[str, str]) -> list[list[str]]:
+        request = pb.ListPartitionInfosRequest(table_path=bench.path(table))
+        if spec:
+            request.partial_partition_spec.CopyFrom(partition_spec_to_pb(spec))
+        infos = bench.tablet.call(ApiKey.LIST_PARTITION_INFOS, request).partitions_info
+        return sorted([pair.value for pair in info.partition_spec.partition_key_values] for info in infos)
+
+    assert names("regions") == [["x", "eu"], ["x", "us"], ["y", "eu"], ["y", "us"]]
+    assert names("regions", ("region", "us")) == [["x", "us"], ["y", "us"]]
+    assert names("regions", ("region", "us"), ("s", "y")) == [["y", "us"]]
+    with pytest.raises(ForebayError, match=r"is partitioned by \['s', 'region'\], not by a, b") as refused:
+        names("regions", ("a", "1"), ("s", "x"), ("b", "2"))
+    assert refused.value.code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
+    with pytest.raises(ForebayError, match="regionless is not partitioned") as refused:
+        names("regionless")
+    assert refused.value.code == ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
 
 
 # ---- snapshots for download, and offsets of producers ---------------------------------------------------------------
