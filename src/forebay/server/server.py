@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -414,8 +414,7 @@ def _bind_all(config: ServerConfig, bind: Callable[[Listener], socket.socket]) -
     try:
         for role in (ServerRole.COORDINATOR, ServerRole.TABLET):
             for listener in _listeners(config, role):
-                shown = listener if listener.advertised_port else replace(listener, advertised_port=0)
-                bound.append(_Bound(role, shown, [bind(listener)]))
+                bound.append(_Bound(role, listener, [bind(listener)]))
     except BaseException:
         for each in bound:
             for sock in each.sockets:
@@ -443,5 +442,4 @@ def bind_tcp(listener: Listener) -> socket.socket:
             "choose another one (0 lets the system choose)",
             ErrorCode.CONFIG_EXCEPTION,
         ) from e
-    sock.setblocking(False)
     return sock
