@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from forebay.base.errors import WIRE_ERRORS, ErrorCode, error_from_wire
+from forebay.base.errors import (
+    WIRE_ERRORS,
+    Conflict,
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    error_from_wire,
+    wire_code,
+)
 
 LEARN_AGAIN = {
     ErrorCode.NETWORK_EXCEPTION,
@@ -51,3 +65,37 @@ def test_only_what_may_pass_is_worth_another_attempt(code: int, retriable: bool)
 )
 def test_what_a_server_says_is_shown_without_the_stack_trace_of_a_java_server(sent: str | None, shown: str) -> None:
     assert error_from_wire(7, sent).message == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (NotFound("gone"), "gone"),
+        (NotFound("gone", ErrorCode.CLIENT_ERROR), "gone"),
+        (NotFound("gone", ErrorCode.SCHEMA_NOT_EXIST), "gone [SCHEMA_NOT_EXIST]"),
+        (Conflict("taken", 4711), "taken [ERROR_4711]"),
+    ],
+)
+def test_an_error_is_shown_with_the_name_of_the_code_that_was_given(error: ForebayError, shown: str) -> None:
+    assert (str(error), error.args) == (shown, (error.message,))
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.code) == (type(error), shown, error.code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotFound("gone"), ErrorCode.TABLE_NOT_EXIST),
+        (Unavailable("later", ErrorCode.KV_STORAGE_EXCEPTION), ErrorCode.KV_STORAGE_EXCEPTION),
+        (CorruptData("bad", ErrorCode.KV_STORAGE_EXCEPTION), ErrorCode.CORRUPT_RECORD_EXCEPTION),
+        (CorruptData("bad", ErrorCode.CORRUPT_MESSAGE), ErrorCode.CORRUPT_MESSAGE),
+        (OutcomeUnknown("lost", ErrorCode.REQUEST_TIME_OUT), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (InvalidRequest("wrong"), ErrorCode.INVALID_TABLE_EXCEPTION),
+        (InvalidRequest("wrong", ErrorCode.CONFIG_EXCEPTION), ErrorCode.CONFIG_EXCEPTION),
+        (Unavailable("a bug", ErrorCode.NONE), ErrorCode.UNKNOWN_SERVER_ERROR),  # never as if all was well
+        (Unavailable("a bug", ErrorCode.CLIENT_ERROR), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ZeroDivisionError("a bug"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_under_which_code_an_error_crosses_the_wire(error: BaseException, code: ErrorCode) -> None:
+    assert wire_code(error) == code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,6 +119,41 @@ def test_asking_for_what_proves_the_page_cache_leaves_no_file_open(tmp_path: Pat
     before = os.listdir("/proc/self/fd")
     host.page_cache_witnesses(str(tmp_path))
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_large_blocks_come_from_the_system_until_the_end_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=lambda *each: asked.append(each)))
+
+    @host.untouched_blocks()
+    def work() -> None:
+        assert asked == [(host._M_MMAP_THRESHOLD, 1 << 20)]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert asked[1:] == [(host._M_MMAP_THRESHOLD, 4 << 20)]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    with host.untouched_blocks():
+        pass
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "mask", "found"), [(0, 0x4000 | 0x7FF, 77), (0, 0x7FF, None), (-1, 0x4000, None), (None, 0x4000, None)]
+)
+def test_the_unique_id_of_a_mount_counts_where_the_kernel_has_told_it(
+    result: int | None, mask: int, found: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def statx(_folder: int, path: bytes, _flags: int, wanted: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+        assert (path, wanted) == (os.fsencode(tmp_path), 0x4000)
+        struct.pack_into("=I", buffer, 0, mask)
+        struct.pack_into("=Q", buffer, 144, 77)
+        return result or 0
+
+    library = SimpleNamespace() if result is None else SimpleNamespace(statx=statx)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: library)
+    assert host._unique_mount_id(str(tmp_path)) == found
 
 
 @pytest.mark.parametrize("library", [{"malloc_trim": None}, {}], ids=["glibc", "another"])

@@ -19,9 +19,16 @@ def test_values_are_taken_from_the_environment_a_file_or_a_folder_of_secrets(tmp
     assert parse_definition(f"a.b=${{file:{tmp_path}/lake.properties:s3.secret-key}}") == ("a.b", "from file")
     assert parse_definition(f"a.b=${{directory:{tmp_path}:token}}") == ("a.b", "from folder")
     assert parse_definition("a.b=$${env:X}") == ("a.b", "${env:X}")
+    assert parse_definition("a.b=${}") == ("a.b", "${}")
     settings = tmp_path / "server.yaml"
     settings.write_text("security.sasl.plain.credentials: ${env:FOREBAY_TEST_SECRET}\n")
     assert read_settings_file(settings) == {"security.sasl.plain.credentials": "from environment"}
+
+
+def test_quotes_around_a_value_of_a_file_are_left_out(tmp_path):
+    path = tmp_path / "f"
+    path.write_text("""a: ''\nb: "x y"\nc: 'x"\nd: '\ne: xyx\n""")
+    assert read_settings_file(path) == {"a": "", "b": "x y", "c": "'x\"", "d": "'", "e": "xyx"}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +41,7 @@ def test_values_are_taken_from_the_environment_a_file_or_a_folder_of_secrets(tmp
         ("${file:/no/such/file:key}", "cannot be read"),
         ("${directory:/no/such:key}", "cannot be read"),
         ("${nonsense}", r"write \$\{env:NAME\}"),
+        ("${env:}", r"write \$\{env:NAME\}"),
     ],
 )
 def test_a_value_that_stands_nowhere_is_an_error_that_names_the_option(marker, reason):

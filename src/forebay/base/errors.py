@@ -323,7 +323,7 @@ def wire_code(error: BaseException) -> int:
         return ErrorCode.UNKNOWN_SERVER_ERROR  # every code for a lost answer invites clients to repeat the request
     if isinstance(error, CorruptData) and error.code in _DAMAGED_STORAGE:
         return ErrorCode.CORRUPT_RECORD_EXCEPTION  # the storage codes mean I/O errors, which clients wait out
-    if isinstance(error, ForebayError) and error.code >= 0:
+    if isinstance(error, ForebayError) and error.code > 0:
         return error.code
     if isinstance(error, InvalidRequest):
         return ErrorCode.INVALID_TABLE_EXCEPTION

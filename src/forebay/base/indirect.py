@@ -37,9 +37,9 @@ def resolved(key: str, text: str) -> str:
     def refuse(reason: str) -> InvalidRequest:
         return InvalidRequest(f"option '{key}' is given as {text}: {reason}", ErrorCode.CONFIG_EXCEPTION)
 
-    provider, colon, rest = text[2:-1].partition(":")
+    provider, _, rest = text[2:-1].partition(":")
     path, _, name = rest.rpartition(":")
-    if not colon or not name:
+    if not name:
         raise refuse("write ${env:NAME}, ${file:path:key} or ${directory:path:file}")
     if provider == "env":
         if path:
