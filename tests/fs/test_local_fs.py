@@ -61,6 +61,17 @@ def test_short_writes_are_continued_until_all_is_written(tmp_path: Path, monkeyp
     assert len(sizes) == 5
 
 
+def test_short_reads_are_continued_until_all_is_read_or_the_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pread
+    (tmp_path / "a").write_bytes(b"0123456789abcdefghijklmnop")
+    monkeypatch.setattr(os, "pread", lambda number, length, offset: real(number, min(length, 7), offset))
+    reader = LocalFileSystem().open_reader(f"{tmp_path}/a")
+    for offset, length in ((0, 0), (0, 7), (1, 20), (20, 100), (26, 5)):
+        assert reader.pread(offset, length) == b"0123456789abcdefghijklmnop"[offset : offset + length]
+
+
 def test_a_write_that_makes_no_progress_fails_instead_of_looping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +135,43 @@ def test_an_atomic_write_syncs_the_new_content_before_the_folder(tmp_path: Path,
     assert len(synced) == 2
     assert synced[0].startswith(f"{tmp_path}/.a.")
     assert synced[1] == str(tmp_path)
+
+
+def test_the_name_of_a_published_file_is_durable_whoever_published_it(tmp_path: Path, synced: list[str]) -> None:
+    fs = LocalFileSystem(SeededIds(1))
+    for is_first in (True, False):
+        assert fs.publish_if_absent(f"{tmp_path}/a", b"x") is is_first
+        assert len(synced) == 2
+        assert synced[0].startswith(f"{tmp_path}/.a.")
+        assert synced[1] == str(tmp_path)
+        synced.clear()
+
+
+def test_a_folder_that_another_thread_makes_first_is_as_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.mkdir
+
+    def late(path: str, mode: int) -> None:
+        real(path, mode)
+        raise FileExistsError(errno.EEXIST, "")
+
+    monkeypatch.setattr(os, "mkdir", late)
+    LocalFileSystem().make_directories(f"{tmp_path}/x/y")
+    assert (tmp_path / "x" / "y").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_cache_of_a_file_is_dropped_where_the_system_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    asked: list[tuple[str, int, int, int]] = []
+
+    def advise(number: int, *rest: int) -> None:
+        asked.append((os.readlink(f"/proc/self/fd/{number}"), *rest))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    LocalFileSystem().forget_cached(f"{tmp_path}/a")
+    assert asked == [(f"{tmp_path}/a", 0, 0, os.POSIX_FADV_DONTNEED)]
+    monkeypatch.delattr(os, "posix_fadvise")
+    LocalFileSystem().forget_cached(f"{tmp_path}/a")
+    assert len(asked) == 1
 
 
 def test_each_new_folder_is_synced_into_the_one_above(tmp_path: Path, synced: list[str]) -> None:

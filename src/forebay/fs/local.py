@@ -108,12 +108,7 @@ class LocalReader:
     def pread(self, offset: int, length: int) -> bytes:
         descriptor = self._open_descriptor()
         try:
-            data = os.pread(descriptor.number, length, offset)
-            if len(data) == length or not data:
-                return data
-            parts = [data]
-            offset += len(data)
-            length -= len(data)
+            parts = []
             while length:
                 data = os.pread(descriptor.number, length, offset)
                 if not data:
@@ -297,10 +292,11 @@ class LocalFileSystem:
             # A process killed right after its mkdir leaves a folder whose own name is not durable yet.
             _sync_folder(os.path.dirname(path))
             for folder in reversed(missing):
-                with contextlib.suppress(FileExistsError):  # Another thread was faster; a file raises just below.
+                try:
                     os.mkdir(folder, names.FOLDER_MODE)
-                if not os.path.isdir(folder):
-                    os.mkdir(folder, names.FOLDER_MODE)
+                except FileExistsError:
+                    if not os.path.isdir(folder):  # Where it is a folder, another thread was faster.
+                        raise
                 _sync_folder(os.path.dirname(folder))
 
     def list_directory(self, path: str) -> list[FileEntry]:
