@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -426,6 +428,43 @@ def test_a_bucket_that_another_thread_has_just_opened_is_taken_and_can_be_droppe
         pb.DropTableRequest(table_path=bench.path(f"t{TABLES - 1}"), ignore_if_not_exists=False),
     )
     assert table not in open_ids(bench)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_bucket_that_was_opened_for_a_client_that_is_gone_is_not_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    with running(tmp_path / "data") as bench:
+        bucket = TableBucket(bench.create("t", {"a": types.int_(), "s": types.string()}), 0)
+        bucket_context = bench.server.server.context
+        entered, released, open_log = threading.Event(), threading.Event(), LogTablet.open
+
+        def open_slowly(*args: Any, **options: Any) -> LogTablet:
+            entered.set()
+            assert released.wait(20)
+            if fails:
+                raise StorageFailure("the disk has a bad day")
+            return open_log(*args, **options)
+
+        monkeypatch.setattr(LogTablet, "open", open_slowly)
+
+        async def begin_and_leave() -> None:
+            wanted = asyncio.ensure_future(bucket_context.begin(bucket))
+            await asyncio.to_thread(entered.wait, 20)
+            wanted.cancel()
+            released.set()
+            with suppress(asyncio.CancelledError):
+                await wanted
+
+        loop = bench.server._loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(begin_and_leave(), loop).result(20)
+        replicas = bucket_context.replicas
+        wait_until(lambda: bucket not in replicas._moving, "the end of the opening")
+        if not fails:
+            wait_until(lambda: replicas.opened(bucket).uses == 0, "the end of its use")  # type: ignore[union-attr]
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(20)
+    assert caplog.text == ""
 
 
 def test_closing_waits_for_buckets_that_are_being_opened(

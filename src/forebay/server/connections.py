@@ -114,13 +114,14 @@ class Connections:
         """Let a new connection in; or the error to tell it, if there are too many, or the server stops."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        if len(self._all) >= self._count_max and not self._close_stranger():
-            what = f"{self._count_max} connections, as many as it may have (server.connections.max)"
-        elif self._by_address[address] >= self._count_max_per_address:
+        # First: who may have no more connections must not cost others theirs.
+        if self._by_address[address] >= self._count_max_per_address:
             what = (
                 f"{self._count_max_per_address} connections from {address}, as many as one address may have "
                 "(server.connections.max-per-address)"
             )
+        elif len(self._all) >= self._count_max and not self._close_stranger():
+            what = f"{self._count_max} connections, as many as it may have (server.connections.max)"
         else:
             self._all.add(connection)
             self._strangers[connection] = None
