@@ -1,0 +1,457 @@
+"""One connection of a client, without a socket: what is begun when, what is counted, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import struct
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forebay.base.clock import ManualClock
+from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey, ServerRole, offered
+from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
+from forebay.protocol.messages import parse
+from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
+from forebay.server import rpc
+from forebay.server.config import ServerConfig
+from forebay.server.connections import Connections
+from forebay.server.context import HANDLERS, Call
+from forebay.server.costs import RequestCosts
+from forebay.server.rpc import RpcProtocol
+
+APIS = offered(ApiKey, ServerRole.TABLET)
+EXISTS = pb.DatabaseExistsRequest(database_name="shop").SerializeToString()
+APPEND = pb.ProduceLogRequest(acks=1, table_id=1, timeout_ms=1).SerializeToString()
+SIZE = 16 * len(EXISTS) + 8192
+"""What an open request without records counts for."""
+
+
+class Wire(asyncio.Transport):
+    """A transport whose peer takes what it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer: Any = ("127.0.0.1", 5)
+        self.sent = bytearray()
+        self.unsent = 0
+        self.is_reading_now, self.can_end, self.ended, self.aborted, self.closed = True, True, False, False, False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.peer
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def can_write_eof(self) -> bool:
+        return self.can_end
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_reading(self) -> None:
+        assert self.is_reading_now
+        self.is_reading_now = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_reading_now
+        self.is_reading_now = True
+
+
+class Client:
+    """The peer of one connection."""
+
+    def __init__(self, authenticator: Any = None, wire: Wire | None = None, **settings: str) -> None:
+        self.clock = ManualClock()
+        self.costs = RequestCosts(self.clock)
+        self.connections = Connections(
+            asyncio.get_running_loop(), self.clock, ServerConfig(Path("data"), settings=settings)
+        )
+        context: Any = SimpleNamespace(clock=self.clock, costs=self.costs, in_io=self.in_io)
+        self.may_parse = asyncio.Event()
+        self.may_parse.set()
+        self.wire = wire or Wire()
+        self.protocol = RpcProtocol(
+            context,
+            ServerRole.TABLET,
+            "CLIENT",
+            APIS,
+            PlaintextAuthenticator() if authenticator is None else authenticator,
+            self.connections,
+        )
+        self.decoder = FrameDecoder(5, 1)
+
+    async def in_io(self, work: Callable[..., Any], *args: Any) -> Any:
+        await self.may_parse.wait()
+        return work(*args)
+
+    def connect(self) -> Client:
+        self.protocol.connection_made(self.wire)
+        return self
+
+    async def send(self, *requests: tuple[int, ApiKey, bytes]) -> None:
+        for request_id, key, body in requests:
+            frame = b"".join(map(bytes, encode_request(key, 0, request_id, [body])))
+            while frame:
+                room = self.protocol.get_buffer(-1)
+                taken = min(len(room), len(frame))
+                room[:taken] = frame[:taken]
+                self.protocol.buffer_updated(taken)
+                frame = frame[taken:]
+        await settle()
+
+    def answers(self) -> list[tuple[int, ErrorCode | None]]:
+        """(request id, error) of the answers since the last look."""
+        self.decoder.receive_data(bytes(self.wire.sent))
+        self.wire.sent.clear()
+        found: list[tuple[int, ErrorCode | None]] = []
+        while (frame := self.decoder.next_frame()) is not None:
+            kind, request_id = struct.unpack(">bi", frame.header)
+            error = None
+            if kind == FrameType.ERROR:
+                error = ErrorCode(parse(pb.ErrorResponse, bytes(frame.body)).error_code)
+            found.append((request_id, error))
+        return found
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        asyncio.run(test(*args, **options))
+
+    return run
+
+
+class Work:
+    """Handlers that answer when they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[Call] = []
+        self.futures: list[asyncio.Future[Any]] = []
+        monkeypatch.setitem(HANDLERS, ApiKey.DATABASE_EXISTS, self._handle)
+        monkeypatch.setitem(HANDLERS, ApiKey.PRODUCE_LOG, self._handle)
+
+    def _handle(self, _context: Any, call: Call) -> Any:
+        self.calls.append(call)
+        self.futures.append(asyncio.get_running_loop().create_future())
+        return self._answer(self.futures[-1])
+
+    async def _answer(self, future: asyncio.Future[Any]) -> Any:
+        return await future
+
+    async def finish(self, *numbers: int) -> None:
+        for number in numbers:
+            append = isinstance(self.calls[number].message, pb.ProduceLogRequest)
+            answer = pb.ProduceLogResponse() if append else pb.DatabaseExistsResponse(exists=True)
+            self.futures[number].set_result(answer)
+        await settle()
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+def exists(*ids: int) -> list[tuple[int, ApiKey, bytes]]:
+    return [(each, ApiKey.DATABASE_EXISTS, EXISTS) for each in ids]
+
+
+# ---- how much is under way ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["requests", "bytes"])
+@in_loop
+async def test_a_connection_with_too_much_under_way_goes_on_when_half_of_it_has_ended(
+    work: Work, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    settings = {"netty.server.max-queued-requests": "4"} if limit == "requests" else {}
+    if limit == "bytes":
+        monkeypatch.setattr(rpc, "_OPEN_BYTES_MAX", 4 * SIZE)
+    client = Client(**settings).connect()
+    await client.send(*exists(0, 1, 2))
+    assert (len(work.calls), client.wire.is_reading_now) == (3, True)
+    await client.send(*exists(3))
+    assert (len(work.calls), client.wire.is_reading_now) == (4, False)
+    await client.send(*exists(4, 5))
+    assert len(work.calls) == 4
+    await work.finish(0)
+    assert (len(work.calls), client.wire.is_reading_now) == (4, False)
+    await work.finish(1)
+    assert (len(work.calls), client.wire.is_reading_now) == (6, False)
+    await work.finish(2)
+    assert not client.wire.is_reading_now
+    await work.finish(3)
+    assert client.wire.is_reading_now
+    await work.finish(4, 5)
+    assert client.answers() == [(each, None) for each in range(6)]
+    assert client.protocol.is_idle
+
+
+@in_loop
+async def test_what_open_requests_take_is_counted_until_they_are_answered(work: Work) -> None:
+    client = Client().connect()
+    receiving, memory = client.connections.budget.receiving, client.protocol.memory
+    await client.send(*exists(0, 1))
+    assert (receiving.used, memory.open_control_bytes) == (2 * SIZE, 2 * SIZE)
+    await client.send((2, ApiKey.PRODUCE_LOG, APPEND))
+    assert (receiving.used, memory.open_control_bytes) == (2 * SIZE + len(APPEND) + 8192, 2 * SIZE)
+    assert not client.protocol.is_idle
+    await work.finish(2)
+    assert (receiving.used, memory.open_control_bytes) == (2 * SIZE, 2 * SIZE)
+    await work.finish(0, 1)
+    assert (receiving.used, memory.open_control_bytes, client.protocol._open_bytes) == (0, 0, 0)
+    assert not client.protocol._tasks
+
+
+@in_loop
+async def test_requests_that_came_before_the_end_of_the_stream_are_served(work: Work) -> None:
+    client = Client(**{"netty.server.max-queued-requests": "2"}).connect()
+    assert Client().connect().protocol.eof_received() is False
+    await client.send(*exists(0, 1, 2, 3))
+    assert client.protocol.eof_received() is True
+    await settle()
+    assert len(work.calls) == 2
+    await work.finish(0, 1)
+    assert len(work.calls) == 4
+    await work.finish(2, 3)
+    assert client.answers() == [(each, None) for each in range(4)]
+    assert client.wire.closed
+    assert not client.wire.is_reading_now  # there is nothing more to read
+
+
+# ---- requests that others wait for ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("longer", "is_long"), [(0, True), (1, False)])
+@in_loop
+async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
+    work: Work, monkeypatch: pytest.MonkeyPatch, longer: int, is_long: bool
+) -> None:
+    monkeypatch.setattr(rpc, "_PARSED_APART_BYTES", len(EXISTS) + longer)
+    client = Client().connect()
+    client.may_parse.clear()
+    await client.send(*exists(0))
+    await client.send((1, ApiKey.PRODUCE_LOG, APPEND))
+    assert len(work.calls) == (0 if is_long else 2)
+    assert client.wire.is_reading_now is not is_long
+    client.may_parse.set()
+    await settle()
+    assert [call.is_long for call in work.calls][:1] == [is_long]
+    assert len(work.calls) == 2
+    assert client.wire.is_reading_now
+    await work.finish(0, 1)
+    assert client.answers() == [(0, None), (1, None)]
+    assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (0, 0)
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequest("no", ErrorCode.INVALID_TABLE_EXCEPTION), ErrorCode.INVALID_TABLE_EXCEPTION),
+        (ZeroDivisionError("a bug"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+@in_loop
+async def test_a_request_that_fails_is_answered_and_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode, at_once: bool
+) -> None:
+    def fail(*_: object) -> Any:
+        raise error
+
+    async def fail_later(*_: object) -> Any:
+        raise error
+
+    monkeypatch.setitem(HANDLERS, ApiKey.DATABASE_EXISTS, fail if at_once else fail_later)
+    monkeypatch.setitem(HANDLERS, ApiKey.TABLE_EXISTS, lambda *_: pb.TableExistsResponse(exists=True))
+    client = Client().connect()
+    path = pb.TableExistsRequest(table_path=pb.PbTablePath(database_name="d", table_name="t"))
+    await client.send(*exists(0), (1, ApiKey.TABLE_EXISTS, path.SerializeToString()))
+    assert sorted(client.answers()) == [(0, code), (1, None)]
+    assert not client.wire.is_closing()
+    assert client.connections.budget.receiving.used == 0
+
+
+@in_loop
+async def test_a_client_that_has_not_logged_in_is_closed_with_its_first_mistake(work: Work) -> None:
+    authenticator = SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))
+
+    def token(text: bytes) -> bytes:
+        return pb.AuthenticateRequest(protocol="PLAIN", token=text).SerializeToString()
+
+    for request in (exists(0)[0], (0, ApiKey.AUTHENTICATE, token(b"\0a\0wrong"))):
+        client = Client(SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))).connect()
+        assert not client.protocol.is_known
+        await client.send(request)
+        assert client.answers() == [(0, ErrorCode.AUTHENTICATE_EXCEPTION)]
+        assert client.wire.closed
+    client = Client(authenticator).connect()
+    await client.send((0, ApiKey.AUTHENTICATE, token(b"\0a\0b")), *exists(1))
+    assert client.protocol.is_known
+    work.futures[0].set_exception(AccessDenied("not you", ErrorCode.AUTHENTICATE_EXCEPTION))
+    await settle()
+    assert client.answers() == [(0, None), (1, ErrorCode.AUTHENTICATE_EXCEPTION)]
+    assert not client.wire.is_closing()
+    assert work.calls[0].principal == "a"
+
+
+@in_loop
+async def test_a_connection_that_is_gone_leaves_nothing_under_way(work: Work) -> None:
+    client = Client().connect()
+    assert len(client.connections) == 1
+    await client.send(*exists(0, 1))
+    client.protocol.pause_writing()
+    client.wire.unsent = 100
+    client.protocol._unsent_changed()
+    assert client.connections.budget.answering.used == 100
+    client.protocol.connection_lost(None)
+    await settle()
+    assert all(future.cancelled() for future in work.futures)
+    budget = client.connections.budget
+    assert (len(client.connections), budget.receiving.used, budget.answering.used) == (0, 0, 0)
+    assert client.answers() == []
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("can_end", [True, False])
+@in_loop
+async def test_a_refused_client_is_told_why_and_heard_no_more(
+    work: Work, monkeypatch: pytest.MonkeyPatch, can_end: bool
+) -> None:
+    monkeypatch.setattr(rpc, "_REFUSAL_SECONDS", 0)
+    client = Client()
+    client.connections.is_closing = True
+    client.wire.can_end = can_end
+    client.connect()
+    assert client.wire.ended is can_end
+    assert b"shutting down" in bytes(client.wire.sent)
+    assert client.connections.refusals == 1
+    await client.send(*exists(0))
+    assert work.calls == []
+    assert (client.wire.aborted, client.connections.refusals, len(client.connections)) == (True, 0, 0)
+    client.protocol.connection_lost(None)
+    client.connections.refusals = rpc._REFUSALS_MAX - 1
+    for told in (True, False):
+        more = Client()
+        more.connections.is_closing, more.connections.refusals = True, rpc._REFUSALS_MAX - told
+        more.connect()
+        assert (bool(more.wire.sent), more.wire.aborted) == (told, not told)
+    await settle()
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [(("::1", 5, 0, 0), "::1"), ((), "an unknown address"), ("", "an unknown address"), (None, "an unknown address")],
+)
+@in_loop
+async def test_an_address_is_that_of_the_peer_or_unknown(peer: Any, address: str) -> None:
+    wire = Wire()
+    wire.peer = peer
+    assert Client(wire=wire).connect().protocol.address == address
+
+
+# ---- a peer that takes nothing, and the end -------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_client_that_takes_no_answers_is_served_no_more_until_it_does(work: Work) -> None:
+    client = Client().connect()
+    await client.send(*exists(0))
+    client.wire.unsent = 100
+    assert client.protocol.unsent_bytes == 0
+    client.protocol.pause_writing()
+    assert (client.protocol.unsent_bytes, client.wire.is_reading_now) == (100, False)
+    assert client.connections.budget.answering.used == 100
+    await client.send(*exists(1))
+    assert len(work.calls) == 1
+    await work.finish(0)
+    assert client.answers() == [(0, None)]
+    client.clock.advance(5)
+    client.wire.unsent = 0
+    client.protocol.resume_writing()
+    await settle()
+    assert client.protocol.last_active == client.clock.monotonic()
+    assert (len(work.calls), client.wire.is_reading_now, client.connections.budget.answering.used) == (2, True, 0)
+    client.protocol.close()
+    assert (client.wire.closed, client.wire.aborted) == (True, False)
+
+
+@in_loop
+async def test_a_peer_that_takes_something_is_active_and_one_that_takes_nothing_is_not() -> None:
+    client = Client().connect()
+    began = client.clock.monotonic()
+    client.clock.advance(1)
+    assert not client.protocol.is_stalled
+    assert client.protocol.last_active == began  # there is nothing to take
+    client.wire.unsent = 100
+    client.protocol.pause_writing()
+    assert not client.protocol.is_stalled  # the first look
+    client.clock.advance(1)
+    assert client.protocol.is_stalled
+    assert client.protocol.last_active == began + 1
+    client.wire.unsent = 50
+    assert not client.protocol.is_stalled
+    assert client.protocol.last_active == began + 2
+    client.protocol.close()
+    assert (client.wire.closed, client.wire.aborted) == (False, True)
+
+
+@in_loop
+async def test_a_server_that_stops_answers_what_is_under_way_and_begins_nothing(work: Work) -> None:
+    client = Client().connect()
+    await client.send(*exists(0))
+    client.protocol.stop_reading()
+    assert not client.wire.is_reading_now
+    await client.send(*exists(1))
+    await work.finish(0)
+    assert (len(work.calls), client.answers(), client.wire.is_reading_now) == (1, [(0, None)], False)
+    client.protocol.abort()
+    assert client.wire.aborted
+
+
+@in_loop
+async def test_an_answer_for_a_connection_that_closes_is_not_sent(work: Work) -> None:
+    client = Client().connect()
+    await client.send(*exists(0, 1))
+    client.wire.close()
+    await work.finish(0)
+    work.futures[1].set_exception(InvalidRequest("too late"))
+    await settle()
+    assert bytes(client.wire.sent) == b""
+
+
+@in_loop
+async def test_nothing_happens_to_a_connection_that_was_never_made() -> None:
+    client = Client()
+    client.protocol.close()
+    client.protocol.abort()
+    client.protocol.balance()
+    assert (client.wire.closed, client.wire.aborted, client.wire.is_reading_now) == (False, False, True)
