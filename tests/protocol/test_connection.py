@@ -312,6 +312,13 @@ def test_a_client_asks_for_versions_first() -> None:
         client.authenticated()
 
 
+def test_a_client_may_ask_for_versions_again_and_stays_ready() -> None:
+    client, _ = ready_pair()
+    again = pb.ApiVersionsRequest(client_software_name="c", client_software_version="1")
+    client.send_request(ApiKey.API_VERSIONS, again)
+    assert client.state is State.READY
+
+
 def test_messages_must_be_those_of_the_api() -> None:
     client, server = ready_pair()
     with pytest.raises(InternalError, match="DATABASE_EXISTS does not carry a TableExistsResponse"):

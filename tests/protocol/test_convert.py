@@ -185,6 +185,8 @@ def test_literals_travel_in_the_field_of_their_columns_type(
         (t.bytes_(), "a"),
         (t.decimal(10, 2), Decimal("0.001")),
         (t.decimal(10, 2), Decimal("123456789.00")),
+        (t.decimal(10, 2), Decimal("100000000.00")),
+        (t.decimal(10, 2), -(10**8)),
         (t.decimal(10, 2), Decimal("1E+1000000")),
         (t.decimal(10, 2), Decimal("1E-1000000")),
         (t.decimal(10, 2), Decimal("NaN")),
@@ -200,6 +202,10 @@ def test_literals_travel_in_the_field_of_their_columns_type(
         (t.timestamp(6), np.datetime64("NaT", "us")),
         (t.timestamp(6), np.datetime64("3000-01-01", "s")),
         (t.timestamp_ltz(6), dt.datetime(2024, 1, 1)),
+        (t.timestamp_ltz(6), pd.NaT),
+        (t.timestamp_ltz(6), dt.date(2024, 1, 1)),
+        (t.date(), 19737),
+        (t.time(0), 3),
         (t.array(t.int_()), [1]),
         (t.array(t.int_()), None),
     ],
@@ -238,6 +244,34 @@ def test_a_literal_from_the_wire_that_does_not_fit_its_column_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"cannot filter column 'c'"):
         literal_from_pb(pb.PbLiteralValue(is_null=False, **fields), data_type, "c")
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        (t.tinyint(), -128),
+        (t.tinyint(), 127),
+        (t.smallint(), -(2**15)),
+        (t.int_(), -(2**31)),
+        (t.bigint(), -(2**63)),
+        (t.float_(), float("inf")),
+        (t.time(3), dt.time()),
+        (t.time(3), dt.time(23, 59, 59, 999000)),
+        (t.date(), dt.date.min),
+        (t.date(), dt.date.max),
+        (t.timestamp(6), dt.datetime.min),
+        (t.timestamp(6), dt.datetime.max),
+        (t.decimal(10, 2), Decimal("99999999.99")),
+        (t.decimal(10, 2), Decimal("-99999999.99")),
+        (t.decimal(38, 0), Decimal(10**38 - 1)),
+        (t.decimal(38, 0), Decimal(-(10**38) + 1)),
+        (t.decimal(38, 0), Decimal(-128)),
+        (t.decimal(38, 0), Decimal(0)),
+    ],
+)  # fmt: skip
+def test_the_first_and_the_last_value_of_each_type_come_back(data_type: t.DataType, value: Any) -> None:
+    literal = parse(pb.PbLiteralValue, literal_to_pb(value, data_type, "c").SerializeToString())
+    assert literal_from_pb(literal, data_type, "c") == value
 
 
 def test_any_text_fits_any_text_and_any_binary_any_binary() -> None:

@@ -204,6 +204,43 @@ def test_large_payloads_are_views_of_the_body() -> None:
     assert view.obj is body
 
 
+def test_payloads_are_looked_for_in_bodies_from_a_size_on_and_while_they_are_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = pb.PutKvRequest(acks=-1, table_id=1, timeout_ms=1)
+    for bucket_id in range(5):
+        message.buckets_req.add(bucket_id=bucket_id, records=bytes(100))
+    body = message.SerializeToString()
+    first_four = len(body) - message.buckets_req[4].ByteSize() - 2  # a tag and a length of one byte
+
+    def are_views() -> bool:
+        _, payloads = parse_split(pb.PutKvRequest, body)
+        assert payloads == [bytes(100)] * 5
+        (is_view,) = {payload.obj is body for payload in payloads}
+        return is_view
+
+    monkeypatch.setattr(messages, "_SAMPLE_BYTES_PER_LEAF", 0)
+    for least, views in ((len(body), True), (len(body) + 1, False)):
+        monkeypatch.setattr(messages, "PAYLOAD_SPLIT_MIN", least)
+        assert are_views() is views
+    monkeypatch.setattr(messages, "PAYLOAD_SPLIT_MIN", 0)
+    monkeypatch.setattr(messages, "_SAMPLE_LEAVES", 4)
+    for per_leaf, views in ((first_four / 4, True), ((first_four + 1) / 4, False)):
+        monkeypatch.setattr(messages, "_SAMPLE_BYTES_PER_LEAF", per_leaf)
+        assert are_views() is views
+
+
+def test_small_parts_are_sent_together_and_large_ones_as_they_are() -> None:
+    message = pb.PutKvRequest(acks=-1, table_id=1, timeout_ms=1)
+    for bucket_id in range(4):
+        message.buckets_req.add(bucket_id=bucket_id, records=b"")
+    payloads = [bytes(1023), bytes(1023), bytes(1024), bytes(1)]
+    parts = serialize(message, payloads)
+    assert [part is payloads[2] for part in parts] == [False, True, False]
+    assert parse_split(pb.PutKvRequest, b"".join(parts))[1] == payloads
+    assert len(serialize(message, [b"x"] * 4)) == 1
+
+
 def test_many_small_payloads_are_left_to_protobuf() -> None:
     message = pb.PutKvRequest(acks=-1, table_id=1, timeout_ms=1)
     for bucket_id in range(1000):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from forebay.base.errors import ErrorCode
+from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.codec.log_batch_header import iter_headers
 from forebay.codec.value_batch import parse_value_batch
+from forebay.server.costs import RequestCosts
+from forebay.server.handlers import lookups
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records
 
@@ -98,3 +104,89 @@ def test_a_limit_scan_gives_the_last_batches_of_a_log(bench: Bench) -> None:
         answer = limited(bench, created, limit)
         assert (answer.error_code, answer.is_log_table) == (0, True)
         assert [header.base_offset for _, header in iter_headers(answer.records)] == bases
+
+
+# ---- prefixes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_prefix_gets_the_rows_whose_keys_begin_with_it_at_each_place_where_it_is_named(bench: Bench) -> None:
+    created = bench.create("prefixed", KV_COLUMNS, ["id"])
+    bench.put(created, kv_records([{"id": i, "name": f"name {i}"} for i in range(3)]))
+    rows = values_of(bench, created, [0, 1, 2])
+    request = pb.PrefixLookupRequest(table_id=created)
+    keys = [kv_key(1), b"", kv_key(7), kv_key(1), *[kv_key(2)] * 20]
+    request.buckets_req.add(bucket_id=0, keys=keys)
+    (answer,) = bench.tablet.call(ApiKey.PREFIX_LOOKUP, request).buckets_resp
+    assert not answer.error_code, answer
+    found = [list(each.values) for each in answer.value_lists]
+    assert found == [[rows[1]], rows, [], [rows[1]], *[[rows[2]]] * 20]
+
+
+# ---- how much memory an answer of unknown length takes --------------------------------------------------------------
+
+
+class FakeRoom:
+    """The memory that a call has, and what it asked for."""
+
+    def __init__(self, reserved: int) -> None:
+        self.reserved = reserved
+        self.asked: list[tuple[str, int]] = []
+
+    async def grow_to(self, size: int) -> None:
+        self.asked.append(("more", size))
+
+    async def change_to(self, size: int) -> None:
+        self.asked.append(("instead", size))
+
+
+class Reading:
+    """A room for the answer to a call, in a server whose answers are bounded, and the attempts to read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer_bytes_max: int, reserved: int = 400) -> None:
+        monkeypatch.setattr(lookups, "_GROUP_BYTES", 100)
+        self.of_call = FakeRoom(reserved)
+        self.attempts: list[int] = []
+        context = SimpleNamespace(costs=RequestCosts(answer_bytes_max=answer_bytes_max), in_io=self._in_io)
+        self.room = lookups._Room(context, SimpleNamespace(room=self.of_call))  # type: ignore[arg-type]
+
+    async def _in_io(self, work: Any, *args: Any) -> Any:
+        return work(*args)
+
+    def read(self, size: int) -> int:
+        """How many bytes are found of so many, in pieces of 100, by a reader that stops as soon as it has too much."""
+
+        def pieces(bytes_max: int) -> list[bytes]:
+            self.attempts.append(bytes_max)
+            return [bytes(100)] * min(bytes_max // 100 + 1, size // 100)
+
+        return sum(map(len, asyncio.run(self.room.read(pieces))))
+
+
+def test_a_read_of_unknown_length_is_tried_with_the_memory_that_there_is_and_then_with_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading = Reading(monkeypatch, 10_000)
+    assert reading.read(200) == 200
+    assert (reading.attempts, reading.of_call.asked) == ([200], [])
+    reading = Reading(monkeypatch, 10_000)
+    assert reading.read(1000) == 1000
+    assert reading.attempts == [200, 800, 3200]
+    assert reading.of_call.asked == [("instead", 1600), ("instead", 6400)]
+
+
+def test_behind_what_an_answer_holds_already_a_read_takes_memory_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, 10_000)
+    asyncio.run(reading.room.take(150))
+    assert (reading.room.left, reading.of_call.asked) == (9850, [("more", 300)])
+    assert reading.read(300) == 300
+    assert reading.attempts == [100, 400]  # of the memory, 50 bytes are left; the least that is tried is more
+    assert reading.of_call.asked == [("more", 300), ("more", 1100)]
+
+
+def test_no_more_is_read_than_an_answer_may_hold_and_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(monkeypatch, 500)
+    assert reading.read(10_000) == 600
+    assert reading.attempts == [200, 500]
+    asyncio.run(reading.room.take(500))
+    with pytest.raises(LimitExceeded, match="larger than 500 bytes"):
+        asyncio.run(reading.room.take(1))

@@ -191,6 +191,8 @@ def test_a_server_that_cannot_start_lets_go_of_its_ports(tmp_path: Path) -> None
         with pytest.raises(ForebayError):
             second.start()
     assert [each.fileno() for each in bound] == [-1, -1]
+    assert second._thread is not None
+    assert not second._thread.is_alive()
 
 
 def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
