@@ -172,6 +172,44 @@ def test_a_commit_is_tried_again_on_the_new_head_when_others_were_faster(
     assert {f"file://{p}" for p in metadata.glob("*.avro")} == used | lists
 
 
+def test_files_of_attempts_that_were_too_late_are_removed(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        table.upsert(*people(2 * i, 2 * i + 1))
+    result = table.write(((), 0), [("+U", r) for r in people(0, name="new")])
+    assert compact(table.storage) is not None  # so each attempt writes a file of the places where rows are now
+    real, refused = SqlCatalog.commit_table, [0]
+
+    def busy(self: SqlCatalog, *words: Any) -> Any:
+        refused[0] += 1
+        if refused[0] < 3:
+            raise CommitFailedException("somebody was faster")
+        return real(self, *words)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", busy)
+    table.base = table.committer().commit([result], {}).snapshot_id
+    assert refused == [3]
+    check_files(lake_table(table.storage))
+    assert table.read() == in_order([*people(1, 2, 3, 4, 5), *people(0, name="new")])
+
+
+def test_files_of_a_round_that_was_committed_and_compacted_are_not_removed_when_it_is_given_up(
+    table: LakeTable,
+) -> None:
+    for i in range(2):
+        table.upsert(*people(i))
+    before = table.base
+    result = table.write(((), 0), [("+U", r) for r in people(0, 5, name="new")])
+    committed = table.committer().commit([result], {}).snapshot_id
+    assert compact(table.storage) is not None
+    for base in (before, None):
+        table.committer(base=base).abort([result])
+        check_files(lake_table(table.storage))
+        assert table.read(committed) == in_order([*people(1), *people(0, 5, name="new")])
+    other = table.write(((), 0), [("+U", r) for r in people(0)])
+    table.committer(base=before).abort([other])
+    check_files(lake_table(table.storage))
+
+
 def lake_io(table: LakeTable) -> Any:
     return lake_table(table.storage).io
 

@@ -427,15 +427,24 @@ def test_a_round_of_nothing_but_deletes_has_its_bucket_compacted(storage: Iceber
 
 def test_a_round_tells_the_rows_and_the_bytes_that_the_table_has_then(storage: IcebergLakeStorage) -> None:
     table = keyed(storage)
-    for change, rows in (
-        (lambda: table.upsert(*people(1, 2, 3)), 3),
-        (lambda: table.upsert(*people(1, name="new")), 3),
-        (lambda: table.delete(*people(2)), 2),
-        (lambda: table.round({}), 2),
+    for change, rows, operation in (
+        (lambda: table.upsert(*people(1, 2, 3)), 3, Operation.APPEND),
+        (lambda: table.upsert(*people(1, name="new")), 3, Operation.OVERWRITE),
+        (lambda: table.delete(*people(2)), 2, Operation.OVERWRITE),
+        (lambda: table.round({}), 2, Operation.APPEND),
     ):
         told = change().stats
         size = sum(Path(path).stat().st_size for path in Contract().data_files(storage))
         assert (told.rows, told.file_bytes) == (rows, size)
+        head = lake_table(storage).current_snapshot()
+        assert head is not None
+        assert head.summary is not None
+        assert head.summary.operation is operation
+    lake = lake_table(storage)
+    partition = next(iter(lake.scan().plan_files())).file.partition
+    delete_by_id(storage, lake.spec().spec_id, (partition[0],), 3)
+    assert table.upsert(*people(4)).stats.rows is None  # how many rows such deletes remove is not known
+    assert table.read() == in_order([*people(4), *people(1, name="new")])
 
 
 def test_a_base_that_others_have_expired_does_not_stop_tiering_and_any_other_base_does(

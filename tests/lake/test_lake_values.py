@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.codec.arrow_types import arrow_type
 from forebay.lake.offsets import BucketOffsets
+from forebay.lake.options import lake_options
 from forebay.lake.records import ChangeRows
 from forebay.lake.registry import create_lake_storage, datalake_options, lake_formats
-from forebay.lake.tiering import WriterContext
+from forebay.lake.tiering import (
+    CREATED_PROPERTY,
+    EPOCH_PROPERTY,
+    TABLE_PROPERTY,
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitResult,
+    WriterContext,
+    belongs_to,
+    check_base,
+)
 from forebay.lake.writing import LakeRows, check_appended, check_partition
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
@@ -163,6 +175,93 @@ def test_changes_of_a_table_without_a_key_are_refused() -> None:
     check_appended(info, records([0] * 5))
     with pytest.raises(InvalidRequest, match=r"table db\.t has no primary key"):
         check_appended(info, records([0, 0, 0, 0, 1]))
+
+
+@pytest.mark.parametrize("kinds", [None, [0, 1, 2, 3, 4]])
+def test_a_choice_of_records_keeps_their_kinds(kinds: list[int] | None) -> None:
+    chosen = records(kinds).filter(pa.array([True, False, False, True, False]))
+    assert chosen.offsets.to_pylist() == [0, 3]
+    assert (None if chosen.change_types is None else chosen.change_types.to_pylist()) == (kinds and [0, 3])
+
+
+# ---- rounds ---------------------------------------------------------------------------------------------------------
+
+
+def table_info(table_id: int = 7, created_ms: int = -1) -> TableInfo:
+    descriptor = TableDescriptor(Schema((Column("id", types.bigint()),)), bucket_count=1)
+    return TableInfo(TablePath("db", "t"), table_id, 1, descriptor, created_ms)
+
+
+def test_snapshots_say_their_table_and_epoch_and_when_the_table_was_created_where_that_is_known() -> None:
+    own = {EPOCH_PROPERTY: "3", TABLE_PROPERTY: "7"}
+    assert CommitterContext(table_info(), 3, None).properties == own
+    for created in (0, 55):
+        known = CommitterContext(table_info(created_ms=created), 3, None)
+        assert known.properties == {**own, CREATED_PROPERTY: str(created)}
+
+
+@pytest.mark.parametrize(
+    ("properties", "with_time", "without"),
+    [
+        ({}, True, True),
+        ({TABLE_PROPERTY: "7"}, True, True),
+        ({TABLE_PROPERTY: "8"}, False, False),
+        ({TABLE_PROPERTY: "7", CREATED_PROPERTY: "0"}, True, True),
+        ({TABLE_PROPERTY: "7", CREATED_PROPERTY: "9"}, False, True),
+        ({TABLE_PROPERTY: "8", CREATED_PROPERTY: "0"}, False, False),
+        ({CREATED_PROPERTY: "9"}, False, True),
+    ],
+)
+def test_a_snapshot_belongs_to_a_table_unless_it_says_otherwise(
+    properties: dict[str, str], with_time: bool, without: bool
+) -> None:
+    assert belongs_to(properties, table_info(created_ms=0)) == with_time
+    assert belongs_to(properties, table_info()) == without
+
+
+def test_a_round_is_fenced_off_by_another_base_a_newer_epoch_and_another_table() -> None:
+    mine = CommitterContext(table_info(created_ms=5), 3, 10)
+    newest = CommittedLakeSnapshot(10, mine.properties)
+    for fine in (newest, CommittedLakeSnapshot(10), CommittedLakeSnapshot(10, {EPOCH_PROPERTY: "2"})):
+        check_base(mine, 10, fine)
+    check_base(mine, None, None)
+    for base, found, problem in (
+        (None, newest, "it started from lake snapshot None, and the newest one is 10"),
+        (10, None, "it started from lake snapshot 10, and the newest one is None"),
+        (9, newest, "it started from lake snapshot 9, and the newest one is 10"),
+        (10, CommittedLakeSnapshot(10, {EPOCH_PROPERTY: "4"}), "its epoch is 3, and lake snapshot 10 is of epoch 4"),
+        (
+            10,
+            CommittedLakeSnapshot(10, {TABLE_PROPERTY: "8"}),
+            "it is for table 7, and lake snapshot 10 is of table 8;",
+        ),
+        (
+            10,
+            CommittedLakeSnapshot(10, {TABLE_PROPERTY: "7", CREATED_PROPERTY: "6"}),
+            r"it is for table 7, and lake snapshot 10 is of table 7 \(created 6\);",
+        ),
+    ):
+        with pytest.raises(Conflict, match=rf"the tiering round of db\.t is fenced off: {problem}") as fenced:
+            check_base(mine, base, found)
+        assert fenced.value.code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION
+    takes_over = replace(mine, takes_over=True)
+    check_base(takes_over, 10, CommittedLakeSnapshot(10, {EPOCH_PROPERTY: "4", TABLE_PROPERTY: "8"}))
+    with pytest.raises(Conflict, match="fenced off"):
+        check_base(takes_over, 9, newest)
+
+
+def test_a_snapshot_is_readable_unless_another_one_is() -> None:
+    assert [LakeCommitResult(5, readable).is_readable for readable in (5, 4, None)] == [True, False, False]
+
+
+def test_options_that_follow_from_others_cannot_be_set() -> None:
+    descriptor = replace(table_info().descriptor, properties={"a": "1"}, custom_properties={"x.b": "2"})
+    assert lake_options(descriptor, "x.", {"c"}, "keys") == {"a": "1", "x.b": "2"}
+    with pytest.raises(
+        InvalidRequest, match=r"option 'x\.b' follows from the table's keys, and cannot be set"
+    ) as refused:
+        lake_options(descriptor, "x.", {"b"}, "keys")
+    assert refused.value.code == ErrorCode.INVALID_CONFIG_EXCEPTION
 
 
 def test_a_format_is_found_by_its_name_in_any_case(tmp_path: object) -> None:

@@ -53,6 +53,8 @@ def test_only_options_of_the_list_are_told_whatever_the_others_are_called() -> N
         ("sqlite:////lake/catalog.db", "sqlite:////lake/catalog.db"),
         ("postgresql+psycopg2://me:pw@db:5432/lake", "postgresql+psycopg2://db:5432/lake"),
         ("jdbc:postgresql://db/lake?user=me&password=pw&sslmode=require", "jdbc:postgresql://db/lake?sslmode=require"),
+        ("jdbc:mysql://db/lake?useSSL=true&user=me&ssl=1", "jdbc:mysql://db/lake?useSSL=true&ssl=1"),
+        ("jdbc:x://db:1;ssl=true;password=pw;sslmode=b", "jdbc:x://db:1;ssl=true;sslmode=b"),
         ("jdbc:mysql://a:1,b:2/lake", "jdbc:mysql://a:1,b:2/lake"),
         ("jdbc:mysql://address=(host=a)(password=pw)/lake", None),
         ("jdbc:sqlserver://db:1433;user=me;password=pw", "jdbc:sqlserver://db:1433"),
@@ -69,6 +71,12 @@ def test_a_mask_hides_secrets_in_messages_and_keeps_what_clients_are_told() -> N
     for secret in (*SECRETS.values(), "p%40ss-word", "p@ss-word", "secret-one"):
         assert mask.clean(f"cannot reach s3://lake/w with {secret}: no") == "cannot reach s3://lake/w with ******: no"
     assert "open-sesame" not in repr(mask)
+
+
+def test_short_words_and_truth_values_are_not_hidden_for_they_are_in_every_text() -> None:
+    mask = SecretMask({"a.secret": "abcd", "b.secret": "xyz", "c.flag": "true", "d.flag": "FALSE", "e.flag": "truth"})
+    text = "abcd and xyz are true, FALSE or the truth"
+    assert mask.clean(text) == "****** and xyz are true, FALSE or the ******"
 
 
 def test_errors_with_secrets_become_errors_of_their_kind_without_them() -> None:
