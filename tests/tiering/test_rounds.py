@@ -11,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unavailable
 from forebay.client.lake import TieringTable
 from forebay.client.table import Table
+from forebay.lake.tiering import CommitterContext, LakeCommitter
 from forebay.metadata.table import TableBucket
+from forebay.testing import memory_lake as memory_lake_module
 from forebay.tiering import round as round_module
 from forebay.tiering import splits as splits_module
 from forebay.tiering.control import RoundControl
@@ -322,3 +324,121 @@ def test_results_of_a_round_that_is_given_up_leave_no_files(memory_lake: LakeClu
     assert steps == ["data written"]  # nor is the server asked to save offsets
     assert memory_lake.storage.table(table.path).files == {}  # type: ignore[attr-defined]
     assert memory_lake.tier(table).rows == 100
+
+
+# ---- what a round tells, and leaves behind --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_committers(monkeypatch: pytest.MonkeyPatch) -> list[LakeCommitter]:
+    """The committers of the lake in memory that were made and not closed."""
+    found: list[LakeCommitter] = []
+    make = memory_lake_module._TieringFactory.create_committer
+
+    def create(self: Any, context: CommitterContext) -> LakeCommitter:
+        found.append(make(self, context))
+        return found[-1]
+
+    monkeypatch.setattr(memory_lake_module._TieringFactory, "create_committer", create)
+    monkeypatch.setattr(memory_lake_module._Committer, "close", lambda self: found.remove(self), raising=False)
+    return found
+
+
+def test_a_round_tells_how_far_it_is_and_closes_what_it_opens(
+    memory_lake: LakeCluster, open_committers: list[LakeCommitter]
+) -> None:
+    table = memory_lake.create("t", SCHEMA, buckets=2, bucket_keys=["k"])
+    table.append([{"k": k, "v": "v"} for k in range(20)])
+    told: list[Any] = []
+    control = RoundControl(
+        reached=lambda step: told.append(f"done: {step}"),
+        on_phase=told.append,
+        on_progress=lambda *counts: told.append(counts),
+    )
+    report = memory_lake.tier(table, control)
+    assert told == [
+        "planning", "done: planned", "writing", (0, 2), (1, 2), (2, 2), "done: data written", "committing",
+        "done: offsets saved", "done: lake committed", "done: server told", "maintaining", "done: maintained",
+    ]  # fmt: skip
+    assert report.seconds > 0
+    assert open_committers == []
+    told.clear()
+    assert memory_lake.tier(table, control).snapshot_id is None
+    assert told == ["planning", "done: planned", "writing", (0, 0), "done: data written"]
+    assert open_committers == []
+
+
+@pytest.mark.parametrize("step", ["data written", "offsets saved", "lake committed", "server told"])
+def test_a_round_that_fails_closes_what_it_opened(
+    memory_lake: LakeCluster, open_committers: list[LakeCommitter], step: str
+) -> None:
+    table = memory_lake.create("t", SCHEMA)
+    table.append(rows((1, "a")))
+
+    def fail(at: str) -> None:
+        if at == step:
+            raise RuntimeError("not now")
+
+    with pytest.raises(RuntimeError, match="not now"):
+        memory_lake.tier(table, RoundControl(reached=fail))
+    assert open_committers == []
+
+
+def test_files_that_cannot_be_removed_do_not_hide_why_a_round_failed(
+    memory_lake: LakeCluster,
+    open_committers: list[LakeCommitter],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = memory_lake.create("t", SCHEMA)
+    table.append(rows((1, "a")))
+    ready = planned(memory_lake, table)
+    results = write_round(memory_lake.connection, ready, ThreadRunner(), RoundControl())
+
+    def broken(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(memory_lake_module._Committer, "abort", broken)
+    control = RoundControl()
+    control.cancel(NotFound("given up"))
+    with pytest.raises(NotFound, match="given up"):
+        commit_round(memory_lake.connection, ready, results, control)
+    assert f"table {table.path}: files of a round that failed stay behind: the disk is gone" in caplog.text
+    assert open_committers == []
+
+
+def test_upkeep_that_fails_is_told_with_the_round_which_counts(
+    memory_lake: LakeCluster, open_committers: list[LakeCommitter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = memory_lake.create("t", SCHEMA)
+    table.append(rows((1, "a")))
+
+    def broken(_: LakeCommitter) -> None:
+        raise OSError("no room to compact")
+
+    monkeypatch.setattr(memory_lake_module._Committer, "maintain", broken)
+    report = memory_lake.tier(table)
+    assert (report.maintenance_error, report.lag_records) == ("no room to compact", 0)
+    assert len(memory_lake.check_complete(table)) == 1
+    assert open_committers == []
+
+
+def test_the_lag_counts_what_was_written_meanwhile_and_is_not_known_without_servers(
+    memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = memory_lake.create("t", SCHEMA, buckets=1)
+    for asked in (True, False):
+        table.append(rows((1, "a"), (2, "b")))
+        ready = planned(memory_lake, table)
+        results = write_round(memory_lake.connection, ready, ThreadRunner(), RoundControl())
+        table.append(rows((3, "c")))
+        if not asked:
+
+            def away(*_: object) -> None:
+                raise Unavailable("away")
+
+            monkeypatch.setattr(round_module, "list_offsets", away)
+        report = commit_round(memory_lake.connection, ready, results, RoundControl())
+        assert report.lag_records == (1 if asked else None)
+        assert report.finished_ms is not None
+        assert report.snapshot_id is not None
