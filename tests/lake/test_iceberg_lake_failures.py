@@ -249,6 +249,7 @@ def test_a_compaction_gives_way_to_a_round_that_was_faster(table: LakeTable, mon
     monkeypatch.setattr(SqlCatalog, "commit_table", overtaken)
     assert compact(table.storage) is None
     assert table.read() == in_order([*people(1, 2), *people(0, name="new")])
+    check_files(lake_table(table.storage))
 
 
 def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:

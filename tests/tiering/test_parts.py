@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from forebay.tiering.control import RoundControl
 from forebay.tiering.report import RoundReport
 from forebay.tiering.round import _offsets_path
 from forebay.tiering.service import TieringService
+from forebay.tiering.splits import SplitResult
 from forebay.tiering.status import ServiceStatus, TableStatus
 
 
@@ -354,6 +356,23 @@ def test_a_report_tells_how_late_its_records_came_and_how_far_it_is_behind(
     assert (report.delay_seconds, report.lag_seconds) == (delay, lag)
 
 
+def test_a_report_adds_up_what_became_of_the_splits() -> None:
+    info = TableInfo(TablePath("d", "t"), 7, 1, TableDescriptor(Schema((Column("a", types.int_()),)), bucket_count=1))
+    bucket = TableBucket(7, 0)
+    results = [
+        SplitResult(bucket, 5, "files", 10, 100, 3000, 4000),
+        SplitResult(bucket, 5, None),
+        SplitResult(bucket, None),
+        SplitResult(bucket, 9, "files", 2, 50, 2000, 3500, was_cut=True),
+    ]
+    expected = RoundReport(
+        info.path, 7, splits=4, rows=12, read_bytes=150, oldest_ms=2000, newest_ms=4000, was_cut=True,
+        dropped_buckets=1, lost_records=6,
+    )  # fmt: skip
+    assert RoundReport.of(info, results, 6) == expected
+    assert RoundReport.of(info, results[1:2]) == RoundReport(info.path, 7, splits=1)
+
+
 def test_a_line_of_a_report_says_what_was_done_and_what_is_left() -> None:
     path = TablePath("d", "t")
     assert str(RoundReport(path, 1)).startswith("d.t: nothing new, ")
@@ -370,6 +389,7 @@ def test_a_status_adds_up_its_tables_and_leaves_out_what_is_not_known() -> None:
     two = TableStatus(path, "pausing", rounds=1, failures=2, rows=5, read_bytes=1, last_error="broken")
     assert one.cells() == ("d.t", "waiting", "", "2", "1,000", "1.5", "1,234", "2.0", "")
     assert two.cells() == ("d.t", "pausing", "", "1 (2 failed)", "5", "0.0", "", "", "broken")
+    assert replace(one, phase="writing").cells()[2] == "3/4"
     status = ServiceStatus(False, (one, two))
     assert (status.rounds, status.failures, status.rows, status.read_bytes) == (3, 2, 1_005, 1_500_001)
     assert status.title == "stopped, 3 rounds, 1,005 rows"
