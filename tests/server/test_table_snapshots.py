@@ -195,6 +195,29 @@ def test_settings_bound_number_lease_and_age(tmp_path):
 # ---- one instant ----------------------------------------------------------------------------------------------------
 
 
+def test_snapshots_are_listed_of_one_table_or_of_all(bench):
+    ids = {}
+    for name in ("listed_one", "listed_other"):
+        created = table_of(bench, name, rows=1)
+        ids[created] = open_snapshot(bench, created, lease_ms=30_000, name=f"of {name}").table_snapshot_id
+
+    def listed(table_id: int | None = None) -> list[Any]:
+        request = pb.ListTableSnapshotsRequest(table_id=table_id)
+        return list(bench.tablet.call(ApiKey.LIST_TABLE_SNAPSHOTS, request).table_snapshots)
+
+    assert set(ids.values()) <= {each.table_snapshot_id for each in listed()}
+    for created, snapshot_id in ids.items():
+        (one,) = listed(created)
+        assert (one.table_snapshot_id, one.table_id, one.bucket_count) == (snapshot_id, created, 2)
+        assert one.name.startswith("of listed_")
+        assert 0 < one.lease_left_ms <= 30_000
+    assert listed(1 << 40) == []
+    for snapshot_id in ids.values():
+        request = pb.ReleaseTableSnapshotRequest(table_snapshot_id=snapshot_id)
+        bench.tablet.call(ApiKey.RELEASE_TABLE_SNAPSHOT, request)
+    assert not {each.table_snapshot_id for each in listed()} & set(ids.values())
+
+
 def test_no_write_lies_between_the_pins_of_two_buckets(bench, monkeypatch):
     """A write that comes while the first bucket is pinned waits, and is in no bucket of the snapshot."""
     created = table_of(bench, "instant", rows=1)
