@@ -109,5 +109,19 @@ def test_clients_see_what_was_set_without_what_may_be_secret() -> None:
 
 def test_a_definition_has_a_key_and_a_value() -> None:
     assert config.parse_definition("kv.engine=lmdb") == ("kv.engine", "lmdb")
-    with pytest.raises(ForebayError):
-        config.parse_definition("kv.engine")
+    assert config.parse_definition(" kv.engine = a=b ") == ("kv.engine", "a=b")
+    for text, shown in (("kv.engine", "kv.engine"), ("=lmdb", ""), (" =lmdb", ""), ("s3.key:secret", "s3.key")):
+        with pytest.raises(ForebayError) as refused:
+            config.parse_definition(text)
+        assert refused.value.message == f"'{shown}...' is not a setting: write -D key=value"
+
+
+def test_clients_see_the_listeners_of_each_role_and_no_passwords() -> None:
+    settings = {
+        "bind.listeners": "A://h:1",
+        "coordinator.bind.listeners": "A://h:2",
+        "security.sasl.plain.credentials": "a:secret",
+        "tablet-server.security.sasl.plain.credentials": "a:secret",
+    }
+    shown = server_config("/data", settings=settings).shown()
+    assert [shown[key] for key in settings] == ["A://h:1", "A://h:2", config.HIDDEN, config.HIDDEN]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import CorruptData, StorageFailure
+from forebay.base.errors import CorruptData, LimitExceeded, StorageFailure
 from forebay.metadata.table import DatabaseInfo
+from forebay.server import metadata_store
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 
 NAMES = [f"database{number}" for number in range(20)]
@@ -74,3 +75,61 @@ def test_a_file_that_sqlite_cannot_open_is_told_as_damaged(tmp_path: Path, found
     path.write_bytes(content.replace(found, put))
     with pytest.raises(CorruptData, match=f"the metadata file {path} is damaged: .* Restore it from a copy"):
         stored(path)
+
+
+def test_the_journal_is_cut_at_the_end_of_each_commit_and_synced(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    with closing(MetadataStore(LocalDatabaseFile(str(path)))) as store:
+        store.put_database(DatabaseInfo("db", None, {}, 1, 1))
+        journal = path.with_name(path.name + "-journal")
+        assert (journal.exists(), journal.stat().st_size) == (True, 0)
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_file_of_another_format_is_left_to_the_version_that_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    MetadataStore(LocalDatabaseFile(str(path))).close()
+    with closing(sqlite3.connect(path)) as sql, sql:
+        sql.execute("UPDATE settings SET value = '99' WHERE key = 'format-version'")
+    with pytest.raises(StorageFailure, match="metadata of format 99, this version of Forebay knows format"):
+        MetadataStore(LocalDatabaseFile(str(path)))
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_file_that_is_missing_or_empty_is_made_anew_only_for_a_new_server(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "folder" / "metadata.sqlite"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    with pytest.raises(CorruptData, match="it is missing or empty, and a server has used the folder before"):
+        MetadataStore(LocalDatabaseFile(str(path)), is_new=False)
+    MetadataStore(LocalDatabaseFile(str(path))).close()
+    assert stored(path) == []
+
+
+def test_a_closed_store_reads_and_writes_nothing(tmp_path: Path) -> None:
+    store = MetadataStore(LocalDatabaseFile(str(tmp_path / "metadata.sqlite")))
+    store.close()
+    with pytest.raises(CorruptData, match="closed"):
+        store.databases()
+    with pytest.raises(StorageFailure, match="closed"):
+        store.put_database(DatabaseInfo("db", None, {}, 1, 1))
+
+
+def test_offsets_of_producers_may_take_as_many_bytes_as_are_kept_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_store, "PRODUCER_BYTES_MAX", 10)
+    with closing(MetadataStore(LocalDatabaseFile(str(tmp_path / "metadata.sqlite")))) as store:
+        assert store.put_producer_offsets("a", 5, bytes(6), 0)
+        with pytest.raises(
+            LimitExceeded, match=r"'b' \(5 bytes\) are not kept: there are those of 1 producers already, 6"
+        ):
+            store.put_producer_offsets("b", 5, bytes(5), 0)
+        assert store.put_producer_offsets("b", 5, bytes(4), 0)
+        assert not store.put_producer_offsets("b", 9, b"", 4)
+        assert store.producer_offsets("b", 4) == (5, bytes(4))
+        assert store.producer_offsets("b", 5) is None
+        assert store.put_producer_offsets("b", 9, bytes(10), 5)

@@ -3,7 +3,9 @@ stops or cannot start."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from forebay.protocol.api import ServerRole
 from forebay.protocol.listeners import Listener, SecurityProtocol
 from forebay.server import server as parts
 from forebay.server.config import ServerConfig
+from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
@@ -214,6 +217,8 @@ def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypa
     server = EmbeddedServer(tmp_path / "data").start()
     running_server = server.server
     upkeep, executors = list(running_server._upkeep), list(running_server._executors)
+    serving = [bound.server for bound in running_server._bound]
+    assert all(each is not None and each.is_serving() for each in serving)
     assert len(executors) == 3
     assert upkeep
     where = server.bootstrap_servers
@@ -223,6 +228,7 @@ def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypa
             client.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
     assert sorted(closed) == ["LakeTables", "MetadataStore", "ReplicaManager", "ScannerManager", "TableSnapshotManager"]
     assert all(task.cancelled() or task.cancelling() for task in upkeep)
+    assert not any(each is not None and each.is_serving() for each in serving)
     for executor in executors:
         with pytest.raises(RuntimeError):
             executor.submit(print)
@@ -233,3 +239,45 @@ def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypa
         with pytest.raises(ForebayError, match="the server is not running"):
             getattr(fresh, part)
     server.stop()
+
+
+def test_a_server_that_stops_closes_the_connections_that_do_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        server = parts.ForebayServer(ServerConfig(tmp_path / "data", coordinator_port=0, tablet_port=0))
+        addresses = await server.start()
+        host, _, port = addresses.bootstrap_servers.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        while not len(server.connections):
+            await asyncio.sleep(0.001)
+        await server.stop()
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+        await server.stop()
+
+    asyncio.run(test())
+
+
+def test_requests_that_are_being_answered_while_a_server_stops_get_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    async def slow(_context: Any, _call: Any) -> Any:
+        begun.set()
+        while not may_end.is_set():
+            await asyncio.sleep(0.001)
+        return pb.DatabaseExistsResponse(exists=True)
+
+    monkeypatch.setitem(HANDLERS, ApiKey.DATABASE_EXISTS, slow)
+    server = EmbeddedServer(tmp_path / "data").start()
+    connections = server.server.connections
+    with RawClient(server.bootstrap_servers) as client:
+        request_id = client.send(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
+        assert begun.wait(20)
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        wait_until(lambda: connections.is_closing, "the beginning of the stop")
+        may_end.set()
+        assert client.receive(request_id).exists
+        stopping.join(20)
+    assert not stopping.is_alive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,8 @@ from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
+from forebay.server import open_buckets
+from forebay.server.open_buckets import OpenBuckets
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
 from tests.server.raw_client import ApiKey, pb
@@ -241,3 +244,88 @@ def test_a_bucket_whose_state_cannot_be_opened_leaves_its_log_closed_and_opens_l
         with pytest.raises(StorageFailure):
             log.append_as_leader(log_records([1]))
     assert bench.lookup(bucket.table_id, [kv_key(0)]).values[0].HasField("values")
+
+
+# ---- which buckets stay open ----------------------------------------------------------------------------------------
+
+
+class FakeReplica:
+    """A bucket, as those that look for one to close see it."""
+
+    def __init__(self, number: int) -> None:
+        self.bucket = TableBucket(number, 0)
+        self.uses = 0
+        self.is_idle = True
+        self.log = self
+        self.is_offline = False
+
+
+def kept_open(limit: int, count: int) -> tuple[OpenBuckets, list[Any], set[TableBucket]]:
+    """Open buckets of which none is in use any more; those in the set are being read."""
+    read: set[TableBucket] = set()
+    buckets, replicas = OpenBuckets(limit, read.__contains__), [FakeReplica(number) for number in range(count)]
+    for each in replicas:
+        buckets.add(each)  # type: ignore[arg-type]
+        buckets.end(each)  # type: ignore[arg-type]
+    return buckets, replicas, read
+
+
+def test_the_bucket_that_was_used_longest_ago_is_closed_first_while_too_many_are_open() -> None:
+    buckets, replicas, _ = kept_open(2, 4)
+    assert buckets.are_too_many
+    assert buckets.begin(replicas[0].bucket) is replicas[0]
+    buckets.end(replicas[0])
+    assert buckets.begin(replicas[1].bucket, counts=False) is replicas[1]  # upkeep is no use
+    buckets.end(replicas[1])
+    assert [buckets.take_idle(lambda _: True) for _ in range(3)] == [replicas[1], replicas[2], None]
+    assert not buckets.are_too_many
+    assert buckets.begin(replicas[1].bucket) is None
+    assert len(buckets) == 2
+
+
+def test_buckets_that_are_in_use_read_or_written_stay_open() -> None:
+    buckets, replicas, read = kept_open(0, 5)
+    buckets.begin(replicas[0].bucket)
+    read.add(replicas[1].bucket)
+    replicas[2].is_idle = False
+    asked: list[TableBucket] = []
+
+    def refuses_one(bucket: TableBucket) -> bool:
+        asked.append(bucket)
+        return bucket != replicas[3].bucket
+
+    assert buckets.take_idle(refuses_one) is replicas[4]
+    assert asked == [replicas[3].bucket, replicas[4].bucket]
+    assert buckets.take_idle(refuses_one) is None
+    assert {each.bucket.table_id for each in buckets.all()} == {0, 1, 2, 3}  # type: ignore[attr-defined]
+
+
+def test_an_offline_bucket_is_taken_out_when_nothing_uses_it() -> None:
+    buckets, replicas, _ = kept_open(9, 3)
+    assert buckets.take_offline(lambda _: True) is None
+    for each in replicas[:2]:
+        each.is_offline = True
+    buckets.begin(replicas[0].bucket)
+    assert buckets.take_offline(lambda bucket: bucket != replicas[1].bucket) is None
+    assert buckets.take_offline(lambda _: True) is replicas[1]
+    assert buckets.take_offline(lambda _: True) is None
+    buckets.end(replicas[0])
+    assert buckets.take_offline(lambda _: True) is replicas[0]
+    assert buckets.all() == [replicas[2]]
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_memory_is_given_back_once_some_buckets_were_closed(monkeypatch: pytest.MonkeyPatch, offline: bool) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(open_buckets, "return_free_memory", lambda: given.append(1))
+    count = open_buckets._TAKEN_WORTH_IT
+    buckets, replicas, _ = kept_open(0, 2 * count)
+    for each in replicas:
+        each.is_offline = True
+    for number in range(2 * count):
+        buckets.return_memory()
+        assert len(given) == number // count
+        assert (buckets.take_offline if offline else buckets.take_idle)(lambda _: True) is not None
+    buckets.return_memory()
+    buckets.return_memory()
+    assert len(given) == 2
