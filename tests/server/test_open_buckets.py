@@ -464,7 +464,8 @@ def test_a_bucket_that_was_opened_for_a_client_that_is_gone_is_not_in_use(
         if not fails:
             wait_until(lambda: replicas.opened(bucket).uses == 0, "the end of its use")  # type: ignore[union-attr]
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(20)
-    assert caplog.text == ""
+        assert bucket_context._opening == {}
+    assert "Exception in callback" not in caplog.text
 
 
 def test_closing_waits_for_buckets_that_are_being_opened(

@@ -180,9 +180,6 @@ def _port_of(server: EmbeddedServer, protocol: SecurityProtocol) -> int:
 
 
 def test_a_server_that_cannot_start_lets_go_of_its_ports(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     bound: list[socket.socket] = []
 
     def bind(listener: Listener) -> socket.socket:
@@ -190,7 +187,7 @@ def test_a_server_that_cannot_start_lets_go_of_its_ports(tmp_path: Path) -> None
         return bound[-1]
 
     with EmbeddedServer(tmp_path / "data"):
-        second = EmbeddedServer(tmp_path / "data", coordinator_port=port, injected=Injected(bind=bind))
+        second = EmbeddedServer(tmp_path / "data", injected=Injected(bind=bind))
         with pytest.raises(ForebayError):
             second.start()
     assert [each.fileno() for each in bound] == [-1, -1]
@@ -269,6 +266,7 @@ def test_requests_that_are_being_answered_while_a_server_stops_get_their_answers
         return pb.DatabaseExistsResponse(exists=True)
 
     monkeypatch.setitem(HANDLERS, ApiKey.DATABASE_EXISTS, slow)
+    monkeypatch.setattr(parts, "_DRAIN_SECONDS", 60)
     server = EmbeddedServer(tmp_path / "data").start()
     connections = server.server.connections
     with RawClient(server.bootstrap_servers) as client:
