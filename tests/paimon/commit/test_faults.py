@@ -264,6 +264,31 @@ def test_a_commit_that_others_followed_on_before_it_expired_is_not_repeated(tabl
     assert table.files() == ["late", "x0", "x1"]
 
 
+def test_a_commit_that_expired_before_its_outcome_was_known_is_not_repeated(table: Table) -> None:
+    """As above, but the second try still meets the first one's snapshot, which is gone when it is read back."""
+    other = table.commit("fast")
+    other.commit([append("x0")])
+
+    class Sleepy(FailingFileIO):
+        creations = 0
+
+        def create(self, path: str, data: bytes) -> bool:
+            self.creations += 1
+            made = super().create(path, data)
+            if self.creations == 2:
+                other.commit([append("x1")])
+                for old in (1, 2):
+                    table.snapshots.delete(old)
+                table.snapshots.write_earliest_hint(3)
+            return made
+
+    io = Sleepy(FAST)
+    io.fail_at("create", "snapshot-2", after=True)
+    (made,) = table.commit("slow", io, ManualClock()).commit([append("late")])
+    assert (made.id, io.creations) == (2, 3)
+    assert table.files() == ["late", "x0", "x1"]
+
+
 class _ThreadLock:
     """A lock that says how often it was held."""
 

@@ -18,6 +18,7 @@ from forebay.paimon.compact.rescale import RescaleTask
 from forebay.paimon.compact.running import ThreadRunner
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.table import Table
+from tests.paimon.compact.test_vectors import index_files, with_deleted
 from tests.paimon.compact.trees import changelog, replay
 from tests.paimon.lake import live_files, new_catalog, planned_files, rows_of
 
@@ -239,6 +240,47 @@ def test_who_never_wins_is_told_so_and_leaves_the_table_as_it_was(
     assert len(rows_of(table)) == 60 + next(written) - 100
     on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
     assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+
+
+def test_what_was_done_for_other_partitions_in_vain_is_deleted_too(
+    catalog: FileSystemCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed(catalog)
+    fill(table)
+    real = FileStoreCommit.replace_exactly
+    written = itertools.count(100)
+
+    def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
+        table.write([{"id": next(written), "dt": day, "v": 7} for day in "ab"])
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
+    with pytest.raises(Conflict):
+        table.rescale(4, runner=PicklingRunner())
+    assert bucket_counts(table) == {"dt=a": {2}, "dt=b": {2}}
+    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+
+
+def test_files_that_were_merged_at_once_in_their_new_bucket_are_deleted(catalog: FileSystemCatalog) -> None:
+    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    table.write([{"id": i, "dt": "a", "v": 0} for i in range(3000)])
+    table = table.with_options({"write-buffer-size": "32 kb"}).rescale(1)
+    assert len(rows_of(table)) == 3000
+    assert [f.row_count for f in live_files(table)] == [3000]
+    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+
+
+@pytest.mark.parametrize("keys", [["id"], []])
+def test_rows_that_a_vector_deletes_do_not_come_back(catalog: FileSystemCatalog, keys: list[str]) -> None:
+    options = {"bucket": "1", "deletion-vectors.enabled": "true", **({} if keys else {"bucket-key": "id"})}
+    columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+    table = catalog.create_table("db.t", columns, primary_keys=keys, options=options)
+    with_deleted(table, list(range(10)), [2, 7], level=5 if keys else 0)
+    rows = rows_of(table)
+    table = table.rescale(3)
+    assert (len(rows), rows_of(table), index_files(table)) == (8, rows, [])
 
 
 def test_a_task_that_fails_leaves_no_files_of_the_others(

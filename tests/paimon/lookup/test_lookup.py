@@ -211,6 +211,15 @@ def test_a_lookup_sees_which_rows_were_marked_as_deleted_and_what_a_rollback_bri
         assert _names(lookup.get([{"id": 3}, {"id": 2}])) == ["a3", "d2"]
 
 
+def test_a_file_whose_rows_are_all_marked_as_deleted_has_no_row(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "1", "deletion-vectors.enabled": "true", "write-only": "true"})
+    table.write(_rows([3]))
+    table.compact(full=True)
+    _mark_deleted(table, 0)
+    with table.lookup() as lookup:
+        assert lookup.get([{"id": 3}]).num_rows == 0
+
+
 def test_threads_share_a_lookup(tmp_path: Path) -> None:
     table = _table(tmp_path, {"lookup.cache-max-memory-size": "8 kb", "lookup.cache-max-disk-size": "40 kb"})
     table.write(_rows(range(500)))

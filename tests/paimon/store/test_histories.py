@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound
 from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.paths import PathFactory
@@ -88,6 +90,37 @@ def test_snapshots_are_found_by_watermark_user_and_kind(table: Table) -> None:
     assert _id(s.latest_of_user("user1", from_id=5)) == 5
     assert _id(s.latest_of_kind(CommitKind.APPEND)) == 6
     assert s.latest_of_kind(CommitKind.COMPACT) is None
+
+
+class Meanwhile(LocalFileIO):
+    """Just before the first snapshot is read, `act` is done. Notes which snapshots are read."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__(sync=False)
+        self.act: Callable[[], object] | None = act
+        self.read_ids: list[int] = []
+
+    def read(self, path: str) -> bytes:
+        name = path.rpartition("/")[2]
+        if name.startswith("snapshot-"):
+            self.read_ids.append(int(name.removeprefix("snapshot-")))
+            if self.act is not None:
+                act, self.act = self.act, None
+                act()
+        return super().read(path)
+
+
+def test_a_users_last_snapshot_is_found_while_the_latest_is_rolled_back(table: Table) -> None:
+    io = Meanwhile(lambda: table.snapshots.delete(6))
+    assert _id(SnapshotManager(io, table.paths).latest_of_user("user1")) == 5
+
+
+def test_the_search_for_a_users_snapshot_ends_where_others_have_expired_meanwhile(table: Table) -> None:
+    io = Meanwhile(lambda: [table.snapshots.delete(i) for i in range(1, 6)])
+    assert SnapshotManager(io, table.paths).latest_of_user("user1") is None
+    assert io.read_ids == [6, 5]
+    assert SnapshotManager(io, table.paths).latest_of_user("user1") is None
+    assert io.read_ids == [6, 5, 6]
 
 
 def test_changelogs_may_outlive_their_snapshots(table: Table) -> None:

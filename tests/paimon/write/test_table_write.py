@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,16 @@ def test_a_full_buffer_becomes_a_file_and_the_latest_row_still_wins(tmp_path: Pa
         table.new_commit().commit(messages)
     assert len(live_files(table)) > 3
     assert rows_of(table) == sorted(((i, 19) for i in range(1000)), key=repr)
+
+
+def test_a_full_buffer_of_an_append_table_becomes_a_row_group_of_the_open_file(tmp_path: Path) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options={"write-buffer-size": "32 kb"})
+    with table.new_write() as writer:
+        for v in range(4):
+            writer.write(rows(*((i, v) for i in range(3000))))
+        table.new_commit().commit(writer.prepare_commit())
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.ParquetFile(file).num_row_groups == 4
 
 
 def test_an_input_changelog_has_every_row_and_its_kind(tmp_path: Path) -> None:

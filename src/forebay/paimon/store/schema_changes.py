@@ -391,12 +391,6 @@ def _edit_type(t: DataType, path: Path, depth: int, edit: _Edit) -> DataType:
     return replace(t, value=single[0].type)
 
 
-def _column(f: RowField) -> DataField:
-    if f.field_id is None:
-        raise InvalidRequest(f"the nested field '{f.name}' has no id; a schema gives every field one")
-    return DataField(f.field_id, f.name, f.data_type, f.description)
-
-
 def _find(fields: list[DataField], name: str) -> int:
     for i, f in enumerate(fields):
         if f.name == name:
