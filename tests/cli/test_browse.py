@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 
@@ -9,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.base.errors import UnsupportedOperation
 from forebay.cli.main import main
+from forebay.client.admin import Admin
 
 ORDERS = pa.schema(
     [
@@ -80,6 +83,44 @@ def test_tables_of_a_missing_database_names_it(capsys, shop):
     code, _, err = run(capsys, shop, "tables", "nowhere")
     assert code == 1
     assert "nowhere" in err
+
+
+def test_where_there_are_no_tables_that_is_told(capsys, forebay_server):
+    bootstrap = forebay_server.bootstrap_servers
+    with forebay.connect(bootstrap) as connection:
+        connection.admin.create_database("bare")
+    assert run(capsys, bootstrap, "tables", "bare")[1].splitlines()[-1] == "(no tables in database bare)"
+    assert run(capsys, bootstrap, "tables")[1].splitlines()[-1] == "(no tables in bare, fluss)"
+
+
+def test_describe_lists_partitions(capsys, shop):
+    with forebay.connect(shop) as connection:
+        schema = pa.schema([("n", pa.int32()), pa.field("day", pa.string(), False)])
+        connection.admin.create_table("shop.days", schema, partition_keys=["day"])
+        assert run(capsys, shop, "describe", "shop.days")[1].splitlines()[-1].split() == ["partitions", "(none", "yet)"]
+        for day in ("mon", "tue"):
+            connection.admin.create_partition("shop.days", {"day": day})
+    assert run(capsys, shop, "describe", "shop.days")[1].splitlines()[-1].split() == ["partitions", "mon,", "tue"]
+
+
+def test_a_server_that_does_not_tell_its_health_is_shown_all_the_same(capsys, shop, monkeypatch):
+    def refused(self):
+        raise UnsupportedOperation("what is health?")
+
+    monkeypatch.setattr(Admin, "cluster_health", refused)
+    code, out, _ = run(capsys, shop, "status")
+    assert code == 0
+    assert "\nhealth: this server does not tell\n" in out
+    assert "kv.engine" in out
+
+
+@pytest.mark.parametrize(("zone", "minutes", "rows"), [(14, -5, 5), (-12, 5, 0), (None, -5, 5), (None, 5, 0)])
+def test_tail_begins_at_a_time_which_is_that_of_utc_unless_it_says_otherwise(capsys, shop, zone, minutes, rows):
+    zoned = dt.timezone.utc if zone is None else dt.timezone(dt.timedelta(hours=zone))
+    start = dt.datetime.now(zoned) + dt.timedelta(minutes=minutes)
+    text = (start if zone is not None else start.replace(tzinfo=None)).isoformat()
+    _, lines, _ = run(capsys, shop, "tail", "shop.events", "--from", text, "--no-follow", "-f", "json")
+    assert len(lines.splitlines()) == rows
 
 
 def test_describe_shows_columns_keys_and_options(capsys, shop):

@@ -97,6 +97,11 @@ def test_a_job_shows_what_it_is_at_on_a_terminal_and_only_what_it_has_done_elsew
     assert out.splitlines()[-1].split()[0] == "db.a"
 
 
+def test_a_warehouse_without_tables_has_nothing_to_compact(tmp_path: Path, typed) -> None:
+    new_catalog(tmp_path)
+    assert typed("--database", "db") == (0, "there are no tables to compact\n", "")
+
+
 def test_partitions_order_and_json(tables: dict[str, Table], typed) -> None:
     code, out, _ = typed("--table", "db.a", "-p", "day=mon", "--json")
     turn = json.loads(out)

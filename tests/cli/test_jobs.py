@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from forebay.cli.jobs import ended_by_signals
+from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
+from forebay.cli.jobs import definitions, ended_by_signals, spark_context
 
 PATIENCE_SECONDS = 30
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -60,6 +64,66 @@ def test_a_signal_that_another_thread_gets_wakes_the_main_thread(number: signal.
             other.join()
     idle.set()
     other.join()
+
+
+def test_an_option_has_a_name_and_a_value() -> None:
+    assert definitions(["a=b=c", "empty="]) == {"a": "b=c", "empty": ""}
+    for wrong in ("a", "=b"):
+        with pytest.raises(InvalidRequest, match="write key=value"):
+            definitions([wrong])
+
+
+class _Spark:
+    """In place of a Spark session: PySpark takes the signal, too."""
+
+    sparkContext = "the context"  # noqa: N815 - Spark's name
+
+    def __init__(self, *words: object) -> None:
+        self.words = words
+        self.is_stopped = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def test_sparks_context_leaves_ctrl_c_to_the_command_and_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[_Spark] = []
+
+    def session(*words: object) -> _Spark:
+        made.append(_Spark(*words))
+        return made[-1]
+
+    def use() -> None:
+        with spark_context("a job", "local[1]", {"spark.scheduler.mode": "FIFO"}, "do without") as context:
+            assert context == "the context"
+            assert not made[-1].is_stopped
+            inside.append(signal.getsignal(signal.SIGINT))
+            raise StorageFailure("no space")
+
+    monkeypatch.setitem(sys.modules, "forebay.spark", SimpleNamespace(session=session))
+    before, inside = signal.getsignal(signal.SIGINT), []
+    try:
+        with pytest.raises(StorageFailure):
+            use()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert inside == [before]
+    name, master, settings = made[0].words
+    assert (name, master, made[0].is_stopped) == ("a job", "local[1]", True)
+    assert isinstance(settings, dict)
+    assert (settings["spark.scheduler.mode"], settings["spark.ui.showConsoleProgress"]) == ("FIFO", "false")
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StorageFailure):
+        pool.submit(use).result()  # signals are those of the main thread
+    assert made[1].is_stopped
+
+
+def test_a_command_that_needs_spark_says_what_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "forebay.spark", None)
+    with pytest.raises(UnsupportedOperation, match="; or give --without-spark"):
+        with spark_context("a job", None, {}, "give --without-spark"):
+            pytest.fail("there is no Spark")
 
 
 def test_without_a_signal_nothing_is_asked_for() -> None:

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from forebay.base.errors import NotFound
+from forebay.base.errors import NotFound, Unavailable
 from forebay.cli import tiering
 from forebay.cli.main import main
 from forebay.cli.tiering import _screen
+from forebay.client.connection import Connection, connect
 from forebay.metadata.table import TablePath
 from forebay.tiering.report import RoundReport
+from forebay.tiering.service import TieringService
 from forebay.tiering.status import ServiceStatus, TableStatus
 from tests.tiering.dying_worker import ROOT
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
@@ -174,6 +176,46 @@ def test_the_service_can_be_stopped_while_it_waits_for_the_server(tmp_path: Path
             process.kill()
             process.wait()
     assert process.returncode == 0
+
+
+def test_the_service_says_once_that_it_waits_and_asks_until_the_server_is_there(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(["away", "away", "refused", "away"])
+
+    def hesitant(*words: object) -> Connection:
+        answer = next(answers, None)
+        if answer is not None:
+            raise Unavailable(answer)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return connect(paimon_lake.server.bootstrap_servers)
+
+    monkeypatch.setattr(tiering, "connect", hesitant)
+    monkeypatch.setattr(tiering, "_CONNECT_PAUSE_SECONDS", 0.001)
+    code, out, err = run(capsys, paimon_lake)
+    assert code == 0
+    assert [line.rpartition(" ")[2] for line in err.splitlines()] == ["away", "refused", "away"]
+    assert out.splitlines()[-1].startswith("stopped")
+
+
+def test_on_a_terminal_the_service_is_watched(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    class Service(TieringService):
+        def status(self) -> ServiceStatus:
+            looks.append(1)
+            if len(looks) == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return ServiceStatus(True, (TableStatus(TablePath("s", f"t{len(looks)}"), "writing"),))
+
+    monkeypatch.setattr(tiering, "TieringService", Service)
+    monkeypatch.setattr(tiering, "_REDRAW_SECONDS", 0.001)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    code, out, _ = run(capsys, paimon_lake)
+    assert code == 0
+    assert "s.t2" in out
 
 
 def _wait_until_tiered(cluster: LakeCluster, service: subprocess.Popen[str]) -> None:

@@ -99,6 +99,20 @@ def test_manifests_are_merged_and_statistics_collected(table: Table, typed) -> N
     assert typed("analyze") == "db.t has 3 rows in snapshot 5\n"
 
 
+def test_merged_manifests_and_a_purge_may_be_told_as_json(table: Table, typed) -> None:
+    merged = {"snapshot": 4, "manifests_before": 3, "manifests_after": 1}
+    assert json.loads(typed("manifests", "--json")) == merged
+    assert json.loads(typed("manifests", "--json")) == {"snapshot": None, "manifests_before": 1, "manifests_after": 1}
+    (Path(table.paths.root) / "day=2026-01-01/bucket-0/data-stray").write_bytes(b"123")
+    assert json.loads(typed("purge", "--yes", "--json")) == {"files": 1, "bytes": 3}
+
+
+def test_an_empty_table_has_nothing_to_analyze(tmp_path: Path, typed) -> None:
+    new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    assert typed("analyze") == "nothing to analyze in db.t: nothing was written yet\n"
+    assert json.loads(typed("analyze", "--json")) == {"statistics": None}
+
+
 def test_a_dry_run_of_expire_says_what_would_go(table: Table, typed) -> None:
     assert typed("expire", "--retain-max", "1", "--dry-run") == "would expire 2 snapshots of db.t\n"
     assert table.snapshots.ids() == [1, 2, 3]
