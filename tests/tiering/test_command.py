@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -196,6 +197,23 @@ def test_the_service_says_once_that_it_waits_and_asks_until_the_server_is_there(
     assert code == 0
     assert [line.rpartition(" ")[2] for line in err.splitlines()] == ["away", "refused", "away"]
     assert out.splitlines()[-1].startswith("stopped")
+
+
+def test_the_service_pauses_before_it_asks_again(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def away(*_: object) -> Connection:
+        asked.append(1)
+        if len(asked) == 1:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        raise Unavailable("away")
+
+    monkeypatch.setattr(tiering, "connect", away)
+    monkeypatch.setattr(tiering, "_CONNECT_PAUSE_SECONDS", PATIENCE_SECONDS)
+    assert run(capsys, paimon_lake)[0] == 0
+    assert len(asked) == 1
 
 
 def test_on_a_terminal_the_service_is_watched(

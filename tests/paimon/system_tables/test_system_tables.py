@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,14 @@ def test_bytes_of_keys_are_shown_with_their_sign(tmp_path: Path) -> None:
     assert (found["min_key"], found["max_key"]) == ("[[0, 127]]", "[[-128, -1]]")
 
 
+def test_files_of_an_append_table_have_no_keys(tmp_path: Path) -> None:
+    made = make_table(tmp_path / "t", {"bucket": "-1"}, COLUMNS, ())
+    made.write([{"id": 1}])
+    (found,) = system(made, "files")
+    assert (found["min_key"], found["max_key"]) == (None, None)
+    assert found["min_value_stats"] == "{id=1, name=null, v=null}"
+
+
 def test_tags_branches_and_consumers(table: Table) -> None:
     table.tags.create("plain", table.snapshots.snapshot(1))
     table.tags.create("short", table.snapshots.snapshot(2), retained_ms=93_784_500)
@@ -144,7 +153,9 @@ def test_tags_branches_and_consumers(table: Table) -> None:
     assert [t["time_retained"] for t in found] == [None, "PT26H3M4.5S"]
     assert found[1]["create_time"] is not None
     BranchManager(FAST, table.paths).create("b", "plain")
-    assert [b["branch_name"] for b in system(table, "branches")] == ["b"]
+    os.utime(f"{table.paths.branches_directory}/branch-b", (NOW / 1000, NOW / 1000))
+    made = datetime.datetime.fromtimestamp(NOW / 1000)
+    assert system(table, "branches") == [{"branch_name": "b", "create_time": made}]
     ConsumerManager(FAST, table.paths).record("job", 2)
     assert system(table, "consumers") == [{"consumer_id": "job", "next_snapshot_id": 2}]
 
@@ -258,6 +269,8 @@ def test_aggregation_fields_shows_what_options_say_of_columns(tmp_path: Path) ->
             "merge-engine": "aggregation",
             "fields.n.aggregate-function": "sum",
             "fields.n.ignore-retract": "true",
+            "fields.default-aggregate-function": "last_value",
+            "my.n.option": "1",
         },
     )
     found = [tuple(row.values()) for row in made.system("aggregation_fields").read().read_all().to_pylist()]

@@ -192,7 +192,7 @@ class _Describer:
 
     @staticmethod
     def _key(schema: TableSchema, key: bytes) -> str | None:
-        if not schema.has_primary_key or key == EMPTY_ROW:
+        if key == EMPTY_ROW:  # of append tables
             return None
         fields = schema.fields_named(schema.trimmed_primary_keys)
         return array_text(fields, row_layout(fields).decode(key))

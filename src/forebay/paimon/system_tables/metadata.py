@@ -267,7 +267,7 @@ def chosen_snapshot(table: TableContext) -> Snapshot | None:
             return tagged[0]
     if o.scan_tag_name is not None:
         return named.tag(o.scan_tag_name).snapshot
-    if any(o.mapping.get(name) is not None for name in _TRAVELS):
+    if not o.mapping.keys().isdisjoint(_TRAVELS):
         return snapshot_by_options(table, manager, ManifestStore(table.io, table.paths, table.schema), named)
     return manager.latest()
 
