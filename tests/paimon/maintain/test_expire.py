@@ -14,6 +14,8 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
+from forebay.paimon.maintain.expire import Expired, SnapshotExpiry
+from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
@@ -53,6 +55,22 @@ def test_as_many_snapshots_as_wanted_stay(tmp_path: Path) -> None:
     assert {i: rows(open_table(tmp_path / "t"), snapshot=i) for i in ids(table)} == {i: before[i] for i in (6, 7, 8)}
     assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
     assert table.snapshots.earliest_id() == 6
+    assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "6"
+
+
+def test_an_expiry_tells_how_far_it_is(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    filled(tmp_path / "t").maintenance().expire_snapshots(3, 3, progress=lambda *at: told.append(at))
+    assert told == [(done, 5) for done in range(6)]
+
+
+def test_what_is_not_there_up_to_the_end_does_not_expire(tmp_path: Path) -> None:
+    table = filled(tmp_path / "t")
+    before = files_of(tmp_path / "t")
+    expiry = SnapshotExpiry(BranchView(FAST, table.paths, table.schema), table.manifests)
+    for earliest, end in ((1, 9), (3, 2), (20, 22)):
+        assert expiry.expire_until(earliest, end) == Expired()
+    assert files_of(tmp_path / "t") == before
 
 
 def test_young_snapshots_stay_whatever_their_number(tmp_path: Path) -> None:
@@ -127,6 +145,18 @@ def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path, bucket
     assert rows(open_table(root)) == before[8]
     with pytest.raises(NotFound, match="no tag 'a'"):
         table.delete_tag("a")
+
+
+def test_tags_of_neighbours_keep_what_each_of_them_needs(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = filled(root)
+    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    for i in ids(table)[:-1]:
+        table.tags.create(f"t{i}", table.snapshots.snapshot(i))
+    table.expire_snapshots(1, 1)
+    for i in range(1, 8):
+        assert rows(open_table(root), tag=f"t{i}") == before[i]
+    assert files_of(root) == referenced(root)
 
 
 def test_what_is_told_of_an_expiry_is_what_went(tmp_path: Path) -> None:
@@ -280,6 +310,7 @@ def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> No
     assert table.expire_snapshots().count == 10
     assert ids(table) == [11, 12]
     assert table.snapshots.changelogs.ids() == list(range(1, 11))
+    assert Path(table.paths.changelog_directory, "LATEST").read_text() == "10"
     table = open_table(root)
     assert drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)) == all_changes
     assert table.maintenance().expire_changelogs().count == 6
@@ -300,6 +331,31 @@ def test_writers_let_changelogs_go_after_their_commits(tmp_path: Path) -> None:
     assert len(ids(table)) == 2
     kept = [*table.snapshots.changelogs.ids(), *ids(table)]
     assert (len(kept), kept[-1]) == (6, table.snapshots.latest_id())
+
+
+def test_changelogs_stay_for_their_time(tmp_path: Path) -> None:
+    clock = ManualClock(NOW)
+    options = {"snapshot.num-retained.min": "1", "snapshot.time-retained": "1 h"}
+    options |= {"changelog.num-retained.min": "1", "changelog.time-retained": "2 h", "changelog-producer": "input"}
+    table = make_table(tmp_path / "t", options, clock=clock)
+    for i in range(10):
+        table.write([{"id": i}])
+        clock.advance(1200)
+    table.expire_snapshots()
+    assert (ids(table), table.snapshots.changelogs.ids()) == ([7, 8, 9, 10], [1, 2, 3, 4, 5, 6])
+    table.maintenance().expire_changelogs()
+    assert table.snapshots.changelogs.ids() == [5, 6], "the fifth was made just two hours ago"
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_a_consumer_may_keep_no_more_than_changelogs(tmp_path: Path, only: bool) -> None:
+    options = {**LONG, "changelog-producer": "input", "consumer.changelog-only": str(only).lower()}
+    table = filled(tmp_path / "t", **options)
+    ConsumerManager(FAST, table.paths).record("job", 4)
+    table.expire_snapshots(1, 1)
+    assert ids(table) == ([8] if only else [4, 5, 6, 7, 8])
+    table.maintenance().expire_changelogs(1, 1)
+    assert table.snapshots.changelogs.ids() == ([4, 5, 6, 7] if only else [3])
 
 
 @pytest.mark.parametrize("clean", [False, True])

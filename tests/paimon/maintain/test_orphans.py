@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ def test_all_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     before = files_of(root)
     orphans = add_orphans(root)
     (root / "README").write_text("mine")
+    for folder in ("manifest", "index", "statistics", "bucket-0", "snapshot"):
+        (root / folder / "of-others").mkdir()
+        os.utime(root / folder / "of-others", (OLD_S, OLD_S))
     dry = table.remove_orphan_files(dry_run=True)
     assert {os.path.relpath(p, root) for p in dry.files} == orphans
     assert dry.bytes == 4 * len(orphans)
@@ -89,6 +93,33 @@ def test_young_files_may_belong_to_a_commit_that_is_under_way(tmp_path: Path) ->
     assert len(open_table(root, clock=now).remove_orphan_files().files) == 1
     with pytest.raises(InvalidRequest, match="older than now"):
         table.remove_orphan_files(older_than_ms=NOW + 1)
+
+
+def test_files_are_orphans_only_if_their_age_is_known_and_enough(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    lake(root)
+    add_orphans(root)
+
+    class Timeless(LocalFileIO):
+        def list(self, path: str) -> list[FileStatus]:
+            return [replace(status, modified_ms=None) for status in super().list(path)]
+
+    assert open_table(root, Timeless(sync=False)).remove_orphan_files().files == []
+    assert open_table(root).remove_orphan_files(older_than_ms=1000 * OLD_S, dry_run=True).files == []
+    assert len(open_table(root).remove_orphan_files(older_than_ms=1000 * OLD_S + 1, dry_run=True).files) == 10
+
+
+def test_the_search_for_orphans_tells_how_far_it_is(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    add_orphans(root)
+    told: list[tuple[int, int]] = []
+    table.remove_orphan_files(progress=lambda *at: told.append(at))
+    listed = [done for done, total in told if total == 0]
+    searched = [at for at in told if at[1] > 0]
+    assert listed == list(range(1, len(listed) + 1))
+    # What is looked through: three snapshots of main, two of the branch, the tag on either side.
+    assert searched == [(done, 7 + len(listed)) for done in range(7 + len(listed))]
 
 
 def test_partitions_are_searched_to_their_depth(tmp_path: Path) -> None:
@@ -137,6 +168,43 @@ def test_listings_that_come_back_empty_cost_no_file(tmp_path: Path, directory: s
     with contextlib.suppress(StorageFailure):
         open_table(root, ForgetfulIO(directory, times)).remove_orphan_files()
     assert kept <= files_of(root)
+
+
+class GappyIO(LocalFileIO):
+    """Listings leave out one file."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(sync=False)
+        self.name = name
+
+    def list(self, path: str) -> list[FileStatus]:
+        return [status for status in super().list(path) if not status.path.endswith(self.name)]
+
+
+@pytest.mark.parametrize(("missing", "hint"), [(4, None), (5, b"5"), (4, b"junk")])
+def test_a_snapshot_that_is_there_and_was_not_listed_ends_the_run(
+    tmp_path: Path, missing: int, hint: bytes | None
+) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    assert table.snapshots.ids() == [3, 4, 5]
+    if hint is not None:
+        (root / "snapshot/LATEST").write_bytes(hint)
+    orphans = add_orphans(root)
+    with pytest.raises(StorageFailure, match=f"main.*snapshot {missing} is there, but was not listed"):
+        open_table(root, GappyIO(f"t/snapshot/snapshot-{missing}")).remove_orphan_files()
+    assert orphans <= files_of(root)
+
+
+def test_a_first_snapshot_that_was_not_listed_ends_the_run(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    make_table(root).write([{"id": 1}])
+    (root / "snapshot/LATEST").unlink()
+    age(root)
+    before = files_of(root)
+    with pytest.raises(StorageFailure, match="snapshot 1 is there, but was not listed"):
+        open_table(root, ForgetfulIO("t/snapshot", 100)).remove_orphan_files()
+    assert files_of(root) == before
 
 
 def test_a_missing_manifest_ends_the_run(tmp_path: Path) -> None:

@@ -24,11 +24,13 @@ def table(tmp_path: Path) -> Table:
 
 def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
     table.tags.create("early", table.snapshots.snapshot(2))
+    table.tags.create("here", table.snapshots.snapshot(3))
     table.tags.create("late", table.snapshots.snapshot(4))
     assert table.rollback_to(snapshot=3).id == 3
     fresh = open_table(table.paths.root)
     assert rows(fresh) == [(0, None), (1, None), (2, None)]
-    assert fresh.tags.names() == ["early"]
+    assert fresh.tags.names() == ["early", "here"]
+    assert Path(table.paths.snapshot_directory, "LATEST").read_text() == "3"
     fresh.write([{"id": 9}])
     assert fresh.snapshots.latest_id() == 4
     assert rows(fresh, snapshot=4)[-1] == (9, None)
@@ -44,6 +46,7 @@ def test_a_tag_brings_its_expired_snapshot_back(table: Table) -> None:
     table.tags.create("old", table.snapshots.snapshot(2))
     table.expire_snapshots(1, 1)
     assert table.rollback_to(tag="old").id == 2
+    assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "2"
     fresh = open_table(table.paths.root)
     assert (fresh.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
     fresh.write([{"id": 7}])
@@ -61,7 +64,7 @@ def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
     assert made.snapshots.changelogs.ids() == [1, 2, 3, 4]
     made.rollback_to(tag="two")
     assert made.snapshots.changelogs.ids() == [1, 2]
-    assert made.snapshots.changelogs.latest() == 2
+    assert Path(made.paths.changelog_directory, "LATEST").read_text() == "2"
 
 
 def test_no_hint_is_left_of_changelogs_that_all_went(tmp_path: Path) -> None:

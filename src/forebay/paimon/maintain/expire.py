@@ -113,9 +113,10 @@ class SnapshotExpiry:
     def expire_until(self, earliest: int, end: int) -> Expired:
         """Expire all snapshots from `earliest` to before `end`, which must be there, or nothing happens."""
         found = [s for s in map(self._snapshots.find, range(earliest, end + 1)) if s is not None]
-        if end <= earliest or not found or found[-1].id != end:
+        going = found[:-1]
+        if not going or found[-1].id != end:
             return Expired()
-        going, first_kept = found[:-1], found[-1]
+        first_kept = found[-1]
         tags = self._branch.tags.tagged_snapshots()
         histories = [self._references.of_history(other) for other in self._branch.others()]
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
