@@ -116,7 +116,7 @@ def test_a_server_that_does_not_tell_its_health_is_shown_all_the_same(capsys, sh
 
 @pytest.mark.parametrize(("zone", "minutes", "rows"), [(14, -5, 5), (-12, 5, 0), (None, -5, 5), (None, 5, 0)])
 def test_tail_begins_at_a_time_which_is_that_of_utc_unless_it_says_otherwise(capsys, shop, zone, minutes, rows):
-    zoned = dt.timezone.utc if zone is None else dt.timezone(dt.timedelta(hours=zone))
+    zoned = dt.UTC if zone is None else dt.timezone(dt.timedelta(hours=zone))
     start = dt.datetime.now(zoned) + dt.timedelta(minutes=minutes)
     text = (start if zone is not None else start.replace(tzinfo=None)).isoformat()
     _, lines, _ = run(capsys, shop, "tail", "shop.events", "--from", text, "--no-follow", "-f", "json")

@@ -76,7 +76,7 @@ def test_an_option_has_a_name_and_a_value() -> None:
 class _Spark:
     """In place of a Spark session: PySpark takes the signal, too."""
 
-    sparkContext = "the context"  # noqa: N815 - Spark's name
+    sparkContext = "the context"
 
     def __init__(self, *words: object) -> None:
         self.words = words
@@ -121,9 +121,9 @@ def test_sparks_context_leaves_ctrl_c_to_the_command_and_is_stopped(monkeypatch:
 
 def test_a_command_that_needs_spark_says_what_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "forebay.spark", None)
-    with pytest.raises(UnsupportedOperation, match="; or give --without-spark"):
-        with spark_context("a job", None, {}, "give --without-spark"):
-            pytest.fail("there is no Spark")
+    context = spark_context("a job", None, {}, "give --without-spark")
+    with pytest.raises(UnsupportedOperation, match="; or give --without-spark"), context:
+        pytest.fail("there is no Spark")
 
 
 def test_without_a_signal_nothing_is_asked_for() -> None:
