@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType, TimeType
@@ -29,6 +30,7 @@ from forebay.lakes.iceberg_files import FileWriter
 from forebay.lakes.iceberg_tables import SYSTEM_COLUMNS, catalog_properties, load_table, opened
 from forebay.lakes.iceberg_tiering import TIERED_TAG
 from forebay.lakes.iceberg_types import arrow_schema, internal_value
+from forebay.lakes.iceberg_upkeep import Upkeep
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column
@@ -515,8 +517,33 @@ def test_old_snapshots_expire_by_age_and_number(storage: IcebergLakeStorage) -> 
     table = Contract().log_table(storage, custom={"iceberg.history.expire.min-snapshots-to-keep": "3"})
     for i in range(5):
         table.append(*people(i))
+    before = lake_table(storage).metadata_location
     with storage.upkeep(PATH) as upkeep:
         assert upkeep.expire() == []
+        assert lake_table(storage).metadata_location == before  # nothing was committed
         assert len(upkeep.expire(older_than_ms=1 << 60)) == 2
     assert len(lake_table(storage).metadata.snapshots) == 3
     assert table.read() == people(0, 1, 2, 3, 4)
+
+
+def test_snapshots_expire_that_are_older_than_the_limit_in_whatever_order_the_catalog_lists_them(
+    storage: IcebergLakeStorage,
+) -> None:
+    table = Contract().log_table(storage)
+    for i in range(4):
+        table.append(*people(i))
+    lake = lake_table(storage)
+    made = sorted(lake.metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    limit = made[2].timestamp_ms
+    older = [s.snapshot_id for s in made[:-1] if s.timestamp_ms < limit]
+
+    def listed_backwards() -> Table:
+        now = lake_table(storage)
+        now.metadata = now.metadata.model_copy(update={"snapshots": [*reversed(now.metadata.snapshots)]})
+        return now
+
+    assert Upkeep(listed_backwards).expire(older_than_ms=limit, keep=1) == older
+    gone = Upkeep(listed_backwards).expire(older_than_ms=1 << 60, keep=2)
+    left = [s.snapshot_id for s in made if s.snapshot_id not in older]
+    assert gone == left[: max(0, len(left) - 2)]
+    assert table.read() == people(0, 1, 2, 3)

@@ -200,7 +200,7 @@ def internal_value(value: Any) -> Any:
 
 def python_value(t: IcebergType, value: Any) -> Any:
     """The Python value, as pyarrow gives it, of one that is in a partition of type `t`."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int):
         arrow = arrow_type(t)
         if pa.types.is_date32(arrow):
             return pa.scalar(value, pa.int32()).cast(arrow).as_py()
