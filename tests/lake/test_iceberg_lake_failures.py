@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -394,6 +395,20 @@ def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: Lake
     for snapshot in lake_table(table.storage).metadata.snapshots:
         table.read(snapshot.snapshot_id)
     assert table.read() == expected
+
+
+def test_orphans_are_removed_that_are_older_than_the_limit(table: LakeTable) -> None:
+    table.upsert(*people(1))
+    root = Path(lake_table(table.storage).location().removeprefix("file://"))
+    old, young, note = (root / "data" / name for name in ("old.parquet", "young.avro", "note.txt"))
+    for path, second in ((old, 4), (young, 5), (note, 1)):
+        path.touch()
+        os.utime(path, (second, second))
+    assert isinstance(table.storage, IcebergLakeStorage)
+    with table.storage.upkeep(PATH) as upkeep:
+        assert upkeep.remove_orphan_files(older_than_ms=5000) == [str(old)]
+    assert [path.exists() for path in (old, young, note)] == [False, True, True]
+    assert table.read() == people(1)
 
 
 def test_manifests_are_merged_so_that_their_number_does_not_grow_with_the_rounds(table: LakeTable) -> None:

@@ -328,6 +328,18 @@ def test_the_first_reason_to_give_a_round_up_counts_and_all_who_listen_hear_of_i
             check()
 
 
+def test_a_round_with_a_limit_is_cut_when_its_time_is_up() -> None:
+    clock = ManualClock()
+    control = RoundControl(clock=clock, limit_to_freshness=True)
+    assert not control.should_cut
+    control.begin(10_000)
+    clock.advance(9.999)
+    assert not control.should_cut
+    clock.advance(0.001)
+    assert control.should_cut
+    control.check()
+
+
 def test_a_round_without_a_limit_is_cut_only_by_hand() -> None:
     clock = ManualClock()
     control = RoundControl(clock=clock)

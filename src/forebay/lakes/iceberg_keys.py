@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -69,8 +68,6 @@ def _filled(column: pa.Array) -> pa.Array:
         value = b""
     elif pa.types.is_boolean(t):
         value = False
-    elif pa.types.is_decimal(t):
-        value = Decimal(0)
     return column.fill_null(pa.scalar(value, t))
 
 
