@@ -239,7 +239,7 @@ def test_without_a_word_about_waiting_an_answer_waits_only_for_bytes_that_are_as
     request = bench.fetch_request(created, 0)
     request.ClearField("max_wait_ms")
     request.ClearField("min_bytes")
-    with RawClient(bench.server.addresses.tablet_servers, timeout=10) as reader:
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
         assert not reader.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0].records
         request.min_bytes = 0
         assert not reader.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0].records

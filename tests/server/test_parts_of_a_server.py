@@ -279,3 +279,15 @@ def test_requests_that_are_being_answered_while_a_server_stops_get_their_answers
         assert client.receive(request_id).exists
         stopping.join(20)
     assert not stopping.is_alive()
+
+
+def test_an_embedded_server_that_does_not_run_says_so(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path / "data")
+    for _ in range(2):
+        for name in ("addresses", "bootstrap_servers", "server"):
+            with pytest.raises(RuntimeError, match="the embedded server is not running"):
+                getattr(server, name)
+        server.stop()
+        with server:
+            assert server.addresses.bootstrap_servers == server.bootstrap_servers
+            assert server.addresses.sasl_bootstrap_servers is None

@@ -19,7 +19,7 @@ from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
 from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
-from forebay.server import rpc
+from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, Call
@@ -257,6 +257,8 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     await client.send((1, ApiKey.PRODUCE_LOG, APPEND))
     assert len(work.calls) == (0 if is_long else 2)
     assert client.wire.is_reading_now is not is_long
+    if is_long:  # counted as what it takes once it is parsed, and let in by its length
+        assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (SIZE, len(EXISTS))
     client.may_parse.set()
     await settle()
     assert [call.is_long for call in work.calls][:1] == [is_long]
@@ -265,6 +267,117 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     await work.finish(0, 1)
     assert client.answers() == [(0, None), (1, None)]
     assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (0, 0)
+
+
+def appends(count: int) -> bytes:
+    """A write of so many buckets."""
+    request = pb.ProduceLogRequest(acks=1, table_id=1, timeout_ms=1)
+    for bucket in range(count):
+        request.buckets_req.add(bucket_id=bucket, records=b"x")
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize(("buckets", "alone"), [(2, False), (3, True)])
+@in_loop
+async def test_nothing_overtakes_a_write_of_very_many_buckets(
+    work: Work, monkeypatch: pytest.MonkeyPatch, buckets: int, alone: bool
+) -> None:
+    monkeypatch.setattr(rpc, "SHORT_LIST", 2)
+    client = Client().connect()
+    await client.send((0, ApiKey.PRODUCE_LOG, appends(buckets)), *exists(1))
+    assert [len(work.calls[0].payloads), len(work.calls)] == [buckets, 1 if alone else 2]
+    assert client.wire.is_reading_now is not alone
+    await work.finish(0)
+    assert (len(work.calls), client.wire.is_reading_now) == (2, True)
+    await work.finish(1)
+    assert client.answers() == [(0, None), (1, None)]
+
+
+@pytest.mark.parametrize(("entries_max", "refused"), [(3, False), (2, True)])
+@in_loop
+async def test_a_write_with_too_many_entries_is_refused_before_it_is_parsed(
+    work: Work, monkeypatch: pytest.MonkeyPatch, entries_max: int, refused: bool
+) -> None:
+    monkeypatch.setattr(rpc, "_PARSED_APART_BYTES", 1)
+    body = appends(3)
+    for apart_from, is_apart in ((2, True), (100, False)):
+        monkeypatch.setattr(rpc, "_PARSED_APART_ENTRIES", apart_from)
+        work.calls.clear()
+        work.futures.clear()
+        client = Client().connect()
+        client.costs.items_max = entries_max + 3  # acks, table and time-out are entries, too
+        await client.send((0, ApiKey.PRODUCE_LOG, body))
+        if refused and is_apart:
+            assert (client.answers(), work.calls) == ([(0, ErrorCode.BUCKET_MAX_NUM_EXCEPTION)], [])
+            continue
+        await work.finish(0)
+        assert client.answers() == [(0, None)]
+        assert client.costs.gate.inside == 0
+
+
+# ---- answers that may be large --------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[asyncio.Future[None]] = []
+
+    async def look_up(_context: Any, _call: Call) -> Any:
+        started.append(asyncio.get_running_loop().create_future())
+        await started[-1]
+        return pb.LookupResponse()
+
+    monkeypatch.setitem(HANDLERS, ApiKey.LOOKUP, look_up)
+    client = Client().connect()
+    budget, body = client.connections.budget, pb.LookupRequest(table_id=1).SerializeToString()
+    await client.send(*((number, ApiKey.LOOKUP, body) for number in range(4)))
+    assert len(started) == 2
+    assert budget.answering.used + budget.short_answers.used == 2 * (64 << 10)
+    started[0].set_result(None)
+    await settle()
+    assert (client.answers(), len(started)) == ([(0, None)], 3)
+    client.protocol.pause_writing()
+    started[1].set_result(None)
+    await settle()
+    assert (client.answers(), len(started)) == ([(1, None)], 3)  # it has not been taken yet
+    client.protocol.resume_writing()
+    await settle()
+    assert len(started) == 4
+    for future in started[2:]:
+        future.set_result(None)
+    await settle()
+    assert budget.answering.used + budget.short_answers.used == 0
+
+
+# ---- when memory for requests is short ------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(work: Work) -> None:
+    client = Client().connect()
+    receiving = client.connections.budget.receiving
+    receiving.limit = connections._LATE_SHARE * SIZE  # the share of one connection is one request
+    receiving.take(2 * receiving.limit - 3 * SIZE)
+    assert receiving.is_overfull
+    await client.send(*exists(0, 1, 2, 3))
+    assert len(work.calls) == 2  # the second is begun with no more than the share under way
+    assert not client.wire.is_reading_now
+    receiving.give(2 * receiving.limit - 3 * SIZE)
+    await settle()
+    assert (len(work.calls), client.wire.is_reading_now) == (4, True)
+    receiving.take(2 * receiving.limit)
+    other = Client().connect()
+    other.connections.budget.receiving.limit = receiving.limit
+    other.connections.budget.receiving.take(2 * receiving.limit)
+    await other.send(*exists(0))
+    assert len(work.calls) == 4  # twice full: everything waits
+    other.connections.budget.receiving.give(2 * receiving.limit)
+    await settle()
+    assert len(work.calls) == 5
+    for each in (client, other):
+        each.connections.budget.close()
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
@@ -392,8 +505,10 @@ async def test_a_client_that_takes_no_answers_is_served_no_more_until_it_does(wo
     assert client.connections.budget.answering.used == 100
     await client.send(*exists(1))
     assert len(work.calls) == 1
+    client.wire.unsent = 150
     await work.finish(0)
     assert client.answers() == [(0, None)]
+    assert client.connections.budget.answering.used == 150
     client.clock.advance(5)
     client.wire.unsent = 0
     client.protocol.resume_writing()

@@ -409,6 +409,42 @@ def test_partitions_are_listed_by_some_of_their_keys(bench: Bench) -> None:
     assert refused.value.code == ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION
 
 
+def test_partitions_are_described_by_their_names_and_by_their_ids(bench: Bench) -> None:
+    ids: dict[tuple[str, str], int] = {}
+    tables = {name: bench.create(name, LOG_COLUMNS, partition_keys=["s"], buckets=2) for name in ("days", "more_days")}
+    for name in tables:
+        for value in "xy":
+            add_partition(bench, name, value)
+        request = pb.ListPartitionInfosRequest(table_path=bench.path(name))
+        for info in bench.tablet.call(ApiKey.LIST_PARTITION_INFOS, request).partitions_info:
+            ids[name, info.partition_spec.partition_key_values[0].value] = info.partition_id
+
+    def described(**request: Any) -> list[tuple[int, str, int, list[int]]]:
+        answer = bench.tablet.call(ApiKey.GET_METADATA, pb.MetadataRequest(**request))
+        return [
+            (each.table_id, each.partition_name, each.partition_id, [b.bucket_id for b in each.bucket_metadata])
+            for each in answer.partition_metadata
+        ]
+
+    def expected(*names: tuple[str, str]) -> list[tuple[int, str, int, list[int]]]:
+        return [(tables[table], value, ids[table, value], [0, 1]) for table, value in names]
+
+    path = pb.PbPhysicalTablePath(database_name="fluss", table_name="days", partition_name="y")
+    assert described(partitions_path=[path]) == expected(("days", "y"))
+    chosen = [("days", "x"), ("more_days", "y")]
+    assert sorted(described(partitions_id=[ids[each] for each in chosen])) == sorted(expected(*chosen))
+    within = {"table_path": [bench.path("days")]}
+    assert described(**within, partitions_id=[ids["days", "x"]]) == expected(("days", "x"))
+    for request in (
+        {"partitions_id": [1 << 40]},
+        {**within, "partitions_id": [ids["more_days", "x"]]},
+        {"partitions_path": [pb.PbPhysicalTablePath(database_name="fluss", table_name="days")]},
+    ):
+        with pytest.raises(ForebayError) as refused:
+            described(**request)
+        assert refused.value.code == ErrorCode.PARTITION_NOT_EXISTS
+
+
 # ---- snapshots for download, and offsets of producers ---------------------------------------------------------------
 
 
