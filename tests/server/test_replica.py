@@ -4,6 +4,7 @@ closed."""
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from forebay.server.replica import AppendRequest, BucketReplica, SlowProgress
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.server.running import log_records
+from tests.server.test_hostile_clients import wait_until
 
 COLUMNS = [Column("a", types.int_()), Column("s", types.string())]
 ALL, LEADER, NONE = -1, 1, 0
@@ -247,6 +249,30 @@ def test_a_bucket_whose_files_are_removed_lets_go_of_its_log_and_its_state(bucke
     assert bucket.replica.closed
     with pytest.raises(StorageFailure):
         bucket.log.append_as_leader(ONE)
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_a_bucket_is_idle_when_no_write_of_either_kind_is_queued(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, has_key: bool
+) -> None:
+    may_write = threading.Event()
+
+    def write_late(requests: Any) -> list[Any]:
+        assert may_write.wait(20)
+        return [None for _ in requests]
+
+    if has_key:
+        bucket.kv = bucket.kv_folder = FakeState(0, 0)
+        bucket.replica = bucket.opened()
+    replica = bucket.replica
+    assert replica.has_kv is has_key
+    monkeypatch.setattr(replica, "_put_group" if has_key else "_append_group", write_late)
+    assert replica.is_idle
+    written = replica.put(PutRequest(b"x")) if has_key else replica.append(AppendRequest(ONE))
+    assert not replica.is_idle
+    may_write.set()
+    written.result(20)
+    wait_until(lambda: replica.is_idle, "the end of the write")
 
 
 # ---- what takes long ------------------------------------------------------------------------------------------------
