@@ -251,6 +251,33 @@ def test_a_bucket_whose_files_are_removed_lets_go_of_its_log_and_its_state(bucke
         bucket.log.append_as_leader(ONE)
 
 
+def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_sealed(
+    bucket: Bucket, state: FakeState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, groups = bucket.replica, list[int]()
+
+    def put_group(requests: Any) -> list[Any]:
+        groups.append(len(requests))
+        if any(request.records == b"new" for request in requests):
+            bucket.log.append_as_leader(ONE)
+            bucket.log.high_watermark = bucket.log.log_end_offset
+        return [None for _ in requests]
+
+    monkeypatch.setattr(state, "put_group", put_group, raising=False)
+    replica._put_group([PutRequest(b"known"), PutRequest(b"too")])
+    assert (groups, bucket.required, bucket.told) == ([2], [8], 0)
+    replica.put(PutRequest(b"new")).result(20)
+    assert (groups, bucket.required, bucket.told) == ([2, 1], [8, 3], 1)
+    replica.seal()
+    with pytest.raises(Unavailable, match=r"table db\.t takes no writes"):
+        replica.put(PutRequest(b"new")).result(20)
+    replica.unseal()
+    replica.closed = True
+    with pytest.raises(Unavailable, match=r"table db\.t is closed"):
+        replica.put(PutRequest(b"new"))
+    assert (groups, bucket.required) == ([2, 1], [8, 3])
+
+
 @pytest.mark.parametrize("has_key", [False, True])
 def test_a_bucket_is_idle_when_no_write_of_either_kind_is_queued(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, has_key: bool
