@@ -225,6 +225,22 @@ def test_those_held_up_go_on_when_there_is_room_and_the_largest_gives_it():
     run(test)
 
 
+def test_one_after_the_other_loses_what_it_holds_until_those_held_up_can_go_on():
+    async def test() -> None:
+        largest, other, small = Hoarder(150), Hoarder(120), Hoarder(10)
+        half = budget_of(small, other, largest)
+        went_on = asyncio.Event()
+        half.wait_for_relief(Hoarder(), went_on.set)
+        await went_on.wait()
+        assert [len(each.reasons) for each in (largest, other, small)] == [1, 1, 0]
+        while half._relief is not None:  # nothing is left to be relieved: nothing looks again
+            await asyncio.sleep(0.01)
+        assert small.reasons == []
+        half.close()
+
+    run(test)
+
+
 def test_a_consumer_with_little_loses_nothing_where_queued_writes_have_taken_the_memory():
     async def test() -> None:
         modest = Hoarder(24)
