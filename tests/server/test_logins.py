@@ -10,7 +10,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
 from forebay.server import connections
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.logins import _FREE_FAILURES, _REMEMBERED, _USER_SLOTS, Logins, network_of
+from forebay.server.logins import _FREE_FAILURES, _REMEMBERED, _USER_SLOTS, Logins, _Remembered, network_of
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
 
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
@@ -92,6 +92,15 @@ def test_what_is_remembered_is_bounded(logins: Logins) -> None:
     assert len(logins._addresses) <= _REMEMBERED
     assert len(logins._known) <= _REMEMBERED
     assert len(logins._users) <= _USER_SLOTS
+
+
+def test_of_what_is_remembered_the_longest_unused_is_forgotten() -> None:
+    remembered: _Remembered[str] = _Remembered(2)
+    first, second = remembered.get("a"), remembered.get("b")
+    assert (remembered.get("b") is second, remembered.get("a") is first, len(remembered)) == (True, True, 2)
+    remembered.get("c")
+    assert [name in remembered for name in "abc"] == [True, False, True]
+    assert remembered.get("a") is first
 
 
 @pytest.mark.parametrize(
