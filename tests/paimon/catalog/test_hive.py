@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.metadata import types
+from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.hive import HiveCatalog
 from forebay.paimon.catalog.hive_metastore import Metastore
@@ -88,6 +90,26 @@ def test_names_that_a_metastore_would_change_are_refused(hive_catalog: Catalog, 
         hive_catalog.create_database(name)
     with pytest.raises(InvalidRequest):
         hive_catalog.create_table(f"db.{name}", COLUMNS)
+    hive_catalog.create_table("db.t", COLUMNS)
+    with pytest.raises(InvalidRequest):
+        hive_catalog.rename_table("db.t", f"db.{name}")
+    assert hive_catalog.list_tables("db") == ["t"]
+
+
+def test_the_directory_of_a_database_is_made_by_who_writes_there(
+    hive_catalog: Catalog, hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metastore would make it as the user that it runs as."""
+    call, found = Metastore.call, []
+
+    def watched(self: Metastore, method: str, *arguments: Any) -> Any:
+        if method == "create_database":
+            found.append((Path(hive_options["warehouse"]) / "other.db").is_dir())
+        return call(self, method, *arguments)
+
+    monkeypatch.setattr(Metastore, "call", watched)
+    hive_catalog.create_database("other")
+    assert found == [True]
 
 
 def test_a_database_is_dropped_with_its_tables_and_their_files(
@@ -180,7 +202,10 @@ def test_tables_of_other_formats_are_left_alone(
 
 
 def test_a_table_is_described_as_java_paimon_describes_it(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
-    fields = [DataField(0, "id", types.bigint()), DataField(1, "day", types.string(), "the\nday " + "x" * 300)]
+    fields = [
+        DataField(0, "id", types.bigint(), "y" * 255),
+        DataField(1, "day", types.string(), "the\nday " + "x" * 300),
+    ]
     hive_catalog.create_table(
         "db.t", fields, primary_keys=["id", "day"], partition_keys=["day"], options={"bucket": "2"}, comment="why"
     )
@@ -200,8 +225,19 @@ def test_a_table_is_described_as_java_paimon_describes_it(hive_catalog: Catalog,
     assert described.sd.outputFormat == "org.apache.paimon.hive.mapred.PaimonOutputFormat"
     assert described.sd.serdeInfo.serializationLib == "org.apache.paimon.hive.PaimonSerDe"
     comment = "the day " + "x" * 244 + "..."
-    assert _columns(described) == [("id", "bigint", None), ("day", "string", comment)]
+    assert _columns(described) == [("id", "bigint", "y" * 255), ("day", "string", comment)]
     assert described.partitionKeys == []
+
+
+@pytest.mark.parametrize("told", [None, "hadoops"])
+def test_a_table_belongs_to_the_user_that_hadoop_is_told(
+    hive_catalog: Catalog, hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, told: str | None
+) -> None:
+    monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
+    if told is not None:
+        monkeypatch.setenv("HADOOP_USER_NAME", told)
+    hive_catalog.create_table("db.t", COLUMNS)
+    assert _described(hive_options, "db", "t").owner == (told or getpass.getuser())
 
 
 def test_without_sync_all_properties_only_options_for_hive_stand_in_the_metastore(
@@ -223,7 +259,10 @@ def test_without_sync_all_properties_only_options_for_hive_stand_in_the_metastor
         (types.tinyint(), "tinyint"),
         (types.decimal(10, 2), "decimal(10,2)"),
         (types.char(5), "char(5)"),
+        (types.char(255), "char(255)"),
         (types.char(256), "string"),
+        (DataType(TypeRoot.STRING, length=65_535), "varchar(65535)"),
+        (DataType(TypeRoot.STRING, length=65_536), "string"),
         (types.string(), "string"),
         (types.bytes_(), "binary"),
         (types.time(0), "string"),
@@ -245,6 +284,9 @@ def test_locations_may_stand_in_properties(hive_catalog: Catalog, hive_options: 
     described = _described(hive_options, "apart", "t")
     assert described.parameters["paimon_location"] == f"file:{location}"
     assert (location.exists(), rows_of(apart.get_table("apart.t"))) == (True, [(1, "x")])
+    apart.create_table("apart.v", COLUMNS)
+    apart.drop_table("apart.v")
+    assert not location.with_name("v").exists()
     apart.rename_table("apart.t", "apart.u")
     assert rows_of(apart.get_table("apart.u")) == [(1, "x")]
     apart.drop_database("apart", cascade=True)
@@ -281,6 +323,9 @@ def test_the_catalog_and_the_table_may_ask_for_external_tables(
         assert _described(hive_options, "db", name).tableType == "EXTERNAL_TABLE"
         hive_catalog.drop_table(f"db.{name}")
         assert (Path(hive_options["warehouse"]) / "db.db" / name / "schema" / "schema-0").exists()
+    hive_catalog.create_table("db.u", COLUMNS, options={"external": "true"})
+    hive_catalog.drop_database("db", cascade=True)
+    assert (Path(hive_options["warehouse"]) / "db.db" / "u" / "schema" / "schema-0").exists()
     with pytest.raises(InvalidRequest, match=r"'table\.type' is 'rented'"):
         Catalog.open({**hive_options, "table.type": "rented"})
 

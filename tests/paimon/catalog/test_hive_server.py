@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +83,10 @@ def test_a_held_lock_shows_signs_of_life(hive_options: dict[str, str], monkeypat
     monkeypatch.setattr(Metastore, "call", counted)
     with _lock(hive_options, heartbeat_seconds=0.01).hold():
         assert [beats.acquire(timeout=30) for _ in range(2)] == [True, True]
+    assert "hive-lock-heartbeat" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(ValueError, match="inside"), _lock(hive_options).hold():
+        raise ValueError("inside")
+    assert "hive-lock-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_wait_for_a_lock_that_breaks_off_leaves_nothing_in_the_queue(
@@ -134,25 +140,73 @@ def cutter(metastore: MetastoreServer) -> Iterator[Cutter]:
     made.close()
 
 
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The clients whose connections were closed."""
+    found: list[Any] = []
+    close = hive_metastore._close
+
+    def noting(client: Any) -> None:
+        found.append(client)
+        close(client)
+
+    monkeypatch.setattr(hive_metastore, "_close", noting)
+    return found
+
+
 def test_connections_are_kept_and_those_that_were_closed_are_replaced(
-    hive_catalog: Catalog, hive_options: dict[str, str], cutter: Cutter
+    hive_catalog: Catalog, hive_options: dict[str, str], cutter: Cutter, closed: list[Any]
 ) -> None:
     behind = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}"})
     for _ in range(3):
         assert "db" in behind.list_databases()
-    assert cutter.connections == 1
+        with pytest.raises(NotFound):
+            behind.list_tables("none")
+    assert (cutter.connections, closed) == (1, [])
     cutter.cut_all()
     behind.create_database("made")
     assert (cutter.connections, behind.list_databases()) == (2, ["db", "default", "made"])
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize("timeout", ["7 s", "7"])
+def test_connections_wait_as_long_as_they_are_told_and_are_closed_with_the_catalog(
+    hive_options: dict[str, str], closed: list[Any], timeout: str
+) -> None:
+    metastore = Metastore({**hive_options, "hive.metastore.client.socket.timeout": timeout})
+    for _ in range(2):
+        metastore.call("get_all_databases")
+        (client,) = metastore._idle
+        assert client.forebay_socket.sock.gettimeout() == 7.0
+    del metastore
+    gc.collect()
+    assert client in closed
+    assert client.forebay_socket.sock is None
+
+
+def test_a_server_is_told_who_asks(hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that directories that it makes are theirs."""
+    client_class = pytest.importorskip("thriftpy2.thrift").TClient
+    request, asked = client_class._req, []
+
+    def noted(self: Any, method: str, *arguments: Any, **named: Any) -> Any:
+        asked.append((method, *arguments))
+        return request(self, method, *arguments, **named)
+
+    monkeypatch.setattr(client_class, "_req", noted)
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
+    Metastore(hive_options).call("get_all_databases")
+    assert asked == [("set_ugi", "somebody", []), ("get_all_databases",)]
 
 
 def test_a_call_that_only_reads_is_repeated_when_its_connection_breaks_and_one_that_changes_is_not(
-    hive_catalog: Catalog, hive_options: dict[str, str], cutter: Cutter
+    hive_catalog: Catalog, hive_options: dict[str, str], cutter: Cutter, closed: list[Any]
 ) -> None:
     behind = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:{cutter.port}"})
     behind.list_databases()
     cutter.cut_requests = 1
     assert "db" in behind.list_databases()
+    assert len(closed) == 1
     cutter.cut_requests = 1
     with pytest.raises(OutcomeUnknown, match="may have done it or not"):
         behind.create_database("made")
@@ -222,15 +276,49 @@ def test_a_connection_that_cannot_be_introduced_is_closed(
         client.close()
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"message": "broken inside"}, "MetaException: broken inside$"), ({}, r"MetaException: MetaException\(")],
+)
+def test_a_refusal_is_told_in_the_servers_words(
+    hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch, given: dict[str, str], says: str
+) -> None:
+    refusal = Metastore(hive_options).new("MetaException", **given)
+
+    class Client:
+        def get_all_databases(self) -> None:
+            raise refusal
+
+    monkeypatch.setattr(Metastore, "_take", lambda self: Client())
+    monkeypatch.setattr(Metastore, "_give_back", lambda self, client: None)
+    with pytest.raises(StorageFailure, match=says):
+        Metastore(hive_options).call("get_all_databases")
+
+
+def test_a_package_that_is_missing_is_named_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hive_metastore, "_thrift", hive_metastore._thrift.__wrapped__)
+    monkeypatch.setitem(sys.modules, "thriftpy2", None)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[paimon,hive\]'"):
+        Metastore({"uri": "thrift://host"})
+
+
+def test_a_uri_without_a_port_means_the_usual_one() -> None:
+    pytest.importorskip("thriftpy2", reason="needs the package thriftpy2")
+    assert str(Metastore({"uri": "thrift://host, thrift://other:1"})) == "thrift://host:9083,other:1"
+
+
 def test_another_server_is_asked_when_the_first_is_gone(
     metastore: MetastoreServer, hive_options: dict[str, str]
 ) -> None:
     both = Catalog.open({**hive_options, "uri": f"thrift://127.0.0.1:1, {metastore.uri}"})
     assert "default" in both.list_databases()
-    none = Metastore({**hive_options, "uri": "thrift://127.0.0.1:1"}, ManualClock())
+    clock = ManualClock()
+    began = clock.monotonic()
+    none = Metastore({**hive_options, "uri": "thrift://127.0.0.1:1"}, clock)
     with pytest.raises(Unavailable, match=r"no Hive Metastore can be reached: 127\.0\.0\.1:1") as told:
         none.call("get_all_databases")
     assert str(told.value).count("127.0.0.1:1") == 1, "of three rounds the last is told"
+    assert clock.monotonic() - began == 2.0
 
 
 def test_a_forked_process_makes_connections_of_its_own(

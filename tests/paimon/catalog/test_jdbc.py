@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -270,6 +271,12 @@ def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(op
 def test_a_catalog_that_cannot_be_opened_says_why(tmp_path: Path, uri: str, error: type, says: str) -> None:
     with pytest.raises(error, match=says):
         Catalog.open({"metastore": "jdbc", "warehouse": str(tmp_path), "uri": uri})
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pg8000.dbapi", None)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[postgresql\]'"):
+        Database.open("jdbc:postgresql://host/db", {})
 
 
 def test_a_file_that_is_no_database_is_a_storage_failure(tmp_path: Path) -> None:

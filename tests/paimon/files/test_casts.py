@@ -39,6 +39,8 @@ def cast(values: list[Any], source: DataType, target: DataType) -> list[Any]:
         ([1 << 40, (1 << 31) + 5], LONG, INT, [0, -(1 << 31) + 5]),
         ([1.9, -1.9, 1e20, float("nan"), None], DOUBLE, INT, [1, -1, (1 << 31) - 1, 0, None]),
         ([1e20, -1e20], DOUBLE, LONG, [(1 << 63) - 1, -(1 << 63)]),
+        ([2.0**31, -(2.0**31), 2.0**31 - 1], DOUBLE, INT, [(1 << 31) - 1, -(1 << 31), (1 << 31) - 1]),
+        ([2.0**63, -(2.0**63)], DOUBLE, LONG, [(1 << 63) - 1, -(1 << 63)]),
         ([300.7], DOUBLE, TINY, [44]),
         ([1, None], INT, DOUBLE, [1.0, None]),
         ([True, False, None], types.boolean(), INT, [1, 0, None]),
@@ -46,6 +48,8 @@ def cast(values: list[Any], source: DataType, target: DataType) -> list[Any]:
         ([1, -1, None], INT, types.decimal(5, 2), [Decimal("1.00"), Decimal("-1.00"), None]),
         ([12345], INT, types.decimal(5, 2), [None]),
         ([1.005, 2.5], DOUBLE, types.decimal(5, 2), [Decimal("1.01"), Decimal("2.50")]),
+        ([999.994, 999.995, -999.995], DOUBLE, types.decimal(5, 2), [Decimal("999.99"), None, None]),
+        ([Decimal("0.95"), Decimal("0.94")], types.decimal(6, 2), types.decimal(1, 1), [None, Decimal("0.9")]),
         (
             [Decimal("2.345"), Decimal("-2.345")],
             types.decimal(6, 3),
@@ -71,7 +75,7 @@ def cast(values: list[Any], source: DataType, target: DataType) -> list[Any]:
         (["2024-02-29"], TEXT, types.date(), [datetime.date(2024, 2, 29)]),
         (["ab"], TEXT, types.bytes_(), [b"ab"]),
         ([b"ab"], types.bytes_(), TEXT, ["ab"]),
-        ([b"abc", b"a"], types.bytes_(), types.binary(2), [b"ab", b"a\0"]),
+        ([b"abc", b"a", None], types.bytes_(), types.binary(2), [b"ab", b"a\0", None]),
     ],
 )
 def test_values_become_what_java_makes_of_them(
@@ -112,12 +116,14 @@ def test_times_and_nested_values_become_the_texts_that_java_prints() -> None:
         None,
         "{null, null}",
     ]
+    assert cast([{}, None], row_of(), TEXT) == ["{}", None]
 
 
 def test_texts_become_integers_without_their_fraction_and_times_of_the_parts_that_are_there() -> None:
     assert cast(["12.9", "-1.99", ".5", "7.", "+3", None], TEXT, INT) == [12, -1, 0, 7, 3, None]
     clock = [datetime.time(1), datetime.time(1, 2), datetime.time(1, 2, 3), datetime.time(1, 2, 3, 450_000), None]
     assert cast(["1", "01:02", "01:02:03", "01:02:03.45", None], TEXT, types.time(3)) == clock
+    assert cast(["23:59:59"], TEXT, types.time(3)) == [datetime.time(23, 59, 59)]
 
 
 @pytest.mark.parametrize("text", ["", "-", "1e3", "0x1", "1.2.3", "٣"])
@@ -126,7 +132,7 @@ def test_a_text_that_is_no_integer_to_java_is_none_to_us(text: str) -> None:
         cast([text], TEXT, INT)
 
 
-@pytest.mark.parametrize("text", ["", "24:00:00", "1:60", "1:2:3:4", "noon"])
+@pytest.mark.parametrize("text", ["", "24:00:00", "1:60", "1:2:60", "1:2:3:4", "noon"])
 def test_a_text_that_is_no_time_is_an_error_that_says_so(text: str) -> None:
     with pytest.raises(InvalidRequest, match="TIME"):
         cast([text], TEXT, types.time(3))
@@ -135,6 +141,12 @@ def test_a_text_that_is_no_time_is_an_error_that_says_so(text: str) -> None:
 def test_a_text_that_is_no_number_is_an_error_that_says_so() -> None:
     with pytest.raises(InvalidRequest, match="cannot be read as INT"):
         cast(["12a"], TEXT, INT)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_that_is_not_finite_is_no_decimal(value: float) -> None:
+    with pytest.raises(InvalidRequest, match=r"cannot be read as DECIMAL\(5, 2\)"):
+        cast([value], DOUBLE, types.decimal(5, 2))
 
 
 def test_a_text_with_more_digits_than_the_timestamp_loses_them() -> None:

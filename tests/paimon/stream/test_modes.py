@@ -352,6 +352,15 @@ def test_the_difference_of_a_rewritten_append_table_repeats_no_row(catalog: File
     table.overwrite([{"id": 1}, {"id": 1}, {"id": 1}, {"id": 3}])
     table.tags.create("b", table.snapshots.snapshot(2))
     assert rows_of(table.with_options({"incremental-between": "a,b"}), ["id"]) == [(1,), (3,)]
+    table.overwrite([{"id": i} for i in (4, 1, 3, 3, 5, 5)])
+    table.tags.create("c", table.snapshots.snapshot(3))
+
+    def told(between: str) -> list[tuple[str, int]]:
+        log = table.with_options({"incremental-between": between}).system("audit_log").read().read_all()
+        return sorted((row["rowkind"], row["id"]) for row in log.to_pylist())
+
+    assert told("a,b") == [("+I", 1), ("+I", 3), ("-D", 2)]
+    assert told("b,c") == [("+I", 3), ("+I", 4), ("+I", 5), ("+I", 5), ("-D", 1), ("-D", 1)]
 
 
 def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSystemCatalog) -> None:

@@ -275,7 +275,7 @@ def _to_decimal(array: pa.Array, source: DataType, target: DataType) -> pa.Array
         wide = wide.cast(pa.decimal256(76, scale), safe=False)
     else:
         return _by_value(array, lambda v: _decimal_of(Decimal(str(v)), precision, scale), arrow_type(target))
-    limit = Decimal(10 ** (precision - scale)) if precision > scale else Decimal(1)
+    limit = Decimal(10 ** max(0, precision - scale))
     bound = pa.scalar(limit, pa.decimal256(76, scale))
     fits = pc.and_(pc.less(wide, bound), pc.greater(wide, pa.scalar(-limit, pa.decimal256(76, scale))))
     return pc.if_else(fits, wide, pa.scalar(None, wide.type)).cast(arrow_type(target), safe=False)
