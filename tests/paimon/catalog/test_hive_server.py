@@ -173,11 +173,14 @@ def test_connections_are_kept_and_those_that_were_closed_are_replaced(
 def test_connections_wait_as_long_as_they_are_told_and_are_closed_with_the_catalog(
     hive_options: dict[str, str], closed: list[Any], timeout: str
 ) -> None:
+    gc.collect()
+    before = len(closed)
     metastore = Metastore({**hive_options, "hive.metastore.client.socket.timeout": timeout})
     for _ in range(2):
         metastore.call("get_all_databases")
         (client,) = metastore._idle
         assert client.forebay_socket.sock.gettimeout() == 7.0
+    assert len(closed) == before, "the second call went over the first one's connection"
     del metastore
     gc.collect()
     assert client in closed
