@@ -137,6 +137,19 @@ def test_columns_that_were_not_written_are_null(tmp_path: Path) -> None:
     ]
 
 
+def test_key_columns_are_there_whatever_columns_were_written(tmp_path: Path) -> None:
+    schema = new_schema(COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    data = ROWS.slice(0, 2).add_column(0, "_VALUE_KIND", pa.array([0] * 2, pa.int8()))
+    data = data.add_column(0, "_SEQUENCE_NUMBER", data["id"]).add_column(0, "_KEY_id", data["id"])
+    meta, path = written(tmp_path, schema, data)
+    fields = (*schema.key_fields, *schema.fields)
+    reader = DataFileReader(IO, lambda _: schema, fields)
+    assert pa.Table.from_batches(reader.read(replace(meta, write_cols=("text",)), path)).to_pylist() == [
+        {"_KEY_id": 0, "id": None, "text": "t0"},
+        {"_KEY_id": 1, "id": None, "text": "t1"},
+    ]
+
+
 def test_orc_files_are_read(tmp_path: Path) -> None:
     names = [n for n in ALL_TYPES.names if n not in ("clock",)]  # Arrow writes no TIME to ORC
     data = all_types_rows().select(names)

@@ -134,6 +134,15 @@ def test_timestamps_of_nanoseconds_have_bounds_though_parquet_has_none(
     assert stats_of(meta, schema)["ts"] == ColumnStats(low, high, 2048 * groups.count(None))
 
 
+def test_groups_of_rows_without_a_value_take_no_bounds_from_the_others(tmp_path: Path) -> None:
+    schema = new_schema({"n": types.int_()})
+    writer = writer_for(tmp_path, schema, {"file.block-size": "1 b"})
+    for value in (None, 7, None, 5):
+        writer.write(pa.table({"n": pa.array([value] * 2048, pa.int32())}))
+    (meta,) = writer.close()
+    assert stats_of(meta, schema)["n"] == ColumnStats(5, 7, 2 * 2048)
+
+
 @pytest.mark.parametrize(("zone", "hours"), [("UTC", 0), ("America/New_York", -5), ("Asia/Tokyo", 9)])
 def test_files_are_made_at_the_local_time_as_java_has_it(
     monkeypatch: pytest.MonkeyPatch, zone: str, hours: int

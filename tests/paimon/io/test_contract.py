@@ -246,6 +246,8 @@ def test_schemes_choose_the_file_system() -> None:
     memory = open_file_io("mock:///x")
     assert isinstance(memory, ArrowFileIO)
     assert not memory.supports_atomic_create
+    memory.write("mock:///x/f", b"1")
+    assert [status.path for status in memory.list("mock:///x")] == ["mock:///x/f"]
     with pytest.raises(InvalidRequest, match="nosuch"):
         open_file_io("nosuch://x")
 
