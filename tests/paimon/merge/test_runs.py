@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.metadata import types
+from forebay.metadata.types import DataType
 from forebay.paimon.merge import merge_function, merge_runs, sort_and_merge_buffer, sort_buffer
 from tests.paimon.merge import reference
 from tests.paimon.merge.reference import Record
@@ -182,6 +184,70 @@ def test_overflow_may_wrap_as_java_numbers_do(data_type, function, values, kinds
     assert [r.row["s"] for r in merged(runs, merge_function(table), table)] == [wrapped]
     with pytest.raises(InvalidRequest, match="'error' or 'wrap', not 'ignore'"):
         merge_function(table_schema(columns, options={**options, "forebay.integer-overflow": "ignore"}))
+
+
+def folded(function: str, data_type: DataType, values: Sequence[object], kinds: Sequence[int], **more: str):
+    """The value of one key after rows with `values`."""
+    options = {"merge-engine": "aggregation", "fields.s.aggregate-function": function}
+    table = table_schema({**COLUMNS, "s": data_type}, options={**options, **more})
+    rows = [record(1, i, kind=kind, s=value) for i, (value, kind) in enumerate(zip(values, kinds, strict=True))]
+    (batch,) = merge_runs([[to_batch([row], table)] for row in rows], merge_function(table))
+    (value,) = batch.column("s").to_pylist()
+    return value
+
+
+@pytest.mark.parametrize(
+    ("precision", "count", "wanted"),
+    [
+        (9, 2, 2 * (10**9 - 1)),
+        (10, 3, 3 * (10**10 - 1)),
+        (18, 9, 9 * (10**18 - 1)),
+        (18, 10, None),
+        (19, 1, 10**19 - 1),
+        (19, 2, None),
+    ],
+)
+def test_sums_of_decimals_have_as_many_digits_as_the_number_that_java_keeps_them_in(precision, count, wanted):
+    nines = decimal.Decimal(10**precision - 1)
+    assert folded("sum", types.decimal(precision, 0), [nines] * count, [0] * count) == wanted
+
+
+def test_sums_of_decimals_of_nine_digits_fail_or_wrap_beyond_32_bits():
+    nines = [decimal.Decimal(10**9 - 1)] * 3
+    with pytest.raises(InvalidRequest, match=r"'sum' fails for DECIMAL\(9, 0\).*forebay\.integer-overflow"):
+        folded("sum", types.decimal(9, 0), nines, [0] * 3)
+    wrapped = folded("sum", types.decimal(9, 0), nines, [0] * 3, **{"forebay.integer-overflow": "wrap"})
+    assert wrapped == 3 * (10**9 - 1) - 2**32
+
+
+def test_products_of_decimals_are_null_where_they_have_too_many_digits():
+    hundred = decimal.Decimal("100.00")
+    assert folded("product", types.decimal(6, 2), [hundred, decimal.Decimal("99.99")], [0, 0]) == decimal.Decimal(9999)
+    assert folded("product", types.decimal(6, 2), [hundred, hundred], [0, 0]) is None
+
+
+def test_what_is_taken_back_of_a_record_that_was_set_whole():
+    """A delete sets the record, and what follows is added to that or taken back from it."""
+    remove = {"aggregation.remove-record-on-delete": "true"}
+    numbers = types.map_(types.string(), types.int_())
+    kinds = [0, 3, 1, 0]
+    assert folded("merge_map", numbers, [{"a": 1}, {"x": 1}, None, {"b": 2}], kinds, **remove) == [("x", 1), ("b", 2)]
+    assert folded("merge_map", numbers, [{"a": 1}, None, {"a": 1}, {"b": 2}], kinds, **remove) == [("b", 2)]
+    assert folded("merge_map", numbers, [{"a": 1}, {"x": 1}, {"x": 5}, {"b": 2}], kinds, **remove) == [("b", 2)]
+    rows = types.array(types.row(types.field("k", types.int_())))
+    one, two, three = ({"k": k} for k in (1, 2, 3))
+    assert folded("nested_update", rows, [[one, None, two], [two], [three]], [0, 1, 0]) == [one, three]
+
+
+def test_nulls_that_are_only_added_are_no_values_of_a_column_that_may_not_be_null():
+    columns = {**COLUMNS, "v": types.string().not_null()}
+    table = table_schema(columns, options={"merge-engine": "aggregation"})
+    (row,) = merged([[record(1, 0, v=None)], [record(1, 1, v="b")]], merge_function(table), table)
+    assert row.row["v"] == "b"
+    removing = {"merge-engine": "aggregation", "aggregation.remove-record-on-delete": "true"}
+    table = table_schema(columns, options=removing)
+    with pytest.raises(InvalidRequest, match="'v' is NOT NULL"):
+        merged([[record(1, 0, v="b")], [record(1, 1, kind=3, v=None)]], merge_function(table), table)
 
 
 def test_a_product_that_takes_back_zero_names_the_key():

@@ -8,6 +8,7 @@ import pytest
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
+from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.merge import MergeEngine, merge_function
 from tests.paimon.merge.tables import table_schema
 
@@ -19,9 +20,13 @@ COLUMNS = {
     "l": types.array(types.row(types.field("k", types.int_()))),
     "g": types.int_(),
     "h": types.int_(),
+    "b": types.boolean(),
+    "a": types.array(types.int_()),
+    "v": DataType(TypeRoot.STRING, length=5),
 }
 PARTIAL = {"merge-engine": "partial-update"}
 AGGREGATION = {"merge-engine": "aggregation"}
+NESTED = {**AGGREGATION, "fields.l.aggregate-function": "nested_update"}
 
 
 def spec_of(options):
@@ -51,6 +56,22 @@ def spec_of(options):
             "sequence groups",
         ),
         ({**PARTIAL, "partial-update.remove-record-on-sequence-group": "g"}, "orders no sequence group"),
+        (
+            {
+                **PARTIAL,
+                "fields.g.sequence-group": "n",
+                "partial-update.remove-record-on-sequence-group": "g",
+                "ignore-delete": "true",
+            },
+            "'partial-update.remove-record-on-sequence-group' contradict",
+        ),
+        ({"sort-spill-threshold": "1"}, "write 2 or more"),
+        ({**AGGREGATION, "fields.b.aggregate-function": "max"}, "'b' is BOOLEAN, but 'max' needs a type with an order"),
+        ({**AGGREGATION, "fields.v.aggregate-function": "listagg"}, "without a limit of its length"),
+        ({**AGGREGATION, "fields.a.aggregate-function": "nested_update"}, "ARRAY of ROW"),
+        ({**NESTED, "fields.l.nested-key": "k", "fields.l.nested-key-null-strategy": "drop"}, "not 'drop'"),
+        ({**NESTED, "fields.l.nested-key-null-strategy": "error"}, "nested-key' must be set"),
+        ({**NESTED, "fields.l.count-limit": "few"}, "is a whole number, not 'few'"),
         ({**AGGREGATION, "fields.n.aggregate-function": "median"}, "no aggregate function 'median'"),
         ({**AGGREGATION, "fields.n.aggregate-function": "count"}, "take 'sum'"),
         ({**AGGREGATION, "fields.t.aggregate-function": "sum"}, "needs a number"),
@@ -95,7 +116,7 @@ def test_columns_of_an_aggregation_have_functions_by_option_default_and_role():
         "sequence.field": "h",
     }
     found = {name: a.function for name, a in spec_of(options).aggregators.items()}
-    rest = dict.fromkeys("tmlgh", "last_value")
+    rest = dict.fromkeys("tmlghbav", "last_value")
     assert found == {"id": "primary-key", "n": "first_non_null_value", **rest}
     assert spec_of(AGGREGATION).aggregators["t"].function == "last_non_null_value"
 
@@ -106,6 +127,8 @@ def test_columns_of_an_aggregation_have_functions_by_option_default_and_role():
         ({}, False, True),
         ({"merge-engine": "first-row"}, True, False),
         ({"deletion-vectors.enabled": "true"}, True, False),
+        ({"deletion-vectors.enabled": "true", "deletion-vectors.merge-on-read": "true"}, True, True),
+        ({"deletion-vectors.merge-on-read": "true"}, False, True),
         ({"changelog-producer": "lookup"}, True, True),
         ({"force-lookup": "true"}, True, True),
     ],
@@ -113,6 +136,10 @@ def test_columns_of_an_aggregation_have_functions_by_option_default_and_role():
 def test_what_a_planner_asks_follows_from_the_options(options, needs_lookup, reads_level0):
     spec = spec_of(options)
     assert (spec.needs_lookup, spec.reads_level0) == (needs_lookup, reads_level0)
+
+
+def test_two_runs_at_a_time_are_enough_to_merge():
+    assert spec_of({"sort-spill-threshold": "2"}).runs_max == 2
 
 
 def test_a_spec_travels_to_workers():

@@ -255,8 +255,6 @@ def _collect_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, 
     def add(held: _Held, value: _Held) -> _Held:
         if held is None and value is None:
             return None
-        if (held is None or value is None) and not aggregator.distinct:
-            return value if held is None else held
         both = (held or []) + (value or [])
         if not aggregator.distinct:
             return both
