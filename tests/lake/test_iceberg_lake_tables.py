@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType, TimeType
 
-from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
 from forebay.codec.arrow_types import storage_schema
 from forebay.codec.buckets import bucket_ids
 from forebay.codec.keys import bucket_key_encoder
@@ -27,6 +27,7 @@ from forebay.lake.source import SnapshotSuccessor
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_commit import Change, commit
 from forebay.lakes.iceberg_files import FileWriter
+from forebay.lakes.iceberg_rows import live_batches
 from forebay.lakes.iceberg_tables import SYSTEM_COLUMNS, catalog_properties, load_table, opened
 from forebay.lakes.iceberg_tiering import TIERED_TAG
 from forebay.lakes.iceberg_types import arrow_schema, internal_value
@@ -500,6 +501,52 @@ def test_a_writer_that_is_given_up_removes_its_files(
     assert Contract().data_files(storage) == set()
     with pytest.raises(InvalidRequest, match="the writer is complete"):
         writer.write(changes_of(table.info, []))
+
+
+def test_buckets_are_compacted_from_so_many_small_files_on(storage: IcebergLakeStorage) -> None:
+    table = Contract().log_table(storage, buckets=1)
+    for i in range(2):
+        table.append(*people(i))
+    with storage.upkeep(PATH) as upkeep:
+        assert upkeep.compact(files_min=3) is None
+        assert upkeep.compact(files_min=2) is not None
+        assert upkeep.compact(files_min=2) is None
+    assert lake_table(storage).inspect.data_files().num_rows == 1
+
+
+def test_buckets_of_large_files_are_compacted_from_so_many_files_of_deletes_on(storage: IcebergLakeStorage) -> None:
+    table = keyed(storage, custom={"iceberg.write.target-file-size-bytes": "1"})
+    for i in range(3):
+        table.upsert(*people(1, name=f"r{i} "))
+    with storage.upkeep(PATH) as upkeep:
+        assert upkeep.compact(files_min=3) is None
+        assert upkeep.compact(files_min=2) is not None
+    assert lake_table(storage).inspect.delete_files().num_rows == 0
+    table.upsert(*people(2))
+    assert table.read() == [*people(1, name="r2 "), *people(2)]
+
+
+def test_a_compaction_that_cannot_read_a_file_leaves_none_of_its_own(
+    storage: IcebergLakeStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = keyed(storage)
+    for i in range(3):
+        table.upsert(*people(i))
+    before, read = Contract().data_files(storage), []
+
+    def failing(io: Any, path: str, *others: Any) -> Any:
+        read.append(path)
+        if len(read) == 3:
+            assert Contract().data_files(storage) != before
+            raise OSError(5, "Input/output error")
+        return live_batches(io, path, *others)
+
+    monkeypatch.setattr("forebay.lakes.iceberg_upkeep.BUFFER_BYTES", 1)
+    monkeypatch.setattr("forebay.lakes.iceberg_upkeep.live_batches", failing)
+    with pytest.raises(StorageFailure, match="Input/output error"), storage.upkeep(PATH) as upkeep:
+        upkeep.compact(files_min=1)
+    assert Contract().data_files(storage) == before
+    assert table.read() == people(0, 1, 2)
 
 
 def test_a_bucket_of_which_all_rows_are_gone_is_compacted_to_nothing(storage: IcebergLakeStorage) -> None:

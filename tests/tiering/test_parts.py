@@ -328,6 +328,15 @@ def test_the_first_reason_to_give_a_round_up_counts_and_all_who_listen_hear_of_i
             check()
 
 
+def test_a_round_asks_whether_its_table_is_still_its_own() -> None:
+    def lost() -> None:
+        raise Conflict("another worker has it")
+
+    with pytest.raises(Conflict, match="another worker has it"):
+        RoundControl(check_still_mine=lost).check_still_mine()
+    RoundControl().check_still_mine()
+
+
 def test_a_round_with_a_limit_is_cut_when_its_time_is_up() -> None:
     clock = ManualClock()
     control = RoundControl(clock=clock, limit_to_freshness=True)
