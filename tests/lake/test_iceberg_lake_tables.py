@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
@@ -507,11 +508,14 @@ def test_buckets_are_compacted_from_so_many_small_files_on(storage: IcebergLakeS
     table = Contract().log_table(storage, buckets=1)
     for i in range(2):
         table.append(*people(i))
+    before = Contract().data_files(storage)
     with storage.upkeep(PATH) as upkeep:
         assert upkeep.compact(files_min=3) is None
         assert upkeep.compact(files_min=2) is not None
         assert upkeep.compact(files_min=2) is None
     assert lake_table(storage).inspect.data_files().num_rows == 1
+    ((path,),) = [Contract().data_files(storage) - before]
+    assert pq.read_metadata(path).num_row_groups == 1
 
 
 def test_buckets_of_large_files_are_compacted_from_so_many_files_of_deletes_on(storage: IcebergLakeStorage) -> None:

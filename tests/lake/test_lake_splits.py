@@ -97,6 +97,9 @@ def test_splits_tell_their_rows_and_place(lake: str, storage: LakeStorage) -> No
     found = sorted(table.splits(), key=lambda split: split.partition())
     assert [(s.partition(), s.bucket(), s.rows()) for s in found] == [(("a",), bucket, 3), (("b",), bucket, 3)]
     assert {s.bucket_count() for s in found} == {4 if lake == "paimon" else None}
+    serializer = table.source().split_serializer()
+    moved = [serializer.deserialize(serializer.version, serializer.serialize(split)) for split in found]
+    assert [(s.partition(), s.bucket(), s.rows()) for s in moved] == [(("a",), bucket, 3), (("b",), bucket, 3)]
     chosen = table.source().with_filters([col("day") == "b"]).source
     assert [split.partition() for split in table.splits(None, chosen)] == [("b",)]
 

@@ -141,6 +141,9 @@ def test_the_layout_is_asked_for_by_the_table_or_by_the_lake() -> None:
 LOG, KEYED = describe(bucket_keys=("id",)), describe(("id",))
 WIDE = describe(columns={"id": types.int_(), "name": types.string(), "more": types.int_()}, bucket_keys=("id",))
 NESTED = types.row(types.field("a", types.int_(), "one"), types.field("l", types.array(types.time(3))))
+RENUMBERED = replace(
+    NESTED, fields=tuple(replace(f, field_id=40 + i, description="other") for i, f in enumerate(NESTED.fields))
+)
 
 
 def made(folder: Path, descriptor: TableDescriptor, *, system_columns: bool = True) -> TableSchema:
@@ -180,7 +183,8 @@ def test_columns_of_the_stream_are_told_from_those_of_the_system(tmp_path: Path,
         ),
         (LOG, replace(LOG, bucket_count=5), "its option 'bucket' is '4', and should be '5'"),
         (LOG, replace(LOG, bucket_keys=("name",)), "its option 'bucket-key' is 'id', and should be 'name'"),
-        (describe(columns={"r": NESTED}), describe(columns={"r": replace(NESTED)}), None),
+        (describe(columns={"r": NESTED}), describe(columns={"r": NESTED}), None),
+        (describe(columns={"r": NESTED}), describe(columns={"r": RENUMBERED}), None),
         (
             describe(columns={"r": NESTED}),
             describe(columns={"r": types.row(types.field("a", types.int_()), types.field("l", types.int_()))}),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.base.errors import CorruptData, InternalError
 from forebay.codec.arrow_types import storage_schema, user_schema
 from forebay.codec.keys import primary_key_encoder
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import CommitterContext, WriterContext
 from forebay.metadata import types
-from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
+from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from forebay.testing.memory_lake_source import MemorySplit
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.merging import merge_sorted, override
-from forebay.unionread.tail import Tail, TailFolder
+from forebay.unionread.splits import LakeSnapshotSplit, SplitCodec
+from forebay.unionread.tail import Tail, TailFolder, check_read_to_the_end
+
+if TYPE_CHECKING:
+    from forebay.client.log_reader import LogReader
 
 COLUMNS = (Column("k", types.string().not_null()), Column("v", types.int_()))
 INFO = TableInfo(
@@ -147,3 +154,33 @@ def test_batches_of_a_lake_get_the_types_of_the_stream_and_nulls_for_columns_it_
     batch = pa.RecordBatch.from_pylist([{"v": 1, "k": "a"}], schema=user_schema(COLUMNS))
     assert side.stored(batch).to_pylist() == [{"k": "a", "v": 1, "new": None}]
     assert side.stored(batch).schema.equals(storage_schema(wider))
+
+
+def test_a_log_that_ends_before_its_end_is_an_error() -> None:
+    bucket = TableBucket(1, 0)
+    reader = cast("LogReader", SimpleNamespace(positions={bucket: 7}))
+    check_read_to_the_end(INFO, reader, {bucket: 7})
+    check_read_to_the_end(INFO, reader, {bucket: 6})
+    with pytest.raises(InternalError, match=r"of table db\.t ended at offset 7 instead of 8"):
+        check_read_to_the_end(INFO, reader, {bucket: 8})
+
+
+def test_splits_with_lake_rows_need_a_lake() -> None:
+    codec = SplitCodec(None)
+    with pytest.raises(InternalError, match="a plan without a lake has a split with lake rows"):
+        codec.encode(LakeSnapshotSplit(MemorySplit(1, ((), 0), 0, 1)))
+    with pytest.raises(CorruptData, match="the plan it came with has no lake"):
+        codec.decode(b'{"version":1,"kind":"lake","lake":[1,"AA=="]}')
+    for document in (b'{"version":1,"kind":"lake","lake":[]}', b'{"version":1,"kind":"log","bucket":[0,1,null]}'):
+        with pytest.raises(CorruptData, match="these bytes are no split of a union read"):
+            codec.decode(document)
+
+
+def test_batches_of_which_nothing_is_left_are_left_out() -> None:
+    keys = ("ab", "", "b", "c")
+    lake = [pa.RecordBatch.from_pylist([{"k": k, "v": 1} for k in some], schema=SCHEMA) for some in keys]
+    tail = folded([("a", 5), ("b", None)], 1)
+    merged = list(override(lake, tail, ENCODER))
+    assert [pairs([batch]) for batch in merged] == [[("a", 5)], [("c", 1)]]
+    assert [batch.num_rows for batch in override(lake, folded([], 1), ENCODER)] == [2, 1, 1]
+    assert folded([("a", None)], 1).rows == 0
