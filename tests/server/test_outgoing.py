@@ -159,13 +159,14 @@ def test_a_peer_that_takes_nothing_between_two_looks_has_stalled():
 
 def test_what_waits_is_gone_with_the_connection():
     async def run() -> None:
-        outgoing, peer = connected(1 << 30)
+        told: list[Any] = []
+        outgoing, peer = connected(1 << 30, told.append)
         outgoing.send([pattern(10_000_000)])
         outgoing.clear()
-        sent = len(peer.taken)
+        sent, told_before = len(peer.taken), len(told)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert len(peer.taken) == sent
+        assert (len(peer.taken), len(told)) == (sent, told_before)
         assert outgoing.unsent_bytes == 0
 
     asyncio.run(run())

@@ -25,6 +25,7 @@ from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, Call
 from forebay.server.costs import RequestCosts
 from forebay.server.rpc import RpcProtocol
+from forebay.server.turns import REQUESTS_PER_TURN
 
 APIS = offered(ApiKey, ServerRole.TABLET)
 EXISTS = pb.DatabaseExistsRequest(database_name="shop").SerializeToString()
@@ -108,15 +109,18 @@ class Client:
         return self
 
     async def send(self, *requests: tuple[int, ApiKey, bytes]) -> None:
-        for request_id, key, body in requests:
-            frame = b"".join(map(bytes, encode_request(key, 0, request_id, [body])))
-            while frame:
-                room = self.protocol.get_buffer(-1)
-                taken = min(len(room), len(frame))
-                room[:taken] = frame[:taken]
-                self.protocol.buffer_updated(taken)
-                frame = frame[taken:]
+        for request in requests:
+            self.arrive(frames(request))
         await settle()
+
+    def arrive(self, data: bytes) -> None:
+        """Bytes come, as many at a time as there is room for."""
+        while data:
+            room = self.protocol.get_buffer(-1)
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            self.protocol.buffer_updated(taken)
+            data = data[taken:]
 
     def answers(self) -> list[tuple[int, ErrorCode | None]]:
         """(request id, error) of the answers since the last look."""
@@ -130,6 +134,10 @@ class Client:
                 error = ErrorCode(parse(pb.ErrorResponse, bytes(frame.body)).error_code)
             found.append((request_id, error))
         return found
+
+
+def frames(*requests: tuple[int, ApiKey, bytes]) -> bytes:
+    return b"".join(bytes(part) for number, key, body in requests for part in encode_request(key, 0, number, [body]))
 
 
 async def settle() -> None:
@@ -242,6 +250,52 @@ async def test_requests_that_came_before_the_end_of_the_stream_are_served(work: 
     assert not client.wire.is_reading_now  # there is nothing more to read
 
 
+@in_loop
+async def test_of_many_requests_at_once_some_are_begun_and_nothing_more_is_read_until_it_is_their_turn(
+    work: Work,
+) -> None:
+    client = Client().connect()
+    client.arrive(frames(*exists(*range(20))))
+    assert (len(work.calls), client.wire.is_reading_now) == (REQUESTS_PER_TURN, True)
+    client.arrive(frames(*exists(20)))
+    assert (len(work.calls), client.wire.is_reading_now) == (REQUESTS_PER_TURN, False)
+    await settle()
+    assert (len(work.calls), client.wire.is_reading_now) == (21, True)
+    await work.finish(*range(21))
+    assert client.answers() == [(each, None) for each in range(21)]
+
+
+@in_loop
+async def test_requests_that_wait_for_their_turn_are_answered_after_the_end_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(HANDLERS, ApiKey.DATABASE_EXISTS, lambda *_: pb.DatabaseExistsResponse(exists=True))
+    client = Client().connect()
+    client.arrive(frames(*exists(*range(20))))
+    assert client.protocol.eof_received() is True
+    assert not client.wire.closed
+    await settle()
+    assert client.answers() == [(each, None) for each in range(20)]
+    assert client.wire.closed
+
+
+@in_loop
+async def test_a_large_request_is_counted_as_it_comes(work: Work) -> None:
+    client = Client().connect()
+    receiving, body = client.connections.budget.receiving, appends(1, bytes(100_000))
+    data = frames((0, ApiKey.PRODUCE_LOG, body))
+    client.arrive(frames(*exists(9)))  # who has sent nothing yet may not send much
+    await settle()
+    client.arrive(data[:50_000])
+    assert receiving.used - SIZE == client.protocol._connection.large_bytes > 40_000
+    client.arrive(data[50_000:])
+    await settle()
+    assert len(work.calls) == 2
+    assert receiving.used == SIZE + len(body) + 8192
+    await work.finish(0, 1)
+    assert receiving.used == 0
+
+
 # ---- requests that others wait for ----------------------------------------------------------------------------------
 
 
@@ -269,11 +323,11 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (0, 0)
 
 
-def appends(count: int) -> bytes:
+def appends(count: int, records: bytes = b"x") -> bytes:
     """A write of so many buckets."""
     request = pb.ProduceLogRequest(acks=1, table_id=1, timeout_ms=1)
     for bucket in range(count):
-        request.buckets_req.add(bucket_id=bucket, records=b"x")
+        request.buckets_req.add(bucket_id=bucket, records=records)
     return request.SerializeToString()
 
 
