@@ -466,6 +466,17 @@ async def test_a_request_that_fails_is_answered_and_others_go_on(
 
 
 @in_loop
+async def test_a_stream_of_another_protocol_ends_the_connection_and_an_unknown_request_does_not(work: Work) -> None:
+    client = Client().connect()
+    client.arrive(struct.pack(">ihhi", 8, 9999, 0, 1) + frames(*exists(2)))
+    await work.finish(0)
+    assert client.answers() == [(1, ErrorCode.UNSUPPORTED_VERSION), (2, None)]
+    assert not client.wire.closed
+    client.arrive(b"GET / HTTP/1.1\r\n\r\n")
+    assert client.wire.closed
+
+
+@in_loop
 async def test_a_client_that_has_not_logged_in_is_closed_with_its_first_mistake(work: Work) -> None:
     authenticator = SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))
 
