@@ -216,6 +216,32 @@ def test_a_dropped_table_is_unknown_to_its_worker_and_not_handed_out(
     assert refused.value.code == ErrorCode.TABLE_NOT_EXIST
 
 
+def test_nothing_is_remembered_of_tables_that_are_not_tiered(manager: TieringManager, clock: ManualClock) -> None:
+    manager.changed(8)
+    manager.set_freshness(8, 1000)
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(FRESHNESS_MS / 1000)
+    manager.status(7)  # it is due, and waits in the queue
+    manager.remove(7)
+    assert (manager._tables, list(manager._queue), manager._changed) == ({}, [], set())
+    manager.remove(7)
+
+
+def test_a_freshness_that_changes_during_a_round_holds_from_its_end_on(
+    manager: TieringManager, clock: ManualClock
+) -> None:
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(FRESHNESS_MS / 1000)
+    epoch = assigned(manager).epoch
+    manager.set_freshness(7, 10_000)
+    manager.changed(7)
+    manager.finish(7, epoch)
+    clock.advance(9.999)
+    assert manager.request() is None
+    clock.advance(0.001)
+    assert assigned(manager).table_id == 7
+
+
 def test_a_changed_freshness_holds_for_the_table_that_waits(manager: TieringManager, clock: ManualClock) -> None:
     manager.add(7, PATH, FRESHNESS_MS)
     clock.advance(20)
