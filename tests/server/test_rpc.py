@@ -218,6 +218,21 @@ async def test_a_connection_with_too_much_under_way_goes_on_when_half_of_it_has_
     assert client.protocol.is_idle
 
 
+@pytest.mark.parametrize("limit", ["requests", "bytes"])
+@in_loop
+async def test_a_connection_is_not_read_from_once_a_turn_has_filled_it(
+    work: Work, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    settings = {"netty.server.max-queued-requests": f"{REQUESTS_PER_TURN}"} if limit == "requests" else {}
+    if limit == "bytes":
+        monkeypatch.setattr(rpc, "_OPEN_BYTES_MAX", REQUESTS_PER_TURN * SIZE)
+    client = Client(**settings).connect()
+    client.arrive(frames(*exists(*range(REQUESTS_PER_TURN))))
+    assert (len(work.calls), client.wire.is_reading_now) == (REQUESTS_PER_TURN, False)
+    await work.finish(0)
+    assert client.wire.is_reading_now
+
+
 @in_loop
 async def test_what_open_requests_take_is_counted_until_they_are_answered(work: Work) -> None:
     client = Client().connect()
