@@ -111,8 +111,33 @@ def test_a_batch_below_an_acknowledged_one_is_written(state: Idempotence) -> Non
     assert state.is_written(first)
     assert not state.is_written(third)
     state.succeeded(first)
+    assert state.is_written(second)
     state.succeeded(third)
+    assert state.is_written(third)
     assert begun(state, 1)[0].sequence == 3
+
+
+def test_a_late_answer_for_an_earlier_batch_does_not_make_a_later_one_unwritten(state: Idempotence) -> None:
+    first, second, third = begun(state, 3)
+    state.succeeded(third)
+    state.succeeded(first)
+    assert state.is_written(second)
+
+
+def test_only_sequence_errors_may_be_the_fault_of_another_batch(state: Idempotence) -> None:
+    first, second = begun(state, 2)
+    assert not state.may_retry(second, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
+    state.failed(first, ErrorCode.RECORD_TOO_LARGE_EXCEPTION, certain=True)
+    assert not state.may_retry(second, ErrorCode.RECORD_TOO_LARGE_EXCEPTION)
+
+
+def test_a_bucket_that_is_gone_is_forgotten_with_its_sequences(state: Idempotence) -> None:
+    begun(state, 5)
+    begun(state, 2, OTHER)
+    state.forget(BUCKET)
+    state.forget(BUCKET)
+    assert [batch.sequence for batch in begun(state, 5)] == [0, 1, 2, 3, 4]
+    assert begun(state, 1, OTHER)[0].sequence == 2
 
 
 def test_a_lost_writer_state_begins_anew_with_another_id(state: Idempotence) -> None:
@@ -124,7 +149,9 @@ def test_a_lost_writer_state_begins_anew_with_another_id(state: Idempotence) -> 
     # What still comes for batches of the old id changes nothing.
     state.succeeded(second)
     state.failed(second, ErrorCode.RECORD_TOO_LARGE_EXCEPTION, certain=True)
+    state.failed(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, certain=True)
     assert not state.is_written(second)
+    assert state.writer_id == 43
     assert begun(state, 1)[0].sequence == 1
 
 
