@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFoun
 from forebay.base.ids import SeededIds
 from forebay.client import planning, routing
 from forebay.client.cluster import ClusterView, Partition
+from forebay.client.planning import list_partitions
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.metadata import types
 from forebay.metadata.table import (
@@ -23,13 +25,16 @@ from forebay.metadata.table import (
     TableInfo,
     TablePath,
 )
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import partition_spec_to_pb
 
 PATH = TablePath("d", "t")
 
 
-def info(*, partitioned: bool = False, buckets: int = 4) -> TableInfo:
-    schema = Schema.of([Column("a", types.int_()), Column("p", types.string())])
-    descriptor = TableDescriptor(schema, partition_keys=("p",) if partitioned else (), bucket_count=buckets)
+def info(*, partitioned: bool = False, buckets: int = 4, keys: tuple[str, ...] = ("p",)) -> TableInfo:
+    schema = Schema.of([Column("a", types.int_()), Column("p", types.string()), Column("day", types.date())])
+    descriptor = TableDescriptor(schema, partition_keys=keys if partitioned else (), bucket_count=buckets)
     return TableInfo(PATH, 7, 1, descriptor)
 
 
@@ -70,6 +75,7 @@ class Cluster:
         self.existing = {name: Partition(number, None) for number, name in enumerate(names)}
         self.view = ClusterView()
         self.created: list[str] = []
+        self.specs: list[dict[str, str]] = []
         self.errors: list[ForebayError] = []
         self.drops = False
 
@@ -77,6 +83,7 @@ class Cluster:
         assert repeatable
         name = "$".join(pair.value for pair in request.partition_spec.partition_key_values)
         self.created.append(name)
+        self.specs.append({pair.key: pair.value for pair in request.partition_spec.partition_key_values})
         self.existing[name] = Partition(100 + len(self.created), None)
 
     def refresh(self, paths: list[TablePath], partitions: list[PhysicalTablePath]) -> None:
@@ -118,6 +125,15 @@ def test_partitions_that_are_missing_are_made_and_others_are_looked_up_once() ->
     assert cluster.created == ["y"]
 
 
+def test_the_name_of_a_partition_has_a_value_for_each_key() -> None:
+    cluster = Cluster()
+    router = PartitionRouter(cast(Any, cluster))
+    router.for_writing(info(partitioned=True, keys=("p", "day")), ["x$2024-01-15"])
+    assert cluster.specs == [{"p": "x", "day": "2024-01-15"}]
+    router.for_writing(info(partitioned=True), ["x$y"])  # of one key the whole name is the value
+    assert cluster.specs[1:] == [{"p": "x$y"}]
+
+
 def test_partitions_are_not_made_where_writers_may_not_make_them() -> None:
     cluster = Cluster("x", may_create=False)
     router = PartitionRouter(cast(Any, cluster))
@@ -150,6 +166,44 @@ def test_partitions_that_somebody_drops_all_the_time_are_given_up() -> None:
     cluster.drops = True
     with pytest.raises(Unavailable, match=r"partitions x of table d\.t are dropped as often as they are made"):
         PartitionRouter(cast(Any, cluster)).for_writing(info(partitioned=True), ["x"])
+
+
+@pytest.mark.parametrize(
+    ("partial", "sent", "found"),
+    [
+        (None, {}, ["x$2024-01-15", "y$2024-01-15"]),
+        ({}, {}, ["x$2024-01-15", "y$2024-01-15"]),
+        ({"p": "y"}, {"p": "y"}, ["y$2024-01-15"]),
+        ({"day": dt.date(2024, 1, 15), "p": "x"}, {"day": "2024-01-15", "p": "x"}, ["x$2024-01-15"]),
+        ({"day": dt.date(2024, 1, 16)}, {"day": "2024-01-16"}, []),
+        ({"other": 5}, {"other": "5"}, []),
+    ],
+)
+def test_the_server_is_asked_for_the_partitions_that_are_wanted_only(
+    partial: dict[str, Any] | None, sent: dict[str, str], found: list[str]
+) -> None:
+    table, asked = info(partitioned=True, keys=("p", "day")), []
+
+    def any_call(key: ApiKey, request: pb.ListPartitionInfosRequest, _response: object) -> Any:
+        asked.append({pair.key: pair.value for pair in request.partial_partition_spec.partition_key_values})
+        return pb.ListPartitionInfosResponse(
+            partitions_info=[
+                pb.PbPartitionInfo(
+                    partition_id=n, partition_spec=partition_spec_to_pb([("p", p), ("day", "2024-01-15")])
+                )
+                for n, p in enumerate("xy")
+            ]
+        )
+
+    cluster = SimpleNamespace(any_call=any_call, table_info=lambda path: table)
+    partitions = list_partitions(cast(Any, cluster), PATH, partial)
+    assert (asked, [partition.name for partition in partitions]) == ([sent], found)
+
+
+def test_a_value_of_another_type_than_its_partition_key_is_refused() -> None:
+    table = info(partitioned=True, keys=("p", "day"))
+    with pytest.raises(InvalidRequest, match=r"5 is not a value of partition key 'day' of table d\.t, which is DATE"):
+        planning.partition_texts(table, {"day": 5})
 
 
 # ---- which buckets are read -----------------------------------------------------------------------------------------
