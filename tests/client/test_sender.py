@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import ErrorCode, ForebayError, NotFound, Unavailable
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, NotFound, Unavailable
 from forebay.base.ids import SeededIds
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.cluster import ClusterView
@@ -22,8 +22,8 @@ GONE = NotFound("the partition is gone", ErrorCode.PARTITION_NOT_EXISTS)
 class Cluster:
     """A cluster that knows no leaders, and answers questions with the errors of a test."""
 
-    def __init__(self, refreshing: ForebayError, looking_up: ForebayError) -> None:
-        self.settings = make_settings("example.test:1", options={"writer_enable_idempotence": False})
+    def __init__(self, refreshing: ForebayError, looking_up: ForebayError, *, idempotent: bool = False) -> None:
+        self.settings = make_settings("example.test:1", options={"writer_enable_idempotence": idempotent})
         self.clock, self.ids = ManualClock(), SeededIds(1)
         self.request_seconds = 30.0
         self.view = ClusterView()
@@ -35,6 +35,9 @@ class Cluster:
         assert (paths, partition_ids) == ([PATH], {PATH: {5}})
         self.asked += 1
         raise self.refreshing
+
+    def retrying(self, attempt: object) -> int:
+        raise self.looking_up
 
     def forget_table(self, path: TablePath) -> None:
         self.forgotten.append(path)
@@ -85,3 +88,42 @@ def test_rows_that_have_waited_long_for_a_leader_are_told_of(caplog: pytest.LogC
         sender._turn()
     (record,) = caplog.records  # at 3 s; the next one is due at 12
     assert "rows for table d.t have waited for 3 s to be written, and are sent again: nobody" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "pauses"),
+    [
+        (Unavailable("nobody answers"), None, True),
+        (NotFound("no such thing"), "no such thing", True),
+        (ZeroDivisionError("a bug"), "the sender failed: ZeroDivisionError: a bug", False),
+    ],
+)
+def test_the_sender_goes_on_after_an_error_and_asks_a_cluster_that_is_away_with_pauses(
+    error: Exception, told: str | None, pauses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(GONE, GONE)
+    sender, tracker = waiting(cluster)
+    turns: list[float] = []
+
+    def turn() -> None:
+        turns.append(cluster.clock.monotonic())
+        if len(turns) > 1:
+            sender.stop()
+        raise error
+
+    monkeypatch.setattr(sender, "_turn", turn)
+    monkeypatch.setattr(sender, "stop", lambda: setattr(sender, "_stopping", True))
+    sender._run()
+    assert (turns[1] > turns[0]) is pauses
+    assert (None if tracker.error is None else tracker.error.message.split(" (")[0]) == told
+
+
+def test_rows_for_which_the_server_gives_out_no_writer_id_fail_with_its_reason() -> None:
+    sender, tracker = waiting(
+        Cluster(GONE, AccessDenied("not you", ErrorCode.AUTHORIZATION_EXCEPTION), idempotent=True)
+    )
+    sender._get_writer_id()
+    error = tracker.error
+    assert isinstance(error, AccessDenied)
+    assert error.message.startswith("the server gave out no writer id: not you (3 rows were not written")
+    assert (error.code, sender.accumulator.unfinished) == (ErrorCode.AUTHORIZATION_EXCEPTION, 0)
