@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.errors import ErrorCode
+from forebay.base.errors import ErrorCode, InternalError
 from forebay.protocol import frames
-from forebay.protocol.frames import BODY_STEP_BYTES, FrameDecoder, FrameType, encode_request, encode_response
+from forebay.protocol.frames import (
+    BODY_STEP_BYTES,
+    SMALL_FRAME_BYTES_MAX,
+    FrameDecoder,
+    FrameType,
+    encode_request,
+    encode_response,
+)
 
 HEADER_BYTES = 8
 
@@ -235,3 +243,56 @@ def test_a_body_longer_than_its_kind_allows_is_dropped_as_it_comes(size: int, dr
             found.append((frame.header, len(frame.body), frame.dropped_bytes))
     assert found == [(b"header--", size - dropped, dropped), (b"12345678", 0, 0)]
     assert asked == [b"header--"]
+
+
+# ---- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_is_large_from_one_byte_on_above_the_small_ones_and_begins_with_its_whole_header() -> None:
+    for length, large_bytes in ((SMALL_FRAME_BYTES_MAX, 0), (SMALL_FRAME_BYTES_MAX + 1, SMALL_FRAME_BYTES_MAX - 7)):
+        decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+        decoder.receive_data(struct.pack(">i7s", length, b"header-"))
+        assert (decoder.next_frame(), decoder.large_bytes) == (None, 0)
+        decoder.receive_data(b"-")
+        assert (decoder.next_frame(), decoder.large_bytes) == (None, large_bytes)
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
+def test_nothing_is_received_where_there_is_no_room_for_it(size: int) -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    if size:
+        decoder.receive_data(struct.pack(">i8s", 8 + size, b"header--"))
+        assert decoder.next_frame() is None
+    with pytest.raises(InternalError, match="more bytes received than there was room for"):
+        decoder.buffer_updated(len(decoder.get_buffer()) + 1)
+
+
+def test_a_failure_of_the_server_is_no_answer() -> None:
+    with pytest.raises(InternalError, match="has no request id"):
+        encode_response(FrameType.SERVER_FAILURE, 1, [b""])
+
+
+class Body:
+    """So many bytes, which are only counted."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def test_a_frame_is_as_long_as_its_length_field_can_tell() -> None:
+    longest: Any = Body((1 << 31) - 9)
+    header, body = encode_request(1000, 0, 1, [longest])
+    assert (bytes(header[:4]), body) == (b"\x7f\xff\xff\xff", longest)
+    with pytest.raises(InternalError, match="a frame of 2147483648 bytes cannot be sent"):
+        encode_request(1000, 0, 1, [Body((1 << 31) - 8)])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("size", "parts"), [(SMALL_FRAME_BYTES_MAX, 1), (SMALL_FRAME_BYTES_MAX + 1, 2)])
+def test_a_small_body_is_sent_with_its_header_and_a_large_one_apart(size: int, parts: int) -> None:
+    assert len(encode_request(1000, 0, 1, [bytes(size)])) == parts
+    numbers = memoryview(bytes(4 * size)).cast("i")  # fewer items than bytes
+    header = encode_request(1000, 0, 1, [b"first", numbers])[0]
+    assert struct.unpack(">i", header[:4]) == (8 + 5 + 4 * size,)

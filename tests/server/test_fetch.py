@@ -254,7 +254,7 @@ def test_a_request_about_very_many_buckets_does_not_wait_for_news(bench, monkeyp
     monkeypatch.setattr(fetch, "SHORT_LIST", 3)
     monkeypatch.setattr(fetch, "_LONG_REQUEST_WAIT_MS", 0)
     created = new_table(bench, f"many{count}", buckets=4)
-    request = bench.fetch_request(created, 0, wait_ms=20_000)
+    request = bench.fetch_request(created, 0, wait_ms=60_000)
     for bucket in range(1, count):
         request.tables_req[0].buckets_req.add(bucket_id=bucket, fetch_offset=0, max_fetch_bytes=1 << 20)
     with RawClient(bench.server.addresses.tablet_servers) as reader:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from forebay.base import threads
 from forebay.base.clock import ManualClock
 from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
+from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
@@ -80,11 +82,16 @@ class Wire(asyncio.Transport):
 class Client:
     """The peer of one connection."""
 
-    def __init__(self, authenticator: Any = None, wire: Wire | None = None, **settings: str) -> None:
+    def __init__(
+        self, authenticator: Any = None, wire: Wire | None = None, beside: Client | None = None, **settings: str
+    ) -> None:
+        """`beside`: another one of the same server."""
         self.clock = ManualClock()
         self.costs = RequestCosts(self.clock)
-        self.connections = Connections(
-            asyncio.get_running_loop(), self.clock, ServerConfig(Path("data"), settings=settings)
+        self.connections = (
+            Connections(asyncio.get_running_loop(), self.clock, ServerConfig(Path("data"), settings=settings))
+            if beside is None
+            else beside.connections
         )
         context: Any = SimpleNamespace(clock=self.clock, costs=self.costs, in_io=self.in_io)
         self.may_parse = asyncio.Event()
@@ -447,6 +454,45 @@ async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(wo
     assert len(work.calls) == 5
     for each in (client, other):
         each.connections.budget.close()
+
+
+@in_loop
+async def test_those_who_wait_for_memory_go_on_when_others_have_been_answered(work: Work) -> None:
+    one = Client().connect()
+    other = Client(beside=one).connect()
+    receiving = one.connections.budget.receiving
+    receiving.limit = connections._LATE_SHARE * SIZE  # the share of each is half of a request
+    await one.send(*exists(0, 1, 2))
+    await other.send(*exists(0))
+    receiving.take(SIZE)
+    assert receiving.is_overfull
+    await other.send(*exists(1))
+    assert (len(work.calls), other.wire.is_reading_now) == (4, False)
+    await work.finish(0)
+    assert len(work.calls) == 5
+    receiving.close()
+
+
+@in_loop
+async def test_a_write_that_is_answered_before_it_is_written_counts_until_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: Future[None] = threads.future()
+
+    async def write_later(_context: Any, call: Call) -> Any:
+        call.room.keep_until(written)
+        return pb.ProduceLogResponse()
+
+    monkeypatch.setitem(HANDLERS, ApiKey.PRODUCE_LOG, write_later)
+    size = len(APPEND) + 8192
+    monkeypatch.setattr(rpc, "_OPEN_BYTES_MAX", size)
+    client = Client().connect()
+    await client.send((0, ApiKey.PRODUCE_LOG, APPEND))
+    assert client.answers() == [(0, None)]
+    assert (client.protocol._open_bytes, client.wire.is_reading_now) == (size, False)
+    written.set_result(None)
+    await settle()
+    assert (client.protocol._open_bytes, client.wire.is_reading_now) == (0, True)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
