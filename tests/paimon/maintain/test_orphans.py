@@ -207,12 +207,65 @@ def test_a_first_snapshot_that_was_not_listed_ends_the_run(tmp_path: Path) -> No
     assert files_of(root) == before
 
 
-def test_a_missing_manifest_ends_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", [0, 1])
+def test_tags_are_listed_twice_and_either_listing_counts(tmp_path: Path, call: int) -> None:
+    class Once(LocalFileIO):
+        calls = 0
+
+        def list(self, path: str) -> list[FileStatus]:
+            if path.endswith("/tag"):
+                self.calls += 1
+                if self.calls == call + 1:
+                    return []
+            return super().list(path)
+
     root = tmp_path / "t"
     table = lake(root)
+    BranchManager(FAST, table.paths).drop("b")
+    open_table(root).remove_orphan_files()
+    kept = files_of(root)
+    assert open_table(root, Once(sync=False)).remove_orphan_files().files == []
+    assert files_of(root) == kept
+
+
+def test_a_branch_may_begin_with_a_tag_whose_changelog_has_expired(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    BranchManager(FAST, table.paths).create("c", "two")
+    before = rows(open_table(root).on_branch("c"))
+    age(root)
+    assert table.remove_orphan_files().files == []
+    assert rows(open_table(root).on_branch("c")) == before
+
+
+def test_files_that_belong_to_a_data_file_are_no_orphans(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = make_table(root)
+    with table.new_write() as writer:
+        writer.write([{"id": 1}])
+        (message,) = writer.prepare_commit()
+    (file,) = message.data.new_files
+    named = replace(message.data, new_files=(replace(file, extra_files=("data-1.index",)),))
+    (root / "bucket-0/data-1.index").write_bytes(b"index")
+    table.new_commit().commit([replace(message, data=named)])
+    age(root)
+    assert table.remove_orphan_files().files == []
+
+
+@pytest.mark.parametrize("what", ["list", "manifest", "changelog"])
+def test_a_missing_manifest_ends_the_run(tmp_path: Path, what: str) -> None:
+    root = tmp_path / "t"
+    table = lake(root)
+    table.write([{"id": 7}])
+    age(root)
     latest = table.snapshots.latest()
     assert latest is not None
-    os.unlink(root / "manifest" / latest.delta_manifest_list)
+    names = {
+        "list": latest.delta_manifest_list,
+        "manifest": table.manifests.delta_manifests(latest)[0].file_name,
+        "changelog": str(latest.changelog_manifest_list),
+    }
+    os.unlink(root / "manifest" / names[what])
     orphans = add_orphans(root)
     with pytest.raises(StorageFailure, match="nothing was deleted"):
         open_table(root).remove_orphan_files()

@@ -9,7 +9,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.table import Table
-from tests.paimon.maintain.lakes import NOW, make_table, open_table, rows
+from tests.paimon.maintain.lakes import NOW, files_of, make_table, open_table, rows
 
 
 @pytest.fixture
@@ -51,6 +51,36 @@ def test_a_tag_brings_its_expired_snapshot_back(table: Table) -> None:
     assert (fresh.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
     fresh.write([{"id": 7}])
     assert fresh.snapshots.ids() == [2, 3]
+
+
+def test_a_dry_run_brings_no_snapshot_back(table: Table) -> None:
+    table.tags.create("old", table.snapshots.snapshot(2))
+    table.expire_snapshots(1, 1)
+    before = files_of(table.paths.root)
+    assert table.rollback_to(tag="old", dry_run=True).id == 2
+    assert table.rollback_to(snapshot=5, dry_run=True).id == 5
+    assert files_of(table.paths.root) == before
+    assert table.tags.names() == ["old"]
+
+
+@pytest.mark.parametrize(("expired", "outlives"), [(False, False), (True, False), (True, True)])
+def test_a_snapshot_that_comes_back_has_its_changelog_if_that_is_there(
+    tmp_path: Path, expired: bool, outlives: bool
+) -> None:
+    kept = "9" if outlives else "1"
+    options = {"changelog-producer": "input", "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}
+    options |= {"changelog.num-retained.min": kept, "changelog.num-retained.max": kept}
+    made = make_table(tmp_path / "t", options)
+    for i in range(3):
+        made.write([{"id": i}])
+    made.tags.create("two", made.snapshots.snapshot(2))
+    if expired:
+        made.expire_snapshots()
+    assert made.snapshots.exists(2) is not expired
+    made.rollback_to(tag="two")
+    found = made.snapshots.snapshot(2)
+    assert (found.changelog_manifest_list is not None) == (outlives or not expired)
+    assert rows(open_table(made.paths.root)) == [(0, None), (1, None)]
 
 
 def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound
 from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.io.file_io import FileStatus
 from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
-from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.paths import DataFileNames, PathFactory
 from forebay.paimon.store.schema_changes import UpdateComment
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.store.snapshots import SnapshotManager
@@ -170,7 +173,9 @@ def test_tags_expire_after_their_time(table: Table) -> None:
     tags.create("forever", table.snapshots.snapshot(1))
     assert tags.tag("short").retained == datetime.timedelta(minutes=1)
     assert tags.expired() == []
-    clock.advance(61)
+    clock.advance(60)
+    assert tags.expired() == []
+    clock.advance(1)
     assert [t.name for t in tags.expired()] == ["short"]
 
 
@@ -282,6 +287,92 @@ def test_consumers_remember_how_far_they_are(table: Table) -> None:
     FAST.write(table.paths.consumer("x"), b"?")
     with pytest.raises(CorruptData, match="consumer 'x'"):
         consumers.next_snapshot("x")
+
+
+def test_a_consumer_is_forgotten_only_if_it_is_known_to_be_old(table: Table) -> None:
+    class Timeless(LocalFileIO):
+        def list(self, path: str) -> list[FileStatus]:
+            return [replace(status, modified_ms=None) for status in super().list(path)]
+
+    consumers = ConsumerManager(FAST, table.paths)
+    consumers.record("a", 5)
+    FAST.write(table.paths.consumer_directory + "/README", b"mine")
+    os.utime(table.paths.consumer("a"), (1_000, 1_000))
+    assert ConsumerManager(Timeless(sync=False), table.paths).expire(before_ms=10**15) == []
+    assert consumers.expire(before_ms=1_000_000) == []
+    assert consumers.expire(before_ms=1_000_001) == ["a"]
+    for name in ("", " ", "../b", "a/b"):
+        for act in (consumers.next_snapshot, consumers.delete, lambda name: consumers.record(name, 1)):
+            with pytest.raises(InvalidRequest, match="cannot name a consumer"):
+                act(name)
+
+
+def test_files_of_others_are_no_snapshots_tags_or_branches(table: Table) -> None:
+    for name in ("snapshot-x", "snapshot-7.tmp", "other-9", ".snapshot-8.tmp"):
+        FAST.write(f"{table.paths.snapshot_directory}/{name}", b"{}")
+    FAST.write(f"{table.paths.tag_directory}/mine", b"{}")
+    for name in ("branch-file", "other/schema/schema-0"):
+        FAST.write(f"{table.paths.branches_directory}/{name}", b"{}")
+    for name in ("schema-x", "mine-9"):
+        FAST.write(f"{table.paths.schema_directory}/{name}", b"{}")
+    assert table.snapshots.ids() == [1, 2, 3, 4, 5, 6]
+    assert TagManager(FAST, table.paths).names() == []
+    assert BranchManager(FAST, table.paths).names() == []
+    assert SchemaManager(FAST, table.paths).ids() == [0]
+
+
+def test_a_hint_far_behind_is_not_followed_file_by_file(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t")
+    table.commit().commit([append("f1")])
+    first = FAST.read(table.paths.snapshot(1))
+    for i in range(2, 71):
+        FAST.write(table.paths.snapshot(i), first)
+    FAST.write(table.paths.snapshot_directory + "/LATEST", b"1")
+    assert table.snapshots.latest_id() == 70
+
+
+def test_snapshots_that_go_while_all_are_read_are_left_out(table: Table) -> None:
+    io = Meanwhile(lambda: [table.snapshots.delete(i) for i in (1, 2)])
+    assert [s.id for s in SnapshotManager(io, table.paths).snapshots()] == [3, 4, 5, 6]
+    table.snapshots.write_earliest_hint(3)
+    io = Meanwhile(lambda: table.snapshots.delete(6))
+    assert _id(SnapshotManager(io, table.paths).latest_of_kind(CommitKind.APPEND)) == 5
+    io = Meanwhile(lambda: table.snapshots.delete(5))
+    assert _id(SnapshotManager(io, table.paths).latest()) == 4
+
+
+def test_a_renamed_or_replaced_branch_must_not_take_the_place_of_another(table: Table) -> None:
+    branches = BranchManager(FAST, table.paths)
+    for name in ("a", "b"):
+        branches.create(name)
+    with pytest.raises(AlreadyExists, match="'b'"):
+        branches.rename("a", "b")
+    with pytest.raises(InvalidRequest, match="cannot name a branch"):
+        branches.rename("a", "main")
+    for act in (branches.drop, branches.fast_forward, lambda name: branches.rename(name, "c")):
+        with pytest.raises(NotFound, match="there is no branch 'main'; branches are a, b"):
+            act("main")
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "changelog"),
+    [
+        ({}, ".parquet", ".parquet"),
+        ({"file.compression": "snappy"}, ".parquet", ".parquet"),
+        (
+            {"file.suffix.include.compression": "true", "file.compression": "snappy"},
+            ".snappy.parquet",
+            ".snappy.parquet",
+        ),
+        ({"file.suffix.include.compression": "true", "file.compression": "none"}, ".parquet", ".parquet"),
+        ({"file.format": "csv", "file.compression": "gzip"}, ".csv.gz", ".csv.gz"),
+        ({"file.format": "csv", "file.compression": "none"}, ".csv", ".csv"),
+        ({"changelog-file.format": "json", "changelog-file.compression": "zstd"}, ".parquet", ".json.zst"),
+    ],
+)
+def test_names_of_files_tell_format_and_compression(options: dict[str, str], data: str, changelog: str) -> None:
+    names = DataFileNames(CoreOptions(options), "uuid")
+    assert (names.data(), names.changelog()) == (f"data-uuid-0{data}", f"changelog-uuid-1{changelog}")
 
 
 def test_paths_of_names_are_unique_and_external_files_stay_where_they_are(table: Table) -> None:

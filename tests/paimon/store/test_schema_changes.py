@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.types import DataType, RowField, TypeRoot
 from forebay.paimon.format.schema import DataField, TableSchema
@@ -236,3 +236,54 @@ def test_schema_files_are_created_in_turn(tmp_path: Path) -> None:
     manager.change([UpdateComment("y")])
     assert (other.latest_id(), other.latest().comment) == (2, "y")
     assert [s.comment for s in other.all()] == [None, "x", "y"]
+
+
+class TakenIO(LocalFileIO):
+    """Others are always faster."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        return False
+
+
+def test_who_never_wins_a_change_of_the_schema_is_told_so(tmp_path: Path) -> None:
+    paths = PathFactory(str(tmp_path / "t"))
+    taken = SchemaManager(TakenIO(sync=False), paths)
+    with pytest.raises(AlreadyExists, match="there is a table at"):
+        taken.create(TableSchema(0, SCHEMA.fields, 8))
+    SchemaManager(LocalFileIO(sync=False), paths).create(TableSchema(0, SCHEMA.fields, 8))
+    with pytest.raises(Conflict, match="changed by others 20 times"):
+        taken.change([UpdateComment("x")])
+    with pytest.raises(NotFound, match="there is no Paimon table at .*/t, or it has no branch 'b'$"):
+        SchemaManager(LocalFileIO(sync=False), paths.on_branch("b")).latest()
+
+
+def test_a_schema_that_was_deleted_is_not_remembered(tmp_path: Path) -> None:
+    manager = SchemaManager(LocalFileIO(sync=False), PathFactory(str(tmp_path / "t")))
+    manager.create(TableSchema(0, SCHEMA.fields, 8))
+    manager.change([UpdateComment("x")])
+    assert manager.latest().comment == "x"
+    manager.delete(1)
+    assert (manager.latest_id(), manager.latest().comment) == (0, None)
+    with pytest.raises(NotFound):
+        manager.schema(1)
+
+
+def test_what_never_was_named_or_never_may_change_is_refused() -> None:
+    _refused(AddColumn((), types.int_()), match=r"\(\) does not name a column")
+    _refused(DropColumn(("home", "")), match="does not name a column")
+    _refused(UpdateColumnDefault(("home", "street"), "x"), match="'home.street' is nested")
+    _refused(RenameColumn(("home", "street"), "number"), match="there is a column 'number' already")
+    for change in (SetOption("path", "/x"), SetOption("type", "x")):
+        with pytest.raises(UnsupportedOperation, match="cannot be changed"):
+            apply_changes(SCHEMA, [change], 99, has_snapshots=False)
+    lossy = SCHEMA.with_options({"bucket": "2", "ignore-delete": "true", "path": "/x"})
+    for change in (SetOption("ignore-delete", "false"), RemoveOption("ignore-delete")):
+        _refused(change, schema=lossy, match="cannot go back to false")
+    with pytest.raises(UnsupportedOperation, match="cannot be changed"):
+        apply_changes(lossy, [RemoveOption("path")], 99, has_snapshots=False)
+    emptied = apply_changes(lossy, [RemoveOption("ignore-delete")], 99, has_snapshots=False)
+    assert emptied is not None
+    assert "ignore-delete" not in emptied.options
+    fresh = SCHEMA.with_options({"bucket": "2", "deletion-vectors.modifiable": "true"})
+    assert _after(SetOption("deletion-vectors.enabled", "true"), schema=fresh).options["deletion-vectors.enabled"]
+    assert _after(SetOption("ignore-delete", "true"), schema=fresh).options["ignore-delete"] == "true"
