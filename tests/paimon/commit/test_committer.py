@@ -9,15 +9,26 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.metadata import types
 from forebay.paimon.commit.committer import Committable
+from forebay.paimon.commit.index_files import combine_index_files
+from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
-from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
+from forebay.paimon.format.file_meta import (
+    DataFileMeta,
+    DeletionVectorMeta,
+    FileKind,
+    IndexFileMeta,
+    IndexManifestEntry,
+)
+from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.store.schemas import SchemaManager
-from tests.paimon.commit.tables import FAST, ROWS_EACH, Table, append, compact, data_file, partition
+from tests.paimon.commit.tables import FAST, ROWS_EACH, SCHEMA, Table, append, compact, data_file, partition
 
 
 @pytest.fixture
@@ -33,6 +44,9 @@ def test_new_files_become_one_append_snapshot(table: Table) -> None:
     assert table.snapshots.latest() == made
     assert table.files() == ["f1", "f2"]
     assert FAST.read(table.paths.snapshot_directory + "/LATEST") == b"1"
+    (bare,) = table.commit().commit([append("f3")])
+    assert (bare.changelog_manifest_list, bare.changelog_record_count, bare.properties) == (None, None, None)
+    assert (bare.index_manifest, bare.statistics) == (None, None)
 
 
 def test_compaction_becomes_a_snapshot_of_its_own_after_the_new_rows(table: Table) -> None:
@@ -67,6 +81,9 @@ def test_changelog_files_are_listed_apart_from_data_files(table: Table) -> None:
     assert [e.file.file_name for e in store.entries(store.changelog_manifests(made))] == ["c"]
     assert made.changelog_record_count == ROWS_EACH
     assert table.files() == ["f"]
+    changes = CommitMessage(partition(), 0, 2, DataIncrement(changelog_files=(data_file("c2"),)))
+    (only,) = table.commit().commit([changes])
+    assert (only.commit_kind, only.delta_record_count, only.changelog_record_count) == (CommitKind.APPEND, 0, ROWS_EACH)
 
 
 def test_the_snapshot_names_the_latest_schema(table: Table) -> None:
@@ -85,6 +102,24 @@ def test_a_second_compaction_of_the_same_files_conflicts(table: Table) -> None:
         table.commit("other").commit([compact([data_file("f1")], [data_file("big2", 100, 110, level=5)])])
     assert table.files() == ["big"]
     assert table.manifest_files() == before, "a refused commit leaves no manifests"
+
+
+@pytest.mark.parametrize(("count", "shown"), [(5, r"\(f0, f1, f2, f3, f4\)"), (6, r"\(f0, f1, f2, f3, f4, \.\.\.\)")])
+def test_no_more_than_five_missing_files_are_named(table: Table, count: int, shown: str) -> None:
+    table.commit().commit([append("other")])
+    gone = compact([data_file(f"f{i}") for i in range(count)], [data_file("big", level=5)])
+    with pytest.raises(Conflict, match=f"{count} files to delete are gone already {shown}.*by user user, this commit"):
+        table.commit("late").commit([gone])
+
+
+def test_the_lowest_level_of_sorted_runs_must_not_overlap_either(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1"), append("f2")])
+    commit.commit([compact([data_file("f1")], [data_file("big", level=1)])])
+    with pytest.raises(Conflict, match="files big and big2 of level 1, bucket 0 of partition dt=a would overlap"):
+        commit.commit([compact([data_file("f2")], [data_file("big2", level=1)])])
+    commit.commit([compact([data_file("f2")], [data_file("big2", level=2)])])
+    assert table.files() == ["big", "big2"]
 
 
 def test_key_ranges_of_one_level_must_not_overlap(table: Table) -> None:
@@ -161,13 +196,55 @@ def test_overwriting_with_files_that_do_not_overlap_puts_them_on_the_top_level(t
     assert {e.file.file_name: e.file.level for e in store.live_files(latest)} == {"x": 5, "y": 5, "z1": 0, "z2": 0}
 
 
+@pytest.mark.parametrize(
+    ("files", "options"),
+    [
+        ((data_file("x", level=1),), {}),
+        ((replace(data_file("x"), delete_row_count=1),), {}),
+        ((data_file("x"),), {"overwrite-upgrade": "false"}),
+    ],
+)
+def test_files_that_must_be_compacted_stay_on_their_level_when_they_overwrite(
+    tmp_path: Path, files: tuple[DataFileMeta, ...], options: dict[str, str]
+) -> None:
+    table = Table.create(tmp_path / "t", options=options)
+    (made,) = table.commit().overwrite([CommitMessage(partition(), 0, 2, DataIncrement(files))])
+    store = ManifestStore(FAST, table.paths, table.schema)
+    assert [e.file.level for e in store.live_files(made)] == [files[0].level]
+
+
+def test_changelogs_of_an_overwrite_are_deleted(table: Table) -> None:
+    directory = table.paths.bucket_directory(partition(), 0)
+    for name in ("f", "c", "d"):
+        FAST.write(f"{directory}/{name}", b"x")
+    message = CommitMessage(
+        partition(), 0, 2, DataIncrement((data_file("f"),), changelog_files=(data_file("c"),)),
+        CompactIncrement(changelog_files=(data_file("d"),)),
+    )  # fmt: skip
+    (made,) = table.commit().overwrite([message])
+    assert made.changelog_manifest_list is None
+    assert [s.path.rpartition("/")[2] for s in FAST.list(directory)] == ["f"]
+
+
+def test_a_partition_without_a_value_is_chosen_by_null_or_by_its_name_on_disk(tmp_path: Path) -> None:
+    schema = replace(SCHEMA, fields=(DataField(0, "dt", types.string()), *SCHEMA.fields[1:]), primary_keys=())
+    null, other = (row_layout(schema.partition_fields).encode_one([value]) for value in (None, "a"))
+    for value in (None, "__DEFAULT_PARTITION__"):
+        matches = partition_filter(schema, {"dt": value})
+        assert matches is not None
+        assert (matches(null), matches(other), matches(null)) == (True, False, True)
+    with pytest.raises(InvalidRequest, match="'dt' is not a partition key; the partition keys are none"):
+        partition_filter(replace(schema, partition_keys=()), {"dt": "a"})
+
+
 def test_partitions_are_dropped_and_tables_truncated(table: Table) -> None:
     commit = table.commit()
     commit.commit([append("a1"), append("b1", dt="b"), append("c1", dt="c")])
     commit.drop_partitions([{"dt": "a"}, {"dt": "c"}])
     assert table.files() == ["b1"]
-    with pytest.raises(InvalidRequest):
-        commit.drop_partitions([{}])
+    for wrong, why in (([{}], "has no values"), ([], "name at least one")):
+        with pytest.raises(InvalidRequest, match=why):
+            commit.drop_partitions(wrong)
     commit.truncate()
     assert table.files() == []
     table.check()
@@ -182,8 +259,9 @@ def test_a_stream_that_replays_commits_commits_nothing_twice(table: Table) -> No
     assert [s.commit_identifier for s in restarted.filter_and_commit(work)] == [3]
     assert restarted.filter_and_commit(work) == []
     assert table.files() == ["f1", "f2", "f3", "g"]
-    with pytest.raises(InvalidRequest, match="ordered"):
-        restarted.filter_and_commit(work[::-1])
+    for wrong in (work[::-1], [work[0], work[0]]):
+        with pytest.raises(InvalidRequest, match="ordered"):
+            restarted.filter_and_commit(wrong)
 
 
 def test_abort_deletes_the_files_of_the_work_but_not_files_that_only_moved_up(table: Table) -> None:
@@ -231,6 +309,31 @@ def test_a_new_index_file_takes_the_place_of_the_buckets_old_one(table: Table) -
     latest_now = table.snapshots.latest()
     assert latest_now is not None
     assert commit.manifests.read_index(latest_now.index_manifest) == []
+
+
+def test_index_files_of_a_bucket_replace_each_other_and_those_without_are_known_by_name() -> None:
+    def entry(name: str, kind: FileKind = FileKind.ADD, index_type: str = "DELETION_VECTORS") -> IndexManifestEntry:
+        return IndexManifestEntry(kind, partition(), 0, IndexFileMeta(index_type, name, 8, 2))
+
+    def names(schema: TableSchema, *changed: IndexManifestEntry) -> list[str]:
+        before = [entry("v1"), entry("h1", index_type="HASH"), entry("b1", index_type="BTREE")]
+        return sorted(e.index_file.file_name for e in combine_index_files(schema, before, changed))
+
+    log = replace(SCHEMA, primary_keys=())
+    unaware = log.with_options({"bucket": " -1 "})
+    dynamic = SCHEMA.with_options({"bucket": "-1"})
+    for schema in (SCHEMA, log, dynamic):
+        assert names(schema, entry("v2")) == ["b1", "h1", "v2"]
+        assert names(schema, entry("v9", FileKind.DELETE)) == ["b1", "h1"]
+    assert names(unaware, entry("v2")) == ["b1", "h1", "v1", "v2"]
+    assert names(unaware, entry("v2"), entry("v1", FileKind.DELETE)) == ["b1", "h1", "v2"]
+    assert names(unaware, entry("v1"), entry("v1", FileKind.DELETE)) == ["b1", "h1", "v1"]
+    with pytest.raises(Conflict, match="the index file v9 is gone already"):
+        names(unaware, entry("v9", FileKind.DELETE))
+    for schema in (SCHEMA, unaware):
+        assert names(schema, entry("h2", index_type="HASH")) == ["b1", "h2", "v1"]
+        with pytest.raises(Conflict, match="the index file b1 was added before"):
+            names(schema, entry("b1", index_type="BTREE"))
 
 
 def test_a_deletion_vector_for_a_file_that_is_gone_conflicts(table: Table) -> None:
@@ -422,6 +525,16 @@ def test_merging_manifests_on_request_changes_no_data(table: Table) -> None:
 def test_a_table_with_a_feature_that_is_not_built_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperation, match=r"row-tracking\.enabled"):
         Table(tmp_path, options={"row-tracking.enabled": "true"}).commit()
+
+
+@pytest.mark.parametrize("content", [None, b"?"])
+def test_statistics_that_cannot_be_read_are_not_inherited(table: Table, content: bytes | None) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    if content is not None:
+        FAST.write(table.paths.statistics("stat-1"), content)
+    assert commit.commit_statistics("stat-1").statistics == "stat-1"
+    assert commit.commit([append("f2")])[0].statistics is None
 
 
 def test_statistics_are_inherited_until_the_schema_changes(table: Table) -> None:

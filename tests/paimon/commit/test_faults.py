@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import Conflict, ForebayError, OutcomeUnknown, StorageFailure, UnsupportedOperation
+from forebay.base.errors import (
+    Conflict,
+    ForebayError,
+    NotFound,
+    OutcomeUnknown,
+    StorageFailure,
+    UnsupportedOperation,
+)
 from forebay.base.ids import SeededIds
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.format.snapshot_json import format_snapshot
@@ -190,6 +198,50 @@ def test_who_loses_every_race_gives_up_and_cleans_up(table: Table) -> None:
         slow.commit("slow", Unlucky(FAST), ManualClock()).commit([append("f1")])
     assert "f1" not in table.files()
     assert table.manifest_files() == table.referenced_manifests()
+
+
+def test_who_loses_for_too_long_gives_up(table: Table) -> None:
+    other = table.commit("fast")
+
+    class Unlucky(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            other.commit([append(f"x{path.rpartition('-')[2]}")])
+            return super().create(path, data)
+
+    clock = ManualClock()
+    options = {"commit.max-retries": "1000", "commit.timeout": "1 s", "commit.min-retry-wait": "100 ms"}
+    slow = Table(table.paths.root, options={**table.schema.options, **options})
+    before = clock.monotonic()
+    with pytest.raises(Conflict, match=r"gave up committing to .* after \d tries"):
+        slow.commit("slow", Unlucky(FAST), clock).commit([append("f1")])
+    assert 1 < clock.monotonic() - before < 4
+    assert table.manifest_files() == table.referenced_manifests()
+
+
+def test_a_lost_race_writes_no_changelog_twice(table: Table) -> None:
+    other = table.commit("fast")
+    raced = iter([True])
+
+    class Raced(FailingFileIO):
+        def create(self, path: str, data: bytes) -> bool:
+            if next(raced, False):
+                other.commit([append("x")])
+            return super().create(path, data)
+
+    work = append("f1")
+    work = replace(work, data=replace(work.data, changelog_files=(data_file("c1"),)))
+    (made,) = table.commit("slow", Raced(FAST), ManualClock()).commit([work])
+    assert (made.id, made.changelog_record_count) == (2, 10)
+    assert table.manifest_files() == table.referenced_manifests()
+
+
+def test_a_manifest_that_is_missing_is_an_error_as_long_as_its_snapshot_is_there(table: Table) -> None:
+    (made,) = table.commit().commit([append("f0")])
+    FAST.delete(table.paths.manifest(made.delta_manifest_list))
+    left = table.manifest_files()
+    with pytest.raises(NotFound, match=made.delta_manifest_list):
+        table.commit("u", clock=ManualClock()).commit([append("f1")])
+    assert table.manifest_files() == left
 
 
 def test_a_committer_that_slept_while_its_snapshot_id_came_and_went_does_not_commit_into_the_past(

@@ -192,6 +192,7 @@ def test_nullability_comments_and_defaults_change() -> None:
         (RenameColumn(("p",), "q"), "cannot rename 'p'"),
         (RenameColumn(("n",), "id"), "there is a column 'id' already"),
         (DropColumn(("id",)), "cannot drop 'id'"),
+        (RenameColumn(("nope",), "id"), "there is no column 'nope'"),
         (DropColumn(("nope",)), "there is no column 'nope'"),
         (UpdateColumnType(("id",), types.string().not_null()), "cannot change the type of 'id'"),
         (SetOption("merge-engine", "aggregation"), "'merge-engine' cannot be changed"),
@@ -253,7 +254,7 @@ def test_who_never_wins_a_change_of_the_schema_is_told_so(tmp_path: Path) -> Non
     SchemaManager(LocalFileIO(sync=False), paths).create(TableSchema(0, SCHEMA.fields, 8))
     with pytest.raises(Conflict, match="changed by others 20 times"):
         taken.change([UpdateComment("x")])
-    with pytest.raises(NotFound, match="there is no Paimon table at .*/t, or it has no branch 'b'$"):
+    with pytest.raises(NotFound, match=r"there is no Paimon table at .*/t, or it has no branch 'b'$"):
         SchemaManager(LocalFileIO(sync=False), paths.on_branch("b")).latest()
 
 
