@@ -138,6 +138,10 @@ def test_files_for_another_bucket_count_are_refused_until_the_partition_is_overw
     commit.commit([append("f1")])
     with pytest.raises(Conflict, match=r"partition dt=a has 2 buckets.*written for 4.*rescale"):
         commit.commit([append("f2", buckets=4)])
+    with pytest.raises(Conflict, match="has 2 buckets"):
+        commit.commit([append("f2", buckets=4)], check_conflicts=True)
+    with pytest.raises(Conflict, match=r"dt=c has 2 buckets.*written for 4"):
+        commit.commit([append("h1", dt="c"), append("h2", dt="c", buckets=4)])
     commit.commit([append("g1", dt="b", buckets=4)])
     commit.overwrite([append("f2", buckets=4)])
     commit.commit([append("f3", buckets=4)])

@@ -206,6 +206,65 @@ def test_kinds_may_come_in_chunks_of_arrow(tmp_path: Path) -> None:
     assert table.write(rows(), pa.chunked_array([], pa.string())) is None
 
 
+def kinds_of(*kinds: int) -> Any:
+    return np.array(kinds, np.int8)
+
+
+def test_rows_of_a_bucket_that_is_known_are_written_there(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="2", **{"ignore-delete": "true"})
+    batch = rows((1, 1), (2, 2), (3, 3)).to_batches()[0]
+    with table.new_write() as writer:
+        for wrong in (-1, 2):
+            with pytest.raises(InvalidRequest, match=f"bucket {wrong} is none of the table's 2"):
+                writer.write_bucket(EMPTY_ROW, wrong, batch, kinds_of(0, 0, 0))
+        writer.write_bucket(EMPTY_ROW, 1, batch, kinds_of(3, 3, 1))
+        assert writer.prepare_commit() == []
+        writer.write_bucket(EMPTY_ROW, 1, batch, kinds_of(0, 3, 2))
+        (message,) = writer.prepare_commit()
+    assert (message.bucket, sum(f.row_count for f in message.data.new_files)) == (1, 2)
+    dynamic = new_catalog(tmp_path / "d").create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "-1"})
+    with dynamic.new_write() as writer, pytest.raises(InvalidRequest, match="chosen by its index; use write_batch"):
+        writer.write_bucket(EMPTY_ROW, 0, batch, kinds_of(0, 0, 0))
+    append = new_catalog(tmp_path / "a").create_table("db.t", COLUMNS)
+    with append.new_write() as writer, pytest.raises(InvalidRequest, match="bucket 1 is none of the table's 1"):
+        writer.write_bucket(EMPTY_ROW, 1, batch, kinds_of(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [({}, [0, 1, 2, 3]), ({"ignore-update-before": "true"}, [0, 2, 3]), ({"ignore-delete": "true"}, [0, 2])],
+)
+def test_kinds_of_rows_that_a_table_ignores_are_not_even_in_its_changelog(
+    tmp_path: Path, options: dict[str, str], kept: list[int]
+) -> None:
+    table = keyed(tmp_path, **{"changelog-producer": "input", **options})
+    table.write(rows(*((i, i) for i in range(4))), [0, 1, 2, 3])
+    log = table.with_options({"incremental-between": "0,1"}).system("audit_log").read().read_all().to_pylist()
+    assert sorted(row["id"] for row in log) == kept
+
+
+def test_a_writer_of_a_rescaled_table_is_told_which_partition_has_which_buckets(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="2")
+    table.write(rows((1, 1)))
+    other = table.with_options({"bucket": "3"})
+    with (
+        other.new_write() as writer,
+        pytest.raises(InvalidRequest, match="the table was written with 2 buckets.* has 3"),
+    ):
+        writer.write(rows((1, 2)))
+
+
+def test_as_many_kinds_are_needed_as_rows(tmp_path: Path) -> None:
+    table = keyed(tmp_path)
+    with pytest.raises(InvalidRequest, match="1 row kinds were given for more rows"):
+        table.write(rows((1, 1), (2, 2)), ["+I"])
+    with pytest.raises(InvalidRequest, match="3 row kinds were given for 2 rows"):
+        table.write(rows((1, 1), (2, 2)), ["+I"] * 3)
+    with table.new_write() as writer:
+        assert writer.write(rows((1, 1), (2, 2)), ["+I", "-D"]) == 2
+        assert writer.delete([{"id": 1}, {"id": 2}]) == 2
+
+
 def test_append_tables_take_no_deletes_and_kinds_must_fit(tmp_path: Path) -> None:
     catalog = new_catalog(tmp_path)
     append = catalog.create_table("db.a", COLUMNS)
