@@ -249,7 +249,7 @@ def test_a_writer_of_a_rescaled_table_is_told_which_partition_has_which_buckets(
     other = table.with_options({"bucket": "3"})
     with (
         other.new_write() as writer,
-        pytest.raises(InvalidRequest, match="the table was written with 2 buckets.* has 3"),
+        pytest.raises(InvalidRequest, match=r"the table was written with 2 buckets.* has 3"),
     ):
         writer.write(rows((1, 2)))
 
