@@ -7,17 +7,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, OutcomeUnknown, Unavailable
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import opened
+from forebay.lakes.iceberg_upkeep import _removed_paths
 from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import PATH, LakeTable, in_order
 from tests.lake import failing_iceberg_io
@@ -378,6 +381,43 @@ def test_expiry_leaves_the_files_of_the_snapshots_that_stay_however_they_follow_
     check_files(lake)
     for snapshot in lake.metadata.snapshots:
         assert lake.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 4
+
+
+def test_expiry_removes_the_files_of_a_snapshot_that_was_rolled_back_whose_parent_is_gone(table: LakeTable) -> None:
+    table.upsert(*people(1))
+    first = table.base
+    table.upsert(*people(2))
+    dead = table.base
+    roll_back(table.storage, first)
+    table.upsert(*people(3))
+    assert expire(table.storage, older_than_ms=1 << 60, keep=2) == [first]
+    check_files(lake_table(table.storage))
+    assert expire(table.storage, older_than_ms=1 << 60, keep=1) == [dead]
+    check_files(lake_table(table.storage))
+    assert table.read() == people(1, 3)
+
+
+def test_of_a_manifest_that_also_adds_files_only_those_that_its_snapshot_removed_go() -> None:
+    """Other engines merge what a snapshot adds and removes into one manifest."""
+    status = ManifestEntryStatus
+
+    def manifest(added: int, deleted: int, *entries: tuple[ManifestEntryStatus, int, str]) -> Any:
+        made = [
+            SimpleNamespace(status=kind, snapshot_id=snapshot, data_file=SimpleNamespace(file_path=path))
+            for kind, snapshot, path in entries
+        ]
+        return SimpleNamespace(
+            added_snapshot_id=added, deleted_files_count=deleted, fetch_manifest_entry=lambda _io, **_: made
+        )
+
+    mixed = manifest(
+        2, 2, (status.ADDED, 2, "added"), (status.EXISTING, 1, "kept"), (status.DELETED, 1, "old"),
+        (status.DELETED, 2, "removed"),
+    )  # fmt: skip
+    earlier = manifest(1, 1, (status.DELETED, 2, "of the manifest of another"))
+    snapshot: Any = SimpleNamespace(snapshot_id=2, manifests=lambda _io: [mixed, earlier])
+    io: Any = None
+    assert list(_removed_paths(io, [snapshot])) == ["removed"]
 
 
 def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: LakeTable) -> None:

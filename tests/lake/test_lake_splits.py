@@ -57,7 +57,9 @@ def read(table: LakeTable, limit: int | None = None, paths: Sequence[Sequence[in
     source = source if paths is None else source.with_project(paths)
     (split,) = table.splits(None, source)
     with source.create_record_reader(split) as reader:
-        return pa.Table.from_batches(reader.read(), reader.schema)
+        batches = list(reader.read())
+        assert all(batch.num_rows for batch in batches)
+        return pa.Table.from_batches(batches, reader.schema)
 
 
 def test_a_limit_cuts_within_batches_and_between_them(lake: str, storage: LakeStorage) -> None:
