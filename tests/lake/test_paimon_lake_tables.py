@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.lake.source import SnapshotSuccessor
 from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.lakes.paimon_tables import LAYOUT_OPTION, SYSTEM_COLUMNS, open_catalog
 from forebay.metadata import types
@@ -402,6 +403,36 @@ def test_the_snapshot_that_reads_start_from_outlives_the_upkeep_of_its_round(
         kinds |= {s.commit_kind.value for s in snapshots}
         assert snapshots[0].id == (table.base if expires else 1)
     assert "COMPACT" in kinds
+
+
+def test_the_snapshot_behind_another_says_whether_it_has_the_same_rows(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    for i in range(3):
+        table.upsert(*people(1, name=f"r{i} "))
+    engine_table(storage).compact(full=True)
+    source = table.source()
+    kinds = [s.commit_kind.value for s in engine_table(storage).snapshots.snapshots()]
+    assert kinds == ["APPEND", "APPEND", "APPEND", "COMPACT"]
+    behind = [source.successor(number) for number in (1, 2, 3, 4)]
+    assert behind == [SnapshotSuccessor(2, False), SnapshotSuccessor(3, False), SnapshotSuccessor(4, True), None]
+    engine_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    assert [source.successor(number) for number in (1, 2, 3, 4)] == [
+        SnapshotSuccessor(4, False), SnapshotSuccessor(4, False), SnapshotSuccessor(4, True), None
+    ]  # fmt: skip
+
+
+def test_a_sorted_reader_of_a_bucket_without_splits_is_empty_and_one_with_splits_is_not(
+    storage: PaimonLakeStorage,
+) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    table.upsert(*people(2, 1))
+    for splits, ids in (([], []), (table.splits(), [1, 2])):
+        with table.source().create_sorted_reader(splits) as reader:  # type: ignore[union-attr]
+            assert [i for batch in reader.read() for i in batch["id"].to_pylist()] == ids
+
+
+def test_a_log_has_no_sorted_reader(storage: PaimonLakeStorage) -> None:
+    assert create(storage, describe(ID_NAME)).source().create_sorted_reader([]) is None
 
 
 def test_rows_of_another_bucket_than_there_are_cannot_be_written(storage: PaimonLakeStorage) -> None:
