@@ -199,6 +199,65 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
     assert made <= {s.path for s in LocalFileIO().walk(lake.paths.root)}
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> LakeTable:
+    """A table with a key and one bucket that nobody compacts, and whose snapshots stay."""
+    descriptor = describe(ID_NAME, primary_key=("id",), bucket_count=1)
+    return create(PaimonLakeStorage({"warehouse": str(tmp_path / "lake")}), descriptor)
+
+
+def data_files(table: LakeTable) -> set[str]:
+    return {s.path for s in LocalFileIO().walk(engine_table(table.storage).paths.root) if s.path.endswith(".parquet")}
+
+
+def test_files_of_rounds_that_were_committed_are_not_removed_when_they_are_given_up(plain: LakeTable) -> None:
+    plain.upsert(*people(1))
+    before = plain.base
+    results = [plain.write(((), 0), [("+U", r) for r in people(i)]) for i in (2, 3, 4)]
+    for result in results[:2]:
+        plain.base = plain.committer().commit([result], {}).snapshot_id
+    files = data_files(plain)
+    engine_table(plain.storage).new_commit("other", ignore_empty=False).commit([])
+    for base in (before, None):
+        plain.committer(base=base).abort(results[:2])
+        assert data_files(plain) == files
+    for base in (before, plain.base):
+        plain.committer(base=base).abort(results[2:])
+        assert len(data_files(plain)) == len(files) - 2  # rows, and their changelog
+    assert plain.read() == people(1, 2, 3)
+
+
+def test_a_round_follows_on_its_base_alone_whatever_others_commit(plain: LakeTable) -> None:
+    other = engine_table(plain.storage).new_commit("other", ignore_empty=False)
+    result = plain.write(((), 0), [("+U", r) for r in people(1)])
+    none = "the newest one is None"
+    for base, newest in ((5, none), (1, none)):
+        with pytest.raises(Conflict, match=f"it started from lake snapshot {base}, and {newest}"):
+            plain.committer(base=base).commit([result], {})
+        other.commit([])  # so there is a snapshot 1, and it is of nobody's round
+    plain.base = plain.committer(base=None).commit([result], {}).snapshot_id
+    assert plain.base == 3
+    for base in (None, 2):
+        with pytest.raises(Conflict, match=f"it started from lake snapshot {base}, and the newest one is 3"):
+            plain.committer(base=base).commit([], {})
+    committer = plain.committer()
+    assert [committer.commit([], {}).snapshot_id for _ in range(2)] == [4, 5]  # each follows on the one before
+    assert plain.read(5) == people(1)
+
+
+def test_rounds_that_the_cluster_does_not_know_are_found(plain: LakeTable) -> None:
+    committer = plain.committer(base=None)
+    assert committer.get_missing_lake_snapshot(None) is None
+    plain.round({((), 0): [("+U", r) for r in people(1)]}, {OFFSETS_PROPERTY: "one"})
+    engine_table(plain.storage).new_commit("other", ignore_empty=False).commit([])
+    found = committer.get_missing_lake_snapshot(None)
+    assert found is not None
+    assert (found.snapshot_id, found.properties[OFFSETS_PROPERTY]) == (1, "one")
+    assert committer.get_missing_lake_snapshot(0) == found
+    assert committer.get_missing_lake_snapshot(1) is None
+    assert [committer.has_snapshot(number) for number in (1, 2, 3)] == [True, True, False]
+
+
 def test_rows_for_a_bucket_that_is_not_there_are_refused(table: LakeTable) -> None:
     with pytest.raises(InvalidRequest, match="bucket 1 is none"):
         table.write(((), 1), [("+U", r) for r in people(1)])
