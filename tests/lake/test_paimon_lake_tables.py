@@ -435,6 +435,15 @@ def test_a_log_has_no_sorted_reader(storage: PaimonLakeStorage) -> None:
     assert create(storage, describe(ID_NAME)).source().create_sorted_reader([]) is None
 
 
+def test_rows_of_all_buckets_of_a_log_without_a_key_are_in_one_of_paimon(storage: PaimonLakeStorage) -> None:
+    table = create(storage, describe(ID_NAME))
+    table.round({((), bucket): [("+A", row) for row in people(bucket)] for bucket in (0, 3)})
+    entries = engine_table(storage).manifests.live_files(engine_table(storage).snapshots.latest())
+    assert {entry.bucket for entry in entries} == {0}
+    rows = engine_table(storage).read().read_all().to_pylist()
+    assert sorted((row["id"], row["__bucket"]) for row in rows) == [(0, 0), (3, 3)]
+
+
 def test_rows_of_another_bucket_than_there_are_cannot_be_written(storage: PaimonLakeStorage) -> None:
     table = create(storage, describe(ID_NAME, primary_key=("id",)))
     with pytest.raises(InvalidRequest, match="bucket 9"):

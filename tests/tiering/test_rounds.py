@@ -6,11 +6,13 @@ import datetime as dt
 import pickle
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unavailable
 from forebay.client.lake import TieringTable
 from forebay.client.table import Table
@@ -24,7 +26,7 @@ from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringRound, commit_round, plan_round, write_round
 from forebay.tiering.runner import ThreadRunner
 from forebay.tiering.splits import SplitTask, TieringSplit, write_split
-from tests.tiering.running import LakeCluster
+from tests.tiering.running import LakeCluster, lake_cluster, memory_storage
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
 
@@ -277,6 +279,32 @@ def test_tasks_and_results_travel_between_processes(paimon_lake: LakeCluster) ->
         results.append(pickle.loads(pickle.dumps(write_split(task, paimon_lake.connection))))
     commit_round(paimon_lake.connection, ready, results, RoundControl())
     assert len(paimon_lake.check_complete(table)) == 3
+
+
+def test_a_split_tells_what_it_has_read_when_that_was_written_and_whether_it_was_cut(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with lake_cluster(tmp_path, memory_storage, clock=clock) as cluster:
+        table = cluster.create("t", SCHEMA, buckets=1)
+        first_ms = clock.now_ms()
+        for i in range(3):  # more than a reader joins into one batch
+            table.append(pa.table({"k": pa.array(range(40_000), pa.int32()), "v": [f"{i}"] * 40_000}))
+            clock.advance(5)
+        ready = planned(cluster, table)
+        (split,) = ready.splits
+        task = SplitTask(ready.info, ready.factory, split, "a")
+        whole = write_split(task, cluster.connection)
+        assert (whole.rows, whole.end_offset, whole.was_cut, whole.gone) == (120_000, 120_000, False, False)
+        assert (whole.oldest_ms, whole.newest_ms) == (first_ms, first_ms + 10_000)
+        assert whole.read_bytes > 120_000 * 4
+        now = clock.now_ms()
+        for deadline, is_cut in ((now, True), (now + 1, False), (None, False)):
+            result = write_split(replace(task, deadline_ms=deadline), cluster.connection, clock=clock)
+            assert result.was_cut is is_cut
+            assert result.end_offset == result.rows
+            assert result.rows > 0
+            assert (result.rows < 120_000) is is_cut
+            assert result.oldest_ms == first_ms
+            assert (result.newest_ms == whole.newest_ms) is not is_cut
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError, NotFound])
