@@ -20,9 +20,11 @@ from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import BucketScan, LiveScan
 from forebay.client.rpc import Call
-from forebay.client.sources import Scan, ScanRequest, register_source
+from forebay.client.scan import Scan, ScanRequest
+from forebay.client.session import Session
+from forebay.client.sources import register_source
 from forebay.client.table import Table
-from forebay.metadata.table import TableBucket
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode
 from forebay.testing.server import EmbeddedServer
@@ -420,7 +422,7 @@ def test_other_packages_can_bring_sources(make_table: MakeTable) -> None:
         def _read(self):  # type: ignore[no-untyped-def]
             yield None, pa.record_batch({"id": [1, 2, 3]})
 
-    def open_constant(_table: Table, request: ScanRequest) -> Scan:
+    def open_constant(_session: Session, _info: TableInfo, request: ScanRequest) -> Scan:
         seen.append(request)
         return Constant(pa.schema([("id", pa.int64())]), request.limit)
 

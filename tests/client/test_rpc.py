@@ -12,9 +12,9 @@ import pytest
 
 from forebay.base.clock import ManualClock, SystemClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
-from forebay.client import connection as connection_module
 from forebay.client import rpc
-from forebay.client.connection import Connection
+from forebay.client import session as session_module
+from forebay.client.connection import Connection, connect
 from forebay.client.options import Address, make_settings, parse_addresses
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerRole
@@ -327,12 +327,11 @@ def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_pa
 ) -> None:
     made: list[Breakable] = []
     connection = Connection(make_settings(bootstrap), dial=breakable(made))
-    monkeypatch.setattr(connection_module, "_live", [connection])
-    monkeypatch.setattr(connection_module, "_shared_lock", connection_module._shared_lock)
+    monkeypatch.setattr(session_module, "_live", [connection])
     nodes = connection.server_nodes()
     parents = [sock.dup() for sock in made]
     with connection.cluster._lock:  # as a thread of the parent may, which the child does not have
-        connection_module._after_fork_in_child()
+        session_module._after_fork_in_child()
         assert [sock.fileno() for sock in made] == [-1] * len(parents)
         assert set(connection.cluster.view.nodes) == set(nodes)
         before = len(made)
@@ -351,14 +350,14 @@ def test_at_the_end_of_the_process_each_connection_sends_what_it_holds_and_the_f
     make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
-    closed, bad, good = (connection_module.connect(bootstrap, writer_batch_timeout="1 h") for _ in range(3))
+    closed, bad, good = (connect(bootstrap, writer_batch_timeout="1 h") for _ in range(3))
     closed.close()
     writers = [each.table(table.path).writer() for each in (bad, good)]
     writers[0].delete({"id": 1})
     writers[1].upsert({"id": 2})
-    monkeypatch.setattr(connection_module, "_live", [closed, bad, good])
+    monkeypatch.setattr(session_module, "_live", [closed, bad, good])
     with pytest.raises(ForebayError, match=r"delete\.behavior"):
-        connection_module._close_all()
+        session_module._close_all()
     assert (bad.closed, good.closed) == (True, True)
     assert table.scan().to_arrow()["id"].to_pylist() == [2]
-    connection_module._close_all()
+    session_module._close_all()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import forebay
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
-from forebay.client.sources import ScanRequest
+from forebay.client.scan import ScanRequest
 from forebay.unionread.planning import plan_union
 from forebay.unionread.scan import UnionScan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
@@ -104,7 +104,7 @@ class Reading:
 
     def union_of_accounts(self, connection: Connection) -> None:
         least = self.acknowledged()
-        with UnionScan(connection.table(ACCOUNTS), ScanRequest()) as scan:
+        with UnionScan(connection, connection.table(ACCOUNTS).info, ScanRequest()) as scan:
             rows = scan.to_arrow()
             self.merged += any(isinstance(split, LakeSnapshotAndLogSplit) for split in scan.plan.splits)
         check_banks(rows, self.banks, least)

@@ -20,7 +20,7 @@ from typing import Any
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ForebayError, InternalError, StorageFailure
 from forebay.base.ids import SeededIds
-from forebay.client import connection as connections
+from forebay.client import session
 from forebay.client.connection import Connection
 from forebay.client.options import make_settings
 from forebay.client.rpc import Call
@@ -350,7 +350,7 @@ class World:
         for finalizer in (connection._finalizer, connection._sender_finalizer):
             if finalizer is not None:
                 finalizer.detach()
-        connections._live.discard(connection)
+        session._live.discard(connection)
 
     def tiering(self, process: Process, connection: Connection) -> TieringService:
         return TieringService(

@@ -28,7 +28,7 @@ from forebay.protocol.messages import Message
 
 if TYPE_CHECKING:
     from forebay.client.cluster import ClusterClient
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 M = TypeVar("M", bound=Message)
 
@@ -41,12 +41,12 @@ _CREATED = 0
 class ClusterAdmin:
     """The part of `Admin` that concerns the cluster."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     @property
     def _cluster(self) -> ClusterClient:
-        return self._connection.cluster
+        return self._session.cluster
 
     def _ask(self, key: ApiKey, request: Message, response: type[M]) -> M:
         """A question that may be repeated, to whom it may concern."""
@@ -60,13 +60,13 @@ class ClusterAdmin:
         return table if isinstance(table, TableInfo) else self._cluster.table_info(TablePath.parse(table))
 
     def __repr__(self) -> str:
-        return f"<forebay.Admin of {self._connection!r}>"
+        return f"<forebay.Admin of {self._session!r}>"
 
     # ---- servers and settings ---------------------------------------------------------------------------------------
 
     def server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster, as this client reaches them: the coordinator first."""
-        return self._connection.server_nodes()
+        return Listing(self._cluster.retrying(self._cluster.refresh).nodes)
 
     def cluster_health(self) -> ClusterHealth:
         """Raises `UnsupportedOperation` on clusters that do not tell (Fluss 0.9)."""

@@ -16,17 +16,12 @@ socket for each server and not one for each task.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import ForebayError, Unavailable
-from forebay.base.ids import SYSTEM_IDS, IdSource
-from forebay.client.cluster import ClusterClient
 from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.session import Session
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol.convert import ServerNode
 
@@ -34,11 +29,7 @@ if TYPE_CHECKING:
     from forebay.client.admin import Admin
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
-    from forebay.client.rpc import Dial
-    from forebay.client.sender import Sender
     from forebay.client.table import Table
-
-_live: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def connect(
@@ -67,46 +58,8 @@ def connect(
     return connection
 
 
-class Connection:
+class Connection(Session):
     """A connection to a cluster. Thread-safe. Use `connect` to make one."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        ids: IdSource = SYSTEM_IDS,
-        dial: Dial | None = None,
-    ) -> None:
-        """Nothing is sent before the first use. `dial` makes the connections to servers (default: TCP)."""
-        self.settings = settings
-        self._clock = clock
-        self._ids = ids
-        self._dial = dial
-        self._begin()
-        _live.add(self)
-
-    def _begin(self) -> None:
-        self.cluster = ClusterClient(self.settings, self._clock, self._ids, self._dial)
-        self._lock = threads.lock()
-        self._sender: Sender | None = None
-        self._sender_finalizer: weakref.finalize[..., Connection] | None = None
-        self._closing = False
-        self._close_lock = threads.rlock()
-        self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
-        self._finalizer.atexit = False
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def ids(self) -> IdSource:
-        return self._ids
-
-    @property
-    def closed(self) -> bool:
-        return self.cluster.closed
 
     @property
     def admin(self) -> Admin:
@@ -128,9 +81,7 @@ class Connection:
 
     def server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster, as this client reaches them: the coordinator first."""
-        from forebay.client.display import Listing
-
-        return Listing(self.cluster.retrying(self.cluster.refresh).nodes)
+        return self.admin.server_nodes()
 
     def bucket_scan(
         self,
@@ -155,54 +106,6 @@ class Connection:
         resolved = opened.bucket(bucket)
         return opened.log({resolved: start}, stop if stop is None else {resolved: stop}, **options)
 
-    @property
-    def sender(self) -> Sender:
-        """What writes batches, started when first needed."""
-        sender = self._sender
-        if sender is None:
-            from forebay.client.sender import Sender
-
-            with self._lock:
-                if self._closing or self.cluster.closed:
-                    raise Unavailable("this connection is closed; open another one with forebay.connect()")
-                if self._sender is None:
-                    self._sender = Sender(self.cluster)
-                    self._sender_finalizer = weakref.finalize(self, Sender.stop, self._sender, join=False)
-                    self._sender_finalizer.atexit = False
-                sender = self._sender
-        return sender
-
-    def close(self, timeout: float | None = None) -> None:
-        """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
-        waits for the first one.
-
-        `timeout` is how many seconds to wait (default: as long as batches may take). Raises the first error of a
-        batch that nobody has been told of, after everything is closed.
-        """
-        with self._close_lock:
-            with self._lock:
-                self._closing = True
-                sender, self._sender = self._sender, None
-            error: ForebayError | None = None
-            if sender is not None:
-                error = sender.close(timeout)
-            self.cluster.close()
-            self._finalizer.detach()
-        if error is not None:
-            raise error
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ForebayError:
-            if kind is None:
-                raise
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Connection, (self.settings,)
 
@@ -216,17 +119,6 @@ class Connection:
         rows = [(node.role.name.lower(), node.node_id, f"{node.host}:{node.port}") for node in nodes]
         state = "closed" if self.closed else f"{len(nodes)} servers known" if nodes else "not connected yet"
         return heading(repr(self.settings), f"Forebay connection, {state}") + grid(("role", "id", "address"), rows)
-
-    def _after_fork(self) -> None:
-        """In a child process: sockets and threads are the parent's, so begin anew."""
-        for finalizer in (self._finalizer, self._sender_finalizer):
-            if finalizer is not None:
-                finalizer.detach()
-        cluster, view = self.cluster, self.cluster.view
-        cluster.forget_channels()
-        self._begin()
-        self._closing = cluster.closed
-        self.cluster.adopt(view, closed=cluster.closed)
 
 
 # ---- one connection a process ---------------------------------------------------------------------------------------
@@ -244,30 +136,9 @@ def shared_connection(settings: Settings) -> Connection:
         return connection
 
 
-def _close_all() -> None:
-    """At the end of the process. What a writer still holds is sent if that goes quickly."""
-    errors = []
-    for connection in list(_live):
-        if connection.closed:
-            continue
-        try:
-            connection.close(timeout=_EXIT_SECONDS)
-        except ForebayError as e:
-            errors.append(e)  # the other connections have rows to send, too
-    if errors:
-        raise errors[0]
-
-
-_EXIT_SECONDS = 10.0
-
-
 def _after_fork_in_child() -> None:
     global _shared_lock
     _shared_lock = threads.lock()
-    for connection in list(_live):
-        connection._after_fork()
 
 
-# Before the threads of the process are waited for: closing may have to open a connection, and so start a thread.
-threads.register_atexit(_close_all)
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -24,7 +24,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import error_of, table_path_from_pb, table_path_to_pb
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Heartbeat:
 class LakeTieringClient:
     """A worker's side of tiering. Safe to use from any thread."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def heartbeat(
         self,
@@ -95,7 +95,7 @@ class LakeTieringClient:
         for table in failed:
             message.failed_tables.append(_report(table))
         repeatable = not (request or message.finished_tables or message.failed_tables)
-        answer = self._connection.cluster.coordinator_call(
+        answer = self._session.cluster.coordinator_call(
             ApiKey.LAKE_TIERING_HEARTBEAT, message, pb.LakeTieringHeartbeatResponse, repeatable=repeatable
         )
         return Heartbeat(answer.coordinator_epoch, _assigned(answer), _errors(answer))
@@ -111,7 +111,7 @@ class LakeTieringClient:
         table = message.bucket_offsets.add(table_id=info.table_id, table_path=table_path_to_pb(info.path))
         for bucket, offset in log_end_offsets.items():
             table.bucket_offsets.add(partition_id=bucket.partition_id, bucket_id=bucket.bucket, log_end_offset=offset)
-        answer = self._connection.cluster.coordinator_call(
+        answer = self._session.cluster.coordinator_call(
             ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT, message, pb.PrepareLakeTableSnapshotResponse, repeatable=True
         )
         path: str = _only(answer.prepare_lake_table_resp, info).lake_table_offsets_path
@@ -153,7 +153,7 @@ class LakeTieringClient:
                     log_end_offset=offset,
                     max_timestamp=(max_timestamps or {}).get(bucket),
                 )
-        answer = self._connection.cluster.coordinator_call(
+        answer = self._session.cluster.coordinator_call(
             ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT, message, pb.CommitLakeTableSnapshotResponse, repeatable=False
         )
         _only(answer.table_resp, info)

@@ -47,7 +47,7 @@ from forebay.base.errors import (
 from forebay.client.planning import plan_buckets
 from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
-from forebay.client.sources import Scan, ScanRequest
+from forebay.client.scan import Scan, ScanRequest
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -56,8 +56,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode, error_of
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
-    from forebay.client.table import Table
+    from forebay.client.session import Session
 
 _GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 _CANNOT_REPEAT = (*_GONE, ErrorCode.INVALID_SCAN_REQUEST)
@@ -72,7 +71,7 @@ class BucketScan:
 
     def __init__(
         self,
-        connection: Connection,
+        session: Session,
         info: TableInfo,
         bucket: TableBucket,
         view: RowView,
@@ -81,26 +80,26 @@ class BucketScan:
         decoder: ValueDecoder | None = None,
         wake: Callable[[], None] | None = None,
     ) -> None:
-        self._connection = connection
+        self._session = session
         self._info = info
         self.bucket = bucket
         self._view = view
-        self._decoder = decoder or view.decoder(connection)
+        self._decoder = decoder or view.decoder(session.cluster)
         self._wake = wake
         self._limit = limit
-        self._page_bytes: int = connection.settings["client.scanner.kv.fetch.max-bytes"]
-        self._retry_seconds: float = connection.settings["client.retry-timeout"]
+        self._page_bytes: int = session.settings["client.scanner.kv.fetch.max-bytes"]
+        self._retry_seconds: float = session.settings["client.retry-timeout"]
         self._begin()
         self.log_offset: int | None = None
         self.rows_handed_out = 0
         self.finished = limit == 0  # on the wire 0 means no limit
         self.refused = False
-        self._open_seconds: float = connection.settings["client.scanner.kv.open-timeout"]
+        self._open_seconds: float = session.settings["client.scanner.kv.open-timeout"]
         self._replay: Iterator[pa.RecordBatch] | None = None
         self._process = os.getpid()
-        self._back_off = BackOff(connection.ids)
+        self._back_off = BackOff(session.ids)
         self._failing_since: float | None = None
-        self._notice = WaitNotice(connection.clock)
+        self._notice = WaitNotice(session.clock)
 
     def _begin(self) -> None:
         self._node: ServerNode | None = None
@@ -133,7 +132,7 @@ class BucketScan:
             raise InvalidRequest("this scan belongs to the process that began it; begin another one after a fork")
         try:
             if self._scanner_id is None:
-                self._node = self._connection.cluster.leader(self._info.path, self.bucket)
+                self._node = self._session.cluster.leader(self._info.path, self.bucket)
                 if self._must_replay(self._node):
                     self._replay_instead()
                     return
@@ -156,7 +155,7 @@ class BucketScan:
     def _send(self, request: pb.ScanKvRequest, callback: Callable[[Call], None] | None) -> Call:
         if self._node is None:
             raise InternalError("a scan session without a server")
-        return self._connection.cluster.send(self._node, ApiKey.SCAN_KV, request, callback=callback)
+        return self._session.cluster.send(self._node, ApiKey.SCAN_KV, request, callback=callback)
 
     def take(self) -> pa.RecordBatch | None:
         """The page that has come, or None if it brought none; the next one is asked for before it is decoded."""
@@ -173,7 +172,7 @@ class BucketScan:
         except ForebayError as e:
             self._failed(e)
             return None
-        self._failing_since, self._back_off = None, BackOff(self._connection.ids)
+        self._failing_since, self._back_off = None, BackOff(self._session.ids)
         self._notice.over()
         self.refused = self._repeated = False
         if response.HasField("log_offset"):
@@ -192,7 +191,7 @@ class BucketScan:
 
     def wait(self) -> None:
         """Wait until `take` will not."""
-        clock = self._connection.clock
+        clock = self._session.clock
         if self.is_idle:
             clock.sleep(max(self.not_before - clock.monotonic(), 0.0))
             self.ask()
@@ -200,16 +199,16 @@ class BucketScan:
             self._wait_for_call(self._call)
 
     def _wait_for_call(self, call: Call) -> None:
-        limit = self._connection.cluster.request_seconds
-        if not call.wait(call.sent_at + limit - self._connection.clock.monotonic()):
+        limit = self._session.cluster.request_seconds
+        if not call.wait(call.sent_at + limit - self._session.clock.monotonic()):
             call.give_up(limit)
 
     def check_overdue(self) -> None:
         """Give up a request that has had no answer for too long."""
-        call, limit = self._call, self._connection.cluster.request_seconds
+        call, limit = self._call, self._session.cluster.request_seconds
         if call is None or call.done:
             return
-        if call.sent_at + limit <= self._connection.clock.monotonic():
+        if call.sent_at + limit <= self._session.clock.monotonic():
             call.give_up(limit)
         else:
             call.tell_if_late()
@@ -233,7 +232,7 @@ class BucketScan:
             self._refuse(error)
             return
         if error.stale_metadata:
-            self._connection.cluster.forget_leader([self.bucket])
+            self._session.cluster.forget_leader([self.bucket])
         if self._scanner_id is None:
             if not may_read_again(error):
                 raise _about(error, self._info, self.bucket)
@@ -248,7 +247,7 @@ class BucketScan:
 
     def _refuse(self, error: ForebayError) -> None:
         """The server has its fill of sessions: try again for a while."""
-        now, limit = self._connection.clock.monotonic(), self._open_seconds
+        now, limit = self._session.clock.monotonic(), self._open_seconds
         self.refused = True
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since > limit:
@@ -266,7 +265,7 @@ class BucketScan:
         self._try_later(error)
 
     def _try_later(self, error: ForebayError) -> None:
-        clock = self._connection.clock
+        clock = self._session.clock
         now = clock.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         if now - self._failing_since > self._retry_seconds:
@@ -330,7 +329,7 @@ class BucketScan:
             self._send_close(response.scanner_id)
 
     def _send_close(self, scanner_id: bytes | None) -> None:
-        if scanner_id is None or self._connection.closed:
+        if scanner_id is None or self._session.closed:
             return
         try:
             self._send(
@@ -347,17 +346,17 @@ class BucketScan:
 
     def _must_replay(self, node: ServerNode) -> bool:
         """Whether the rows cannot be scanned, or were asked not to be."""
-        if not self._connection.settings.scans_on_servers:
+        if not self._session.settings.scans_on_servers:
             return True
-        if self._connection.cluster.channel(node).versions.offers(ApiKey.SCAN_KV):
+        if self._session.cluster.channel(node).versions.offers(ApiKey.SCAN_KV):
             return False
-        warn_once(self._connection)
+        warn_once(self._session)
         return True
 
     def _replay_instead(self) -> None:
         from forebay.client.replay import current_rows
 
-        replayed = current_rows(self._connection, self._info, self.bucket, self._view, self._limit)
+        replayed = current_rows(self._session, self._info, self.bucket, self._view, self._limit)
         self.log_offset = replayed.log_offset
         self._replay = replayed.batches
 
@@ -373,9 +372,9 @@ class BucketScan:
 _warned: set[str] = set()
 
 
-def warn_once(connection: Connection) -> None:
+def warn_once(session: Session) -> None:
     """Say that a cluster has no live scans, once for each cluster and process."""
-    servers = repr(connection.settings.bootstrap_servers)
+    servers = repr(session.settings.bootstrap_servers)
     if servers not in _warned:
         _warned.add(servers)
         warnings.warn(
@@ -393,13 +392,12 @@ def _about(error: ForebayError, info: TableInfo, bucket: TableBucket) -> Forebay
 class LiveScan(Scan):
     """The current rows of a primary-key table: `table.scan()`."""
 
-    def __init__(self, table: Table, request: ScanRequest) -> None:
-        self._connection = table.connection
-        self._info = table.info
-        self._view = RowView(table.info, request.columns, request.predicate)
+    def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
+        self._session, self._info = session, info
+        self._view = RowView(info, request.columns, request.predicate)
         super().__init__(self._view.schema, request.limit)
-        self._decoder = self._view.decoder(self._connection)
-        buckets = plan_buckets(self._connection.cluster, table.info, request.partitions, request.buckets)
+        self._decoder = self._view.decoder(session.cluster)
+        buckets = plan_buckets(session.cluster, info, request.partitions, request.buckets)
         self.buckets: Sequence[TableBucket] = tuple(buckets)
         self._waiting = deque(buckets if request.limit != 0 else ())
         self._active: deque[BucketScan] = deque()
@@ -408,7 +406,7 @@ class LiveScan(Scan):
         self._changed = threads.event()
         # With a limit buckets are read one after the other: reading ahead would be for nothing.
         limited = request.limit is not None
-        self._sessions_max: int = 1 if limited else self._connection.settings["client.scanner.kv.max-sessions"]
+        self._sessions_max: int = 1 if limited else self._session.settings["client.scanner.kv.max-sessions"]
         self._pushed_limit = limited and request.predicate is None
 
     @property
@@ -449,7 +447,7 @@ class LiveScan(Scan):
     def _open_more(self) -> None:
         while self._waiting and len(self._active) < self._sessions_max:
             scan = BucketScan(
-                self._connection,
+                self._session,
                 self._info,
                 self._waiting.popleft(),
                 self._view,
@@ -463,7 +461,7 @@ class LiveScan(Scan):
     def _next_ready(self) -> BucketScan | None:
         """A scan whose page has come, in turns; None after waiting for a while without one."""
         self._changed.clear()
-        now = self._connection.clock.monotonic()
+        now = self._session.clock.monotonic()
         wake_in = 1.0
         for scan in list(self._active):
             if scan.is_idle:

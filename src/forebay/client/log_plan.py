@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.client.log_reader import LogReader
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
-from forebay.client.sources import Scan, ScanRequest
+from forebay.client.scan import Scan, ScanRequest
+from forebay.client.session import Session
 from forebay.client.views import RowView
-from forebay.metadata.table import TableBucket
-
-if TYPE_CHECKING:
-    from forebay.client.table import Table
-    from forebay.metadata.predicate import Predicate
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket, TableInfo
 
 
 def open_log_reader(
-    table: Table,
+    session: Session,
+    info: TableInfo,
     start: Any,
     stop: Any,
     columns: Sequence[str] | None,
@@ -37,35 +36,34 @@ def open_log_reader(
     new_partitions: bool | None = None,
 ) -> LogReader:
     """Plan a reading and begin it. Parameters are those of `Table.log`."""
-    connection, info = table.connection, table.info
     view = RowView(info, columns, predicate)
     if isinstance(start, Mapping):
         if partitions is not None or buckets is not None:
             raise InvalidRequest("the buckets to read are given by start already")
-        starts = _given_offsets(table, start)
+        starts = _given_offsets(session, info, start)
     else:
-        starts = _offsets_at(table, plan_buckets(connection.cluster, info, partitions, buckets), start)
+        starts = _offsets_at(session, info, plan_buckets(session.cluster, info, partitions, buckets), start)
     stops = None
     if isinstance(stop, Mapping):
-        stops = _given_offsets(table, stop)
+        stops = _given_offsets(session, info, stop)
         without = [bucket for bucket in starts if bucket not in stops]
         if without:
             raise InvalidRequest(f"no stop offset is given for buckets {[str(bucket) for bucket in without]}")
     elif stop is not None:
-        stops = _offsets_at(table, list(starts), stop)
+        stops = _offsets_at(session, info, list(starts), stop)
     everything = stops is None and partitions is None and buckets is None and not isinstance(start, Mapping)
     if new_partitions and stops is not None:
         raise InvalidRequest("a reader with an end does not look for new partitions: leave out stop, or new_partitions")
     discover = info.is_partitioned and (everything if new_partitions is None else new_partitions)
-    return LogReader(connection, info, starts, stops, view, include, timeout, discover=discover)
+    return LogReader(session, info, starts, stops, view, include, timeout, discover=discover)
 
 
-def _given_offsets(table: Table, offsets: Mapping[Any, Any]) -> dict[TableBucket, int]:
+def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any]) -> dict[TableBucket, int]:
     """Offsets by bucket; those given as places ("earliest", a time) are asked for."""
     exact: dict[TableBucket, int] = {}
     places: dict[Any, list[TableBucket]] = {}
     for key, value in offsets.items():
-        bucket = check_bucket(table.info, key)
+        bucket = check_bucket(info, key)
         if isinstance(value, int) and not isinstance(value, bool):
             if value < 0:
                 raise InvalidRequest(f"bucket {bucket} cannot be read at offset {value}; write 'earliest' or 'latest'")
@@ -73,31 +71,34 @@ def _given_offsets(table: Table, offsets: Mapping[Any, Any]) -> dict[TableBucket
         else:
             places.setdefault(value, []).append(bucket)
     for place, wanted in places.items():
-        exact |= _offsets_at(table, wanted, place)
-    return {bucket: exact[bucket] for bucket in (check_bucket(table.info, key) for key in offsets)}
+        exact |= _offsets_at(session, info, wanted, place)
+    return {bucket: exact[bucket] for bucket in (check_bucket(info, key) for key in offsets)}
 
 
-def _offsets_at(table: Table, buckets: Sequence[TableBucket], place: Any) -> dict[TableBucket, int]:
+def _offsets_at(
+    session: Session, info: TableInfo, buckets: Sequence[TableBucket], place: Any
+) -> dict[TableBucket, int]:
     if not (place in (EARLIEST, LATEST) if isinstance(place, str) else isinstance(place, int | dt.datetime)):
         raise InvalidRequest(
             f"{place!r} is not a place in a log: write 'earliest', 'latest', a datetime, milliseconds since the epoch, "
             "or a dict of buckets and offsets"
         )
-    found = list_offsets(table.connection.cluster, table.info, buckets, place)
+    found = list_offsets(session.cluster, info, buckets, place)
     return {bucket: found[bucket] for bucket in buckets}
 
 
 class LogScan(Scan):
     """What a log table has been appended, up to now: `table.scan(source="log")`."""
 
-    def __init__(self, table: Table, request: ScanRequest) -> None:
-        if table.has_primary_key:
+    def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
+        if info.has_primary_key:
             raise InvalidRequest(
-                f"table {table.path} has a primary key: its log holds changes, not rows. Use source='live' for the "
+                f"table {info.path} has a primary key: its log holds changes, not rows. Use source='live' for the "
                 "current rows, or table.log() for the changes"
             )
         self._log = open_log_reader(
-            table,
+            session,
+            info,
             EARLIEST,
             LATEST,
             request.columns,

@@ -44,7 +44,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode, error_of, partition_id_of
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 _CLIENT = -1
 _BATCH_BYTES_MAX = 1 << 29
@@ -112,7 +112,7 @@ class LogReader:
 
     def __init__(
         self,
-        connection: Connection,
+        session: Session,
         info: TableInfo,
         starts: Mapping[TableBucket, int],
         stops: Mapping[TableBucket, int] | None,
@@ -121,14 +121,14 @@ class LogReader:
         timeout: float | None = None,
         discover: bool = False,
     ) -> None:
-        settings = connection.settings
-        self._connection = connection
+        settings = session.settings
+        self._session = session
         self._info = info
         self._view = view
         self._decoder = ChunkDecoder(
             view,
             include,
-            lambda schema_id: connection.cluster.schema(info, schema_id),
+            lambda schema_id: session.cluster.schema(info, schema_id),
             settings["client.scanner.log.check-crc"],
         )
         self._bounded = stops is not None
@@ -152,14 +152,14 @@ class LogReader:
         self._decoding_bucket: _Bucket | None = None
         self._waiting_bytes = 0
         self._changed = threads.event()
-        self._notice = WaitNotice(connection.clock)
-        self._next_discovery = connection.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
+        self._notice = WaitNotice(session.clock)
+        self._next_discovery = session.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
         self._closed = False
         self.last_bucket: TableBucket | None = None
         """The bucket of the rows that were handed out last."""
 
     def _begin(self, bucket: TableBucket, start: int, stop: int | None) -> _Bucket:
-        return _Bucket(bucket, start, stop, self._max_bytes_for_bucket, BackOff(self._connection.ids))
+        return _Bucket(bucket, start, stop, self._max_bytes_for_bucket, BackOff(self._session.ids))
 
     # ---- for users --------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class LogReader:
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """The next rows, waited for at most `timeout` seconds; None if there were none, or at the end."""
-        clock = self._connection.clock
+        clock = self._session.clock
         deadline = clock.monotonic() + timeout
         while not self.finished:
             self._changed.clear()
@@ -221,7 +221,7 @@ class LogReader:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        clock = self._connection.clock
+        clock = self._session.clock
         began = clock.monotonic()
         while not self.finished:
             slice_seconds = 1.0
@@ -286,7 +286,7 @@ class LogReader:
     def _send_fetches(self) -> None:
         if self._waiting_bytes >= self._max_bytes:
             return
-        now = self._connection.clock.monotonic()
+        now = self._session.clock.monotonic()
         self._discover_partitions(now)
         busy = {bucket for fetch in self._fetches.values() for bucket in fetch.buckets}
         by_node: dict[ServerNode, dict[TableBucket, _Bucket]] = {}
@@ -296,7 +296,7 @@ class LogReader:
             if not wants:
                 continue
             try:
-                node = self._connection.cluster.leader(self._info.path, bucket)
+                node = self._session.cluster.leader(self._info.path, bucket)
             except ForebayError as e:
                 self._failed([state], e)
                 continue
@@ -331,9 +331,7 @@ class LogReader:
                 max_fetch_bytes=state.bytes_max,
             )
         try:
-            call = self._connection.cluster.send(
-                node, ApiKey.FETCH_LOG, request, callback=lambda _: self._changed.set()
-            )
+            call = self._session.cluster.send(node, ApiKey.FETCH_LOG, request, callback=lambda _: self._changed.set())
         except ForebayError as e:
             self._failed(list(states.values()), e)
             return
@@ -341,7 +339,7 @@ class LogReader:
 
     def _seconds_to_next_event(self) -> float:
         """How long nothing happens by itself."""
-        now = self._connection.clock.monotonic()
+        now = self._session.clock.monotonic()
         pauses = [state.not_before - now for state in self._buckets.values() if state.not_before > now]
         return max(min([1.0, *pauses]), 0.001)
 
@@ -349,7 +347,7 @@ class LogReader:
         if self._next_discovery is None or now < self._next_discovery:
             return
         self._next_discovery = now + _DISCOVERY_SECONDS
-        cluster = self._connection.cluster
+        cluster = self._session.cluster
         new = [bucket for bucket in plan_buckets(cluster, self._info) if bucket not in self._buckets]
         if new:
             for bucket, start in list_offsets(cluster, self._info, new, EARLIEST).items():
@@ -358,8 +356,8 @@ class LogReader:
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def _take_answers(self) -> None:
-        limit = self._connection.cluster.request_seconds + self._wait_ms / 1000
-        now = self._connection.clock.monotonic()
+        limit = self._session.cluster.request_seconds + self._wait_ms / 1000
+        now = self._session.clock.monotonic()
         for node, fetch in list(self._fetches.items()):
             if not fetch.call.done and fetch.call.sent_at + limit <= now:
                 fetch.call.give_up(limit)
@@ -388,7 +386,7 @@ class LogReader:
                     self._failed([state], error)
                     continue
                 if state.failing_since is not None:
-                    state.failing_since, state.back_off = None, BackOff(self._connection.ids)
+                    state.failing_since, state.back_off = None, BackOff(self._session.ids)
                     self._notice.over()
                 self._take_bucket(fetch, state, answer, data)
 
@@ -434,7 +432,7 @@ class LogReader:
                 for state in states:
                     state.damage = explained
             raise explained
-        cluster, now = self._connection.cluster, self._connection.clock.monotonic()
+        cluster, now = self._session.cluster, self._session.clock.monotonic()
         if error.stale_metadata:
             cluster.forget_leader(state.bucket for state in states)
         for state in states:

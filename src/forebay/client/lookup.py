@@ -35,7 +35,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 PREFIX_COLUMN = "_prefix_index"
 """The column of a prefix lookup's result that says which of the prefixes, counted from 0, a row belongs to."""
@@ -112,23 +112,23 @@ def _add_keys(buckets: Any, items: Sequence[_KeyItem]) -> None:
 class Lookup:
     """Lookups of chosen columns of one table. Thread-safe; a table handle keeps the last ones it made."""
 
-    def __init__(self, connection: Connection, info: TableInfo, columns: Sequence[str] | None) -> None:
+    def __init__(self, session: Session, info: TableInfo, columns: Sequence[str] | None) -> None:
         if not info.has_primary_key:
             raise InvalidRequest(
                 f"table {info.path} has no primary key to look up; scan it, or read its log",
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
-        self._connection = connection
+        self._session = session
         self._info = info
         self._view = RowView(info, columns)
-        self._decoder = self._view.decoder(connection)
+        self._decoder = self._view.decoder(session.cluster)
         self._router = KeyRouter(info)
-        self._chunk: int = connection.settings["client.lookup.max-batch-size"]
+        self._chunk: int = session.settings["client.lookup.max-batch-size"]
         self._nullable = pa.schema([field.with_nullable(True) for field in self._view.schema])
 
     @property
     def _cluster(self) -> ClusterClient:
-        return self._connection.cluster
+        return self._session.cluster
 
     # ---- whole keys -------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import error_of
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 _EVERYTHING = (1 << 31) - 1
 _FOLD_ROWS = 1 << 19
@@ -49,35 +49,33 @@ class Replayed(NamedTuple):
     batches: Iterator[pa.RecordBatch]
 
 
-def current_rows(
-    connection: Connection, info: TableInfo, bucket: TableBucket, view: RowView, limit: int | None
-) -> Replayed:
+def current_rows(session: Session, info: TableInfo, bucket: TableBucket, view: RowView, limit: int | None) -> Replayed:
     """The current rows of a bucket, as `view` shows them; at most `limit`."""
-    cluster = connection.cluster
+    cluster = session.cluster
     latest = list_offsets(cluster, info, [bucket], LATEST)[bucket]
     if limit is not None and view.bound is None:
-        return Replayed(latest, _limit_scan(connection, info, bucket, view, limit))
+        return Replayed(latest, _limit_scan(session, info, bucket, view, limit))
     if list_offsets(cluster, info, [bucket], EARLIEST)[bucket] > 0:
-        return Replayed(latest, _limit_scan(connection, info, bucket, view, _EVERYTHING))
-    return Replayed(latest, _fold(connection, info, bucket, view, latest))
+        return Replayed(latest, _limit_scan(session, info, bucket, view, _EVERYTHING))
+    return Replayed(latest, _fold(session, info, bucket, view, latest))
 
 
 def rows_at(
-    connection: Connection, info: TableInfo, bucket: TableBucket, view: RowView, offset: int
+    session: Session, info: TableInfo, bucket: TableBucket, view: RowView, offset: int
 ) -> Iterator[pa.RecordBatch] | None:
     """The rows of a bucket as the changes below log offset `offset` have left them, in no order.
 
     None where the beginning of the changelog is gone. Memory: the rows of the bucket.
     """
-    if list_offsets(connection.cluster, info, [bucket], EARLIEST)[bucket] > 0:
+    if list_offsets(session.cluster, info, [bucket], EARLIEST)[bucket] > 0:
         return None
-    return _fold(connection, info, bucket, view, offset) if offset > 0 else iter(())
+    return _fold(session, info, bucket, view, offset) if offset > 0 else iter(())
 
 
 def _limit_scan(
-    connection: Connection, info: TableInfo, bucket: TableBucket, view: RowView, limit: int
+    session: Session, info: TableInfo, bucket: TableBucket, view: RowView, limit: int
 ) -> Iterator[pa.RecordBatch]:
-    cluster = connection.cluster
+    cluster = session.cluster
     request = pb.LimitScanRequest(
         table_id=bucket.table_id, partition_id=bucket.partition_id, bucket_id=bucket.bucket, limit=limit
     )
@@ -95,12 +93,10 @@ def _limit_scan(
 
     records = cluster.retrying(attempt, stale=lambda: cluster.refresh_bucket(info.path, bucket))
     if records is not None and len(records):
-        yield view.show(view.decoder(connection).decode(*parse_value_batch(records)))
+        yield view.show(view.decoder(session.cluster).decode(*parse_value_batch(records)))
 
 
-def _fold(
-    connection: Connection, info: TableInfo, bucket: TableBucket, view: RowView, stop: int
-) -> Iterator[pa.RecordBatch]:
+def _fold(session: Session, info: TableInfo, bucket: TableBucket, view: RowView, stop: int) -> Iterator[pa.RecordBatch]:
     """Rows after all changes up to offset `stop`."""
     schema = info.schema
     names = [name for name in schema.names if name in {*(c.name for c in view.read), *schema.primary_key}]
@@ -123,7 +119,7 @@ def _fold(
         last = _last_of_each(pa.chunked_array(keys, pa.binary()).combine_chunks())
         return together.take(array_of(last[~gone[last]]))
 
-    with LogReader(connection, info, {bucket: 0}, {bucket: stop}, RowView(info, names), ("change_type",)) as reader:
+    with LogReader(session, info, {bucket: 0}, {bucket: stop}, RowView(info, names), ("change_type",)) as reader:
         for batch in reader:
             changes.append(batch)
             pending += batch.num_rows

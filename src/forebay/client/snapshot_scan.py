@@ -19,7 +19,7 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
-from forebay.client.sources import Scan
+from forebay.client.scan import Scan
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket
@@ -53,17 +53,17 @@ class SnapshotBucketScan:
         decoder: ValueDecoder | None = None,
     ) -> None:
         self._snapshot = snapshot
-        self._connection = snapshot.connection
+        self._session = snapshot.connection
         self.bucket = bucket
         self._view = view
-        self._decoder = decoder or view.decoder(self._connection)
+        self._decoder = decoder or view.decoder(self._session.cluster)
         self._left = limit
         self._pushes_limit = view.bound is None
         self.position = resume_after
         self._next_position = resume_after
         self.finished = limit == 0
         self._asked: Call | None = None
-        self._back_off = BackOff(self._connection.ids)
+        self._back_off = BackOff(self._session.ids)
         self._failing_since: float | None = None
         self._notice = WaitNotice(snapshot.connection.clock)
 
@@ -82,11 +82,11 @@ class SnapshotBucketScan:
         """Ask for the next page, unless that has been done."""
         if self.finished or self._asked is not None:
             return
-        cluster, bucket = self._connection.cluster, self.bucket
+        cluster, bucket = self._session.cluster, self.bucket
         request = pb.ScanKvRequest(
             table_snapshot_id=self._snapshot.raw_id,
             resume_after=self._next_position,
-            batch_size_bytes=self._connection.settings["client.scanner.kv.fetch.max-bytes"],
+            batch_size_bytes=self._session.settings["client.scanner.kv.fetch.max-bytes"],
             bucket_scan_req=pb.PbScanReqForBucket(
                 table_id=bucket.table_id,
                 partition_id=bucket.partition_id,
@@ -106,9 +106,9 @@ class SnapshotBucketScan:
         call, self._asked = self._asked, None
         if call is None:
             return None
-        limit = self._connection.cluster.request_seconds
+        limit = self._session.cluster.request_seconds
         try:
-            if not call.wait(call.sent_at + limit - self._connection.clock.monotonic()):
+            if not call.wait(call.sent_at + limit - self._session.clock.monotonic()):
                 call.give_up(limit)
             response, payloads = call.response().parse_split(pb.ScanKvResponse)
             error = error_of(response)
@@ -118,7 +118,7 @@ class SnapshotBucketScan:
             self._failed(e)
             return None
         if self._failing_since is not None:
-            self._failing_since, self._back_off = None, BackOff(self._connection.ids)
+            self._failing_since, self._back_off = None, BackOff(self._session.ids)
             self._notice.over()
         return self._page(response, payloads)
 
@@ -154,11 +154,11 @@ class SnapshotBucketScan:
         if error.code in GONE:
             raise gone(f"reading {where}", error)
         if error.stale_metadata:
-            self._connection.cluster.forget_leader([self.bucket])
-        clock = self._connection.clock
+            self._session.cluster.forget_leader([self.bucket])
+        clock = self._session.clock
         now = clock.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
-        if not may_read_again(error) or now - self._failing_since > self._connection.settings["client.retry-timeout"]:
+        if not may_read_again(error) or now - self._failing_since > self._session.settings["client.retry-timeout"]:
             raise type(error)(f"reading {where} failed: {error.message}", error.code)
         self._notice.tell(f"reading {where}: {error.message}")
         clock.sleep(self._back_off.next_seconds())
@@ -267,12 +267,12 @@ class SnapshotScan(Scan):
         return f" of {self._snapshot.info.path}, {len(self.buckets)} buckets"
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
-        connection = self._snapshot.connection
-        decoder = self._view.decoder(connection)
+        session = self._snapshot.connection
+        decoder = self._view.decoder(session.cluster)
         waiting = deque(() if self._limit == 0 else self.buckets)
         active: deque[SnapshotBucketScan] = deque()
         # With a limit buckets are read one after the other: reading ahead would be for nothing.
-        most = 1 if self._limit is not None else connection.settings["client.scanner.kv.max-sessions"]
+        most = 1 if self._limit is not None else session.settings["client.scanner.kv.max-sessions"]
         while active or waiting:
             while waiting and len(active) < most:
                 scan = self._snapshot.bucket_scan(waiting.popleft(), self._view, self._left, decoder=decoder)

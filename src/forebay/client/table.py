@@ -18,12 +18,12 @@ from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
     from forebay.client.results import WriteResult
-    from forebay.client.sources import Scan
+    from forebay.client.scan import Scan
+    from forebay.client.session import Session
     from forebay.client.table_snapshot import Lease, TableSnapshot
     from forebay.client.writer import TableWriter, WriteEncoder
     from forebay.metadata.predicate import Predicate
@@ -34,7 +34,7 @@ _LOOKUPS_KEPT = 16
 class Table:
     """A table of a cluster: `connection.table("database.table")`. Thread-safe, and pickles with its connection."""
 
-    def __init__(self, connection: Connection, info: TableInfo) -> None:
+    def __init__(self, connection: Session, info: TableInfo) -> None:
         self.connection = connection
         self.info = info
 
@@ -58,7 +58,7 @@ class Table:
 
     def refresh(self) -> Table:
         """A new handle on the table as it is now."""
-        return self.connection.table(self.path)
+        return Table(self.connection, self.connection.cluster.table_info(self.path))
 
     def bucket(self, bucket: TableBucket | int) -> TableBucket:
         """A bucket of this table; a number will do where there are no partitions. Raises `InvalidRequest`."""
@@ -119,7 +119,7 @@ class Table:
         """A buffered writer, for many small writes. `columns` makes its upserts partial updates."""
         from forebay.client.writer import TableWriter
 
-        return TableWriter(self, columns)
+        return TableWriter(self.connection.sender, self.write_encoder, columns)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -141,9 +141,11 @@ class Table:
         `forebay.col("a") > 5`, `&` and `|`. `partitions` are names or dicts of partition values. At most `limit` rows
         are read, whichever come first.
         """
-        from forebay.client.sources import ScanRequest, scan_source
+        from forebay.client.scan import ScanRequest
+        from forebay.client.sources import scan_source
 
-        return scan_source(source)(self, ScanRequest(columns, filter, limit, partitions, buckets))
+        request = ScanRequest(columns, filter, limit, partitions, buckets)
+        return scan_source(source)(self.connection, self.info, request)
 
     def union_scan(
         self,
@@ -186,7 +188,7 @@ class Table:
         """
         from forebay.client.table_snapshot import open_table_snapshot
 
-        return open_table_snapshot(self, lease, partitions, name)
+        return open_table_snapshot(self.connection, self.info, lease, partitions, name)
 
     def log(
         self,
@@ -215,7 +217,8 @@ class Table:
         from forebay.client.log_plan import open_log_reader
 
         return open_log_reader(
-            self,
+            self.connection,
+            self.info,
             start,
             stop,
             columns,

@@ -36,8 +36,8 @@ from forebay.base.quantity import parse_duration_ms
 from forebay.client.cluster import ClusterClient
 from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
 from forebay.client.retrying import BackOff
+from forebay.client.scan import Scan, ScanRequest
 from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
-from forebay.client.sources import Scan, ScanRequest
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import TableBucket, TableInfo
@@ -46,8 +46,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode, partition_id_of
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
-    from forebay.client.table import Table
+    from forebay.client.session import Session
     from forebay.metadata.predicate import Predicate
 
 Lease = float | str | dt.timedelta
@@ -63,7 +62,7 @@ class TableSnapshot:
 
     def __init__(
         self,
-        connection: Connection,
+        session: Session,
         info: TableInfo,
         snapshot_id: str | None,
         log_offsets: Mapping[TableBucket, int],
@@ -72,7 +71,7 @@ class TableSnapshot:
         lease_seconds: float = 0.0,
         is_exact: bool = True,
     ) -> None:
-        self.connection = connection
+        self.connection = session
         self.info = info
         self.snapshot_id = snapshot_id
         self.log_offsets = dict(log_offsets)
@@ -80,7 +79,7 @@ class TableSnapshot:
         self.is_exact = is_exact
         self.lease_seconds = lease_seconds
         self.released = False
-        self._renewed_at_ms = connection.clock.now_ms()
+        self._renewed_at_ms = session.clock.now_ms()
         self._finalizer: weakref.finalize[..., TableSnapshot] | None = None
 
     @property
@@ -121,7 +120,7 @@ class TableSnapshot:
         if not self.is_exact and chosen:
             from forebay.client.live_scan import LiveScan
 
-            return LiveScan(self.connection.table(self.info), ScanRequest(columns, filter, limit, None, chosen))
+            return LiveScan(self.connection, self.info, ScanRequest(columns, filter, limit, None, chosen))
         return SnapshotScan(self, chosen, RowView(self.info, columns, filter), limit)
 
     def scan_bucket(
@@ -233,10 +232,10 @@ class TableSnapshot:
         copy.row_counts = {bucket: self.row_counts[bucket] for bucket in buckets}
         return copy
 
-    def on(self, connection: Connection) -> TableSnapshot:
+    def on(self, session: Session) -> TableSnapshot:
         """A copy that reads through another connection to the same cluster."""
         copy = self.of_buckets(self.buckets)
-        copy.connection = connection
+        copy.connection = session
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,17 +250,17 @@ class TableSnapshot:
         return f"<forebay.TableSnapshot of {self.info.path}, {kind}, {len(self.log_offsets)} buckets{state}>"
 
 
-def _release(connection: Connection, info: TableInfo, bucket: TableBucket, snapshot_id: str) -> None:
+def _release(session: Session, info: TableInfo, bucket: TableBucket, snapshot_id: str) -> None:
     request = pb.ReleaseTableSnapshotRequest(table_snapshot_id=snapshot_id.encode())
     with contextlib.suppress(ForebayError):  # the lease ends it
-        node = connection.cluster.leader(info.path, bucket)
-        connection.cluster.call(node, ApiKey.RELEASE_TABLE_SNAPSHOT, request, pb.ReleaseTableSnapshotResponse)
+        node = session.cluster.leader(info.path, bucket)
+        session.cluster.call(node, ApiKey.RELEASE_TABLE_SNAPSHOT, request, pb.ReleaseTableSnapshotResponse)
 
 
-def _release_later(connection: Connection, info: TableInfo, bucket: TableBucket, snapshot_id: str, pid: int) -> None:
+def _release_later(session: Session, info: TableInfo, bucket: TableBucket, snapshot_id: str, pid: int) -> None:
     """Release from a thread of its own: objects are collected anywhere, also where a lock of the connection is held."""
-    if pid == os.getpid() and not connection.closed:
-        arguments = (connection, info, bucket, snapshot_id)
+    if pid == os.getpid() and not session.closed:
+        arguments = (session, info, bucket, snapshot_id)
         with contextlib.suppress(RuntimeError):  # the interpreter is on its way out
             threads.thread(_release, args=arguments, name="forebay-release").start()
 
@@ -284,25 +283,25 @@ def lease_ms(lease: Lease | None) -> int | None:
 
 
 def open_table_snapshot(
-    table: Table,
+    session: Session,
+    info: TableInfo,
     lease: Lease | None = None,
     partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
     name: str = "",
 ) -> TableSnapshot:
     """See `Table.snapshot`."""
-    info, connection = table.info, table.connection
     if not info.has_primary_key:
         raise InvalidRequest(
             f"table {info.path} has no primary key; read its log between two offsets instead",
             ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
         )
-    cluster = connection.cluster
+    cluster = session.cluster
     duration = lease_ms(lease)
 
     def attempt() -> TableSnapshot:
         # Partitions come and go: they are looked up again for every attempt.
         buckets = plan_buckets(cluster, info, partitions)
-        return open_snapshot_of(connection, info, buckets, duration, name)
+        return open_snapshot_of(session, info, buckets, duration, name)
 
     snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
     snapshot.release_when_collected()
@@ -310,27 +309,27 @@ def open_table_snapshot(
 
 
 def open_snapshot_of(
-    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket], lease_ms: int | None, name: str = ""
+    session: Session, info: TableInfo, buckets: Sequence[TableBucket], lease_ms: int | None, name: str = ""
 ) -> TableSnapshot:
     """A snapshot of all buckets of some partitions, which nobody releases yet.
 
     Raises `LimitExceeded` (TOO_MANY_SCANNERS) if the server has its fill of them for `client.scanner.kv.open-timeout`,
     `Unavailable`, `NotFound`.
     """
-    cluster = connection.cluster
+    cluster = session.cluster
     if not buckets:
-        return TableSnapshot(connection, info, None, {}, {})
+        return TableSnapshot(session, info, None, {}, {})
     nodes = {cluster.leader(info.path, bucket) for bucket in buckets}
     node = next(iter(nodes))
     # Several servers have no instant in common.
     if len(nodes) > 1 or not cluster.channel(node).versions.offers(ApiKey.OPEN_TABLE_SNAPSHOT):
         offsets = list_offsets(cluster, info, buckets, LATEST)
-        return TableSnapshot(connection, info, None, offsets, dict.fromkeys(buckets), is_exact=False)
+        return TableSnapshot(session, info, None, offsets, dict.fromkeys(buckets), is_exact=False)
     partitions = dict.fromkeys(b.partition_id for b in buckets if b.partition_id is not None)
     request = pb.OpenTableSnapshotRequest(
         table_id=info.table_id, partition_id=list(partitions), lease_ms=lease_ms, name=name or None
     )
-    response = _open(connection, info, node, request)
+    response = _open(session, info, node, request)
     wanted = set(buckets)
     offsets, counts = {}, {}
     for message in response.buckets:
@@ -339,7 +338,7 @@ def open_snapshot_of(
             offsets[bucket] = message.log_offset
             counts[bucket] = message.row_count if message.HasField("row_count") else None
     return TableSnapshot(
-        connection,
+        session,
         info,
         response.table_snapshot_id.decode(),
         offsets,
@@ -349,14 +348,14 @@ def open_snapshot_of(
 
 
 def _open(
-    connection: Connection, info: TableInfo, node: ServerNode, request: pb.OpenTableSnapshotRequest
+    session: Session, info: TableInfo, node: ServerNode, request: pb.OpenTableSnapshotRequest
 ) -> pb.OpenTableSnapshotResponse:
-    clock, limit = connection.clock, connection.settings["client.scanner.kv.open-timeout"]
+    clock, limit = session.clock, session.settings["client.scanner.kv.open-timeout"]
     deadline = clock.monotonic() + limit
-    back_off = BackOff(connection.ids)
+    back_off = BackOff(session.ids)
     while True:
         try:
-            return connection.cluster.call(node, ApiKey.OPEN_TABLE_SNAPSHOT, request, pb.OpenTableSnapshotResponse)
+            return session.cluster.call(node, ApiKey.OPEN_TABLE_SNAPSHOT, request, pb.OpenTableSnapshotResponse)
         except LimitExceeded as e:
             if clock.monotonic() > deadline:
                 raise LimitExceeded(

@@ -24,7 +24,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.cluster import ClusterClient
 
 
 class RowView:
@@ -90,11 +90,11 @@ class RowView:
             for array, field in zip(arrays, self.schema, strict=True)
         ]
 
-    def decoder(self, connection: Connection) -> ValueDecoder:
+    def decoder(self, cluster: ClusterClient) -> ValueDecoder:
         """A decoder of stored values to the columns `read`."""
         info = self.info
         row_format = RowFormat(info.descriptor.kv_format.value)
-        return ValueDecoder(self.read, row_format, lambda schema_id: connection.cluster.schema(info, schema_id))
+        return ValueDecoder(self.read, row_format, lambda schema_id: cluster.schema(info, schema_id))
 
 
 def rows_without_columns(rows: int) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ from forebay.codec.cast import iter_record_batches, not_written, to_record_batch
 from forebay.metadata.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
-    from forebay.client.table import Table
+    pass
 
 APPEND, UPSERT, DELETE = "append", "upsert", "delete"
 
@@ -201,13 +201,12 @@ class TableWriter:
     After an exception inside the `with` block, rows that are still buffered are dropped (what was sent stays sent).
     """
 
-    def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, sender: Sender, encoder: WriteEncoder, columns: Sequence[str] | None = None) -> None:
         """`columns` restricts upserts and deletes to these columns (partial update)."""
-        self._table = table
-        self._encoder = table.write_encoder
+        self._encoder = encoder
         self._columns = columns
         self._plans: dict[str, tuple[tuple[str, ...] | None, WriteTarget]] = {}
-        self._sender: Sender = table.connection.sender
+        self._sender = sender
         self._clock = self._sender.cluster.clock
         settings = self._sender.cluster.settings
         self._linger: float = settings["client.writer.batch-timeout"]

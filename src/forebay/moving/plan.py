@@ -70,7 +70,7 @@ class Side:
     @property
     def known(self) -> LakeSnapshot | None:
         """The newest lake snapshot that this side knows."""
-        return newest_known(self.connection, self.info)
+        return newest_known(self.connection.admin, self.info)
 
     @property
     def records(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, NotFound
+from forebay.client.admin import Admin
 from forebay.client.connection import Connection
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot
@@ -30,7 +31,7 @@ def table_lag(connection: Connection, path: str | TablePath) -> TableLag:
     info = connection.cluster.table_info(TablePath.parse(path))
     buckets = plan_buckets(connection.cluster, info)
     latest = list_offsets(connection.cluster, info, buckets, LATEST)
-    known = newest_known(connection, info)
+    known = newest_known(connection.admin, info)
     tiered = {} if known is None else known.log_offsets
     behind = {bucket: end for bucket, end in latest.items() if end > tiered.get(bucket, 0)}
     earliest = list_offsets(connection.cluster, info, list(behind), EARLIEST) if behind else {}
@@ -45,10 +46,10 @@ def table_lag(connection: Connection, path: str | TablePath) -> TableLag:
     )
 
 
-def newest_known(connection: Connection, info: TableInfo) -> LakeSnapshot | None:
+def newest_known(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
     """The newest lake snapshot that the cluster knows; None if it knows none."""
     try:
-        return connection.admin.lake_snapshot(info.path)
+        return admin.lake_snapshot(info.path)
     except NotFound as e:
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise

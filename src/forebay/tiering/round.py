@@ -121,10 +121,10 @@ def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | 
     info = _same_table(connection, table)
     factory = (lake or TieringLake()).factory(info, connection.settings)
     factory.validate(info)
-    known = newest_known(connection, info)
+    known = newest_known(connection.admin, info)
     must_commit = _tell_missing(connection, table, info, factory, known)
     if must_commit:
-        known = newest_known(connection, info)
+        known = newest_known(connection.admin, info)
     elif known is not None:
         must_commit = _has_expired(table, info, factory, known)
     starts: Mapping[TableBucket, int] = {} if known is None else known.log_offsets

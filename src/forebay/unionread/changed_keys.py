@@ -21,7 +21,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.tail import changes
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 FLAGS_MAX = 1 << 26
 """The most flags, of a byte each."""
@@ -38,11 +38,11 @@ class ChangedKeys(Protocol):
 
 
 def read_changed_keys(
-    connection: Connection, info: TableInfo, bucket: TableBucket, start: int, stop: int, flags_max: int = FLAGS_MAX
+    session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, flags_max: int = FLAGS_MAX
 ) -> ChangedKeys:
     """The keys of all changes of `bucket` from offset `start` to before `stop`, which may be deletes."""
     columns = tuple(info.schema.column(name) for name in info.descriptor.physical_primary_key)
-    found = (rows for rows, _ in changes(connection, info, bucket, start, stop, columns))
+    found = (rows for rows, _ in changes(session, info, bucket, start, stop, columns))
     encoder = primary_key_encoder(info.descriptor)
     schema = storage_schema(columns)
     if len(columns) > 1 or not pa.types.is_integer(schema.field(0).type):

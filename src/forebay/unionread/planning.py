@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.admin import Admin
 from forebay.client.options import Settings
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
@@ -115,7 +116,7 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
     if not table.info.lake_enabled:
         return None
     try:
-        found = table.connection.admin.lake_snapshot(table.path, readable=True)
+        found = Admin(table.connection).lake_snapshot(table.path, readable=True)
     except NotFound as e:
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise

@@ -17,6 +17,7 @@ from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
 from forebay.client.log_reader import LogReader
 from forebay.client.options import Settings
+from forebay.client.table import Table
 from forebay.client.views import RowView
 from forebay.codec.keys import primary_key_encoder
 from forebay.metadata.predicate import Predicate
@@ -34,7 +35,7 @@ from forebay.unionread.splits import (
 from forebay.unionread.tail import check_read_to_the_end, read_tail
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class UnionReader:
         """Writes this plan's splits as bytes, and reads them."""
         return SplitCodec(None if self.lake is None else self.lake.source)
 
-    def read(self, split: UnionSplit, connection: Connection | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, split: UnionSplit, session: Session | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of a split that match the filter. Without a connection, this process's own is used.
 
         Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where the lake's snapshot has expired, and `InvalidRequest`
@@ -77,13 +78,13 @@ class UnionReader:
             case LakeSnapshotSplit():
                 return self._lake_rows(split)
             case LogSplit():
-                return self._log_rows(split, connection or self._shared())
+                return self._log_rows(split, session or self._shared())
             case KvSnapshotSplit():
-                return self._current_rows(split, connection or self._shared())
+                return self._current_rows(split, session or self._shared())
             case LakeSnapshotAndLogSplit():
-                return self._merged_rows(split, connection or self._shared())
+                return self._merged_rows(split, session or self._shared())
 
-    def _shared(self) -> Connection:
+    def _shared(self) -> Session:
         return shared_connection(self.settings)
 
     def _lake_rows(self, split: LakeSnapshotSplit) -> Iterator[pa.RecordBatch]:
@@ -93,22 +94,22 @@ class UnionReader:
             if shown.num_rows:
                 yield shown
 
-    def _log_rows(self, split: LogSplit, connection: Connection) -> Iterator[pa.RecordBatch]:
+    def _log_rows(self, split: LogSplit, session: Session) -> Iterator[pa.RecordBatch]:
         starts, stops = {split.bucket: split.start}, {split.bucket: split.stop}
-        with LogReader(connection, self.info, starts, stops, self.view, ()) as reader:
+        with LogReader(session, self.info, starts, stops, self.view, ()) as reader:
             yield from reader
             check_read_to_the_end(self.info, reader, stops)
 
-    def _current_rows(self, split: KvSnapshotSplit, connection: Connection) -> Iterator[pa.RecordBatch]:
-        scan = connection.table(self.info).scan(
+    def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
+        scan = Table(session, self.info).scan(
             columns=self.columns, filter=self.predicate, limit=self.limit, buckets=[split.bucket]
         )
         with scan:
             yield from scan
 
-    def _merged_rows(self, split: LakeSnapshotAndLogSplit, connection: Connection) -> Iterator[pa.RecordBatch]:
+    def _merged_rows(self, split: LakeSnapshotAndLogSplit, session: Session) -> Iterator[pa.RecordBatch]:
         columns = merge_columns(self.info, self.view)
-        tail = read_tail(connection, self.info, split.bucket, split.start, split.stop, columns)
+        tail = read_tail(session, self.info, split.bucket, split.start, split.stop, columns)
         encoder = primary_key_encoder(self.info.descriptor)
         reader = self._lake_side().sorted_reader(split.lake) if self.ordered and split.lake else None
         if reader is not None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.sources import Scan, ScanRequest
-from forebay.metadata.table import TableBucket
+from forebay.client.scan import Scan, ScanRequest
+from forebay.client.session import Session
+from forebay.client.table import Table
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.planning import UnionPlan, plan_union
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
-
-if TYPE_CHECKING:
-    from forebay.client.table import Table
 
 _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
@@ -27,13 +25,13 @@ class UnionScan(Scan):
     the scan is planned anew; later it raises what the reader does.
     """
 
-    def __init__(self, table: Table, request: ScanRequest) -> None:
+    def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
         if request.buckets is not None:
             raise InvalidRequest(
                 "a union scan reads whole partitions: lake files of some tables do not belong to buckets. Leave out "
                 "'buckets', or use table.scan()"
             )
-        self._table, self._request = table, request
+        self._table, self._request = Table(session, info), request
         self.plan: UnionPlan = self._planned()
         super().__init__(self.plan.reader.schema, request.limit)
         self._scanned: dict[TableBucket, int] = {}

@@ -28,7 +28,7 @@ from forebay.codec.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import Column, TableBucket, TableInfo
 
 if TYPE_CHECKING:
-    from forebay.client.connection import Connection
+    from forebay.client.session import Session
 
 _FOLD_ROWS_MIN = 1 << 18
 
@@ -99,22 +99,22 @@ class TailFolder:
 
 
 def read_tail(
-    connection: Connection, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
+    session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
 ) -> Tail:
     """The changelog of `bucket` from offset `start` to before `stop`, folded; `columns` include the primary key."""
     folder = TailFolder(primary_key_encoder(info.descriptor))
-    for rows, deleted in changes(connection, info, bucket, start, stop, columns):
+    for rows, deleted in changes(session, info, bucket, start, stop, columns):
         folder.add(rows, deleted)
     return folder.finish()
 
 
 def changes(
-    connection: Connection, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
+    session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_]]]:
     """The changes in a piece of changelog, in order and without old images: rows, and which of them are deletes."""
     schema = storage_schema(columns)
     view = RowView(info, [column.name for column in columns])
-    with LogReader(connection, info, {bucket: start}, {bucket: stop}, view, ("change_type",)) as reader:
+    with LogReader(session, info, {bucket: start}, {bucket: stop}, view, ("change_type",)) as reader:
         for batch in reader:
             yield _changes(batch, schema)
         check_read_to_the_end(info, reader, {bucket: stop})

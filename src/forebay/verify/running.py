@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ForebayError, OutcomeUnknown, StorageFailure, UnsupportedOperation
+from forebay.client.admin import Admin
 from forebay.client.connection import Connection
 from forebay.client.replay import rows_at
 from forebay.client.table import Table
@@ -50,7 +51,7 @@ class _Table:
         self._table = table
         self._report = report
         self._on_step = on_step
-        self._admin = table.connection.admin
+        self._admin = Admin(table.connection)
         self._ends: dict[TableBucket, int] = {}
 
     def check(self) -> None:
@@ -165,7 +166,7 @@ class _Table:
 
     def _check_lake(self) -> None:
         table, report, place = self._table, self._report, str(self._table.path)
-        known = newest_known(table.connection, table.info)
+        known = newest_known(self._admin, table.info)
         if known is None:
             return
         ends = self._admin.list_offsets(table.info, "latest")

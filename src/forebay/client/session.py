@@ -1,0 +1,153 @@
+"""What every part of the client needs of a connection: its settings, the cluster behind it, its life and its end.
+
+A `Connection` is a session with the doors for users. The parts below it (scans, readers, writers, lookups, the admin)
+take a `Session`, so that none of them knows of the others' doors.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from forebay.base import threads
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import ForebayError, Unavailable
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.client.cluster import ClusterClient
+from forebay.client.options import Settings
+
+if TYPE_CHECKING:
+    from forebay.client.rpc import Dial
+    from forebay.client.sender import Sender
+
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """Settings, servers and writes under way of one connection. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+        dial: Dial | None = None,
+    ) -> None:
+        """Nothing is sent before the first use. `dial` makes the connections to servers (default: TCP)."""
+        self.settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._dial = dial
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        self.cluster = ClusterClient(self.settings, self._clock, self._ids, self._dial)
+        self._lock = threads.lock()
+        self._sender: Sender | None = None
+        self._sender_finalizer: weakref.finalize[..., Session] | None = None
+        self._closing = False
+        self._close_lock = threads.rlock()
+        self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
+        self._finalizer.atexit = False
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def ids(self) -> IdSource:
+        return self._ids
+
+    @property
+    def closed(self) -> bool:
+        return self.cluster.closed
+
+    @property
+    def sender(self) -> Sender:
+        """What writes batches, started when first needed."""
+        sender = self._sender
+        if sender is None:
+            from forebay.client.sender import Sender
+
+            with self._lock:
+                if self._closing or self.cluster.closed:
+                    raise Unavailable("this connection is closed; open another one with forebay.connect()")
+                if self._sender is None:
+                    self._sender = Sender(self.cluster)
+                    self._sender_finalizer = weakref.finalize(self, Sender.stop, self._sender, join=False)
+                    self._sender_finalizer.atexit = False
+                sender = self._sender
+        return sender
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
+        waits for the first one.
+
+        `timeout` is how many seconds to wait (default: as long as batches may take). Raises the first error of a
+        batch that nobody has been told of, after everything is closed.
+        """
+        with self._close_lock:
+            with self._lock:
+                self._closing = True
+                sender, self._sender = self._sender, None
+            error: ForebayError | None = None
+            if sender is not None:
+                error = sender.close(timeout)
+            self.cluster.close()
+            self._finalizer.detach()
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if kind is None:
+                raise
+
+    def _after_fork(self) -> None:
+        """In a child process: sockets and threads are the parent's, so begin anew."""
+        for finalizer in (self._finalizer, self._sender_finalizer):
+            if finalizer is not None:
+                finalizer.detach()
+        cluster, view = self.cluster, self.cluster.view
+        cluster.forget_channels()
+        self._begin()
+        self._closing = cluster.closed
+        self.cluster.adopt(view, closed=cluster.closed)
+
+
+def _close_all() -> None:
+    """At the end of the process. What a writer still holds is sent if that goes quickly."""
+    errors = []
+    for session in list(_live):
+        if session.closed:
+            continue
+        try:
+            session.close(timeout=_EXIT_SECONDS)
+        except ForebayError as e:
+            errors.append(e)  # the other connections have rows to send, too
+    if errors:
+        raise errors[0]
+
+
+_EXIT_SECONDS = 10.0
+
+
+def _after_fork_in_child() -> None:
+    for session in list(_live):
+        session._after_fork()
+
+
+# Before the threads of the process are waited for: closing may have to open a connection, and so start a thread.
+threads.register_atexit(_close_all)
+os.register_at_fork(after_in_child=_after_fork_in_child)
