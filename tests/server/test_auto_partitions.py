@@ -26,7 +26,8 @@ from forebay.server import auto_partitions
 from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
-from forebay.unionread.planning import UnionPlan, plan_union
+from forebay.unionread.plan import UnionPlan
+from forebay.unionread.planning import plan_union
 from tests.tiering.running import LAKES, LakeCluster, lake_cluster
 
 PREFIX = "table.auto-partition."

@@ -12,7 +12,7 @@ from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from forebay.spark.lake_tasks import lake_rows, lake_tasks
 from forebay.spark.splits import KvBatchSplit, LakePart, LogSplit
-from forebay.unionread.planning import UnionPlan
+from forebay.unionread.plan import UnionPlan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import PAIMON, World, world

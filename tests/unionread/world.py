@@ -43,7 +43,8 @@ from forebay.testing.memory_lake import (
     expire_all_but_the_newest,
     forget_lake,
 )
-from forebay.unionread.planning import UnionPlan, plan_union
+from forebay.unionread.plan import UnionPlan
+from forebay.unionread.planning import plan_union
 
 MEMORY, PAIMON, ICEBERG = "memory", "paimon", "iceberg"
 TIERED = {"table.datalake.enabled": "true"}

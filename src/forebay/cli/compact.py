@@ -28,7 +28,7 @@ from forebay.cli.paimon_tables import (
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.compact.clustering import STRATEGIES
 from forebay.paimon.compact.running import TaskRunner, ThreadRunner
-from forebay.paimon.compact.service import (
+from forebay.paimon.compaction_service import (
     COMPACTING,
     FAILED,
     GONE,

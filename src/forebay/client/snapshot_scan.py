@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -22,16 +22,31 @@ from forebay.client.rpc import Call
 from forebay.client.scan import Scan
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
-from forebay.metadata.table import TableBucket
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import error_of
 
 if TYPE_CHECKING:
     from forebay.client.live_scan import BucketScan
-    from forebay.client.table_snapshot import TableSnapshot
+    from forebay.client.session import Session
 
 GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
+
+
+class Pinned(Protocol):
+    """What a scan needs of the `TableSnapshot` that it reads."""
+
+    connection: Session
+    info: TableInfo
+    log_offsets: dict[TableBucket, int]
+
+    @property
+    def raw_id(self) -> bytes: ...
+
+    def bucket_scan(
+        self, bucket: TableBucket, view: RowView, limit: int | None, *, decoder: ValueDecoder
+    ) -> SnapshotBucketScan: ...
 
 
 class SnapshotBucketScan:
@@ -44,7 +59,7 @@ class SnapshotBucketScan:
 
     def __init__(
         self,
-        snapshot: TableSnapshot,
+        snapshot: Pinned,
         bucket: TableBucket,
         view: RowView,
         limit: int | None = None,
@@ -186,7 +201,7 @@ class LiveBucketScan(SnapshotBucketScan):
 
     def __init__(
         self,
-        snapshot: TableSnapshot,
+        snapshot: Pinned,
         bucket: TableBucket,
         view: RowView,
         limit: int | None = None,
@@ -238,9 +253,7 @@ def gone(what: str, error: ForebayError) -> NotFound:
 class SnapshotScan(Scan):
     """The rows of a table snapshot: `snapshot.scan()`. Several buckets are read at the same time."""
 
-    def __init__(
-        self, snapshot: TableSnapshot, buckets: Sequence[TableBucket], view: RowView, limit: int | None
-    ) -> None:
+    def __init__(self, snapshot: Pinned, buckets: Sequence[TableBucket], view: RowView, limit: int | None) -> None:
         super().__init__(view.schema, limit)
         self._snapshot = snapshot
         self._view = view

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
@@ -26,10 +26,9 @@ from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from forebay.paimon.maintain.maintenance import Maintenance
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.table_write import TableWrite
-
-if TYPE_CHECKING:
-    from forebay.paimon.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,19 @@ class _Attempt:
         return self.own and not self.is_handed_out and not self.is_unknown
 
 
+class WritableTable(Protocol):
+    """What a stream writer needs of a `Table`, which makes it."""
+
+    name: str
+    context: TableContext
+
+    def new_write(self) -> TableWrite: ...
+
+    def new_commit(self, user: str) -> FileStoreCommit: ...
+
+    def maintenance(self) -> Maintenance: ...
+
+
 class StreamWriter:
     """Writes a table as one user; made by `Table.stream_writer`. Not thread-safe.
 
@@ -55,7 +67,7 @@ class StreamWriter:
     `Conflict` because the table was rescaled needs a writer of the reopened table.
     """
 
-    def __init__(self, table: Table, user: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, table: WritableTable, user: str, clock: Clock = SYSTEM_CLOCK) -> None:
         """`user` names the stream, through all restarts; no two writers of a user may be at work at the same time."""
         if not user:
             raise InvalidRequest("a stream writer needs a user: the name by which it finds its commits after a restart")
@@ -79,7 +91,7 @@ class StreamWriter:
 
     def upsert(self, data: Any) -> int:
         """Insert rows, or update those whose keys are there. For primary-key tables."""
-        if not self._table.schema.has_primary_key:
+        if not self._table.context.schema.has_primary_key:
             raise InvalidRequest(f"{self._table.name} has no primary key by which rows could be updated; use write")
         return self.write(data)
 
@@ -244,7 +256,7 @@ class StreamWriter:
             return []
         self._is_broken = True
         messages = self._write.prepare_commit()
-        if self._table.options.precommit_compact and not self._table.schema.has_primary_key:
+        if self._table.context.options.precommit_compact and not self._table.context.schema.has_primary_key:
             messages = precommit(self._table.context, messages, self._clock)
         self._unprepared = self._is_broken = False
         return messages

@@ -19,23 +19,22 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, ForebayError, UnsupportedOperation
 from forebay.spark.filters import Call, Expression, Literal, Literals, Reference
-from forebay.spark.proxy import JavaThrow, keep_expected_errors_quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from forebay.spark.proxy import JavaProxy
 
 JavaObject = Any
 """An object of the JVM."""
@@ -46,6 +45,29 @@ _PYTHON = "org.apache.spark.sql.execution.datasources.v2.python."
 _KNOWN = "PySpark 4.0 to 4.3"
 _PREDICATES = frozenset({"Predicate", "And", "Or", "Not", "AlwaysTrue", "AlwaysFalse"})
 """Classes of V2 expressions that have a name and children and can be converted."""
+
+
+class JavaThrow(Py4JJavaError):  # type: ignore[misc]
+    """Raise it in a proxy's method to throw `java_exception` in the JVM."""
+
+    def __init__(self, java_exception: Any) -> None:
+        super().__init__("thrown by a Forebay proxy", java_exception)
+
+
+class _ExpectedErrors(logging.Filter):
+    """py4j logs every error of a callback with its traceback; those that we throw on purpose are answers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], JavaThrow))
+
+
+_expected_errors = _ExpectedErrors()
+
+
+def _keep_expected_errors_quiet() -> None:
+    """Stop py4j from logging errors that proxies throw on purpose. Bugs are still logged."""
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).addFilter(_expected_errors)
 
 
 class Jvm:
@@ -66,7 +88,7 @@ class Jvm:
         ensure_callback_server_started(self.gateway)  # type: ignore[no-untyped-call]
         # Lets proxies throw Spark's own exceptions, on which its analyzer depends (NoSuchTableException).
         self.gateway.python_parameters.propagate_java_exceptions = True
-        keep_expected_errors_quiet()
+        _keep_expected_errors_quiet()
 
     @classmethod
     def of(cls, session: SparkSession) -> Jvm:
@@ -256,7 +278,7 @@ class Jvm:
 
     # ---- default methods --------------------------------------------------------------------------------------------
 
-    def call_default(self, proxy: JavaProxy, name: str, *args: Any) -> Any:
+    def call_default(self, proxy: JavaObject, name: str, *args: Any) -> Any:
         """The answer of an interface's own implementation of method `name`, for a proxy that has none."""
         interfaces = tuple(proxy.Java.implements)
         key = (interfaces, name, len(args))
@@ -304,7 +326,7 @@ class Jvm:
     def weak(self, value: JavaObject) -> JavaObject:
         return self.class_("java.lang.ref.WeakReference")(value)
 
-    def install_catalog(self, session: JavaObject, name: str, catalog: JavaProxy) -> None:
+    def install_catalog(self, session: JavaObject, name: str, catalog: JavaObject) -> None:
         """Make `catalog` the session's catalog `name`, in place of one that may be there."""
         try:
             manager = session.sessionState().catalogManager()

@@ -14,7 +14,8 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark import planning
 from forebay.spark.scan_plan import Wanted
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
-from forebay.unionread.planning import UnionPlan, plan_union
+from forebay.unionread.plan import UnionPlan
+from forebay.unionread.planning import plan_union
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionSplit
 from forebay.unionread.time_range import plan_time_range
 

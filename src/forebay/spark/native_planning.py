@@ -27,7 +27,7 @@ from forebay.metadata.table import TableBucket
 from forebay.spark.lake_tasks import lake_rows
 from forebay.spark.scan_plan import NativeFiles
 from forebay.unionread.overridden import MarkBucket, local_path
-from forebay.unionread.planning import UnionPlan
+from forebay.unionread.plan import UnionPlan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
 
 ROWS_MIN = 400_000

@@ -19,43 +19,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
 from forebay.base.errors import ForebayError
-
-if TYPE_CHECKING:
-    from forebay.spark.jvm import Jvm
+from forebay.spark.jvm import JavaThrow, Jvm
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _numbers = itertools.count(1)
-
-
-class JavaThrow(Py4JJavaError):  # type: ignore[misc]
-    """Raise it in a proxy's method to throw `java_exception` in the JVM."""
-
-    def __init__(self, java_exception: Any) -> None:
-        super().__init__("thrown by a Forebay proxy", java_exception)
-
-
-class _ExpectedErrors(logging.Filter):
-    """py4j logs every error of a callback with its traceback; those that we throw on purpose are answers."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not (record.exc_info and isinstance(record.exc_info[1], JavaThrow))
-
-
-_expected_errors = _ExpectedErrors()
-
-
-def keep_expected_errors_quiet() -> None:
-    """Stop py4j from logging errors that proxies throw on purpose. Bugs are still logged."""
-    for name in ("py4j.clientserver", "py4j.java_gateway"):
-        logging.getLogger(name).addFilter(_expected_errors)
 
 
 def _translated(method: F) -> F:

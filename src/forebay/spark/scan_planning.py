@@ -28,7 +28,7 @@ from forebay.spark.scan_plan import NativeFiles, OpenedScan, Wanted
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.spark.snapshots import open_for_query
 from forebay.spark.splits import KvBatchSplit, Split
-from forebay.unionread.planning import UnionPlan
+from forebay.unionread.plan import UnionPlan
 
 VIRTUAL_SEPARATOR = "$"
 """Between a table's name and that of a virtual table beside it."""

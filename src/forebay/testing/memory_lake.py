@@ -10,15 +10,13 @@ Whatever works with it and with Paimon has not taken one format's habits for rul
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
@@ -35,72 +33,13 @@ from forebay.lake.tiering import (
     WriterContext,
     check_base,
 )
-from forebay.metadata.table import Column, TableDescriptor, TableInfo, TablePath
-
-Row = dict[str, Any]
-Place = tuple[tuple[str, ...], int]
-Changes = tuple[pa.RecordBatch, tuple[int, ...]]
-"""Rows, and the number of the change type of each."""
+from forebay.metadata.table import TableDescriptor, TableInfo, TablePath
+from forebay.testing.memory_lake_source import MemorySource
+from forebay.testing.memory_lake_tables import Changes, MemoryLake, MemoryTable, Place, Row, lake_named, table_of
+from forebay.testing.memory_lake_tables import forget_lake as forget_lake
 
 OPTION_PREFIX = "memory."
-_FIRST_ID, _ID_STEP, _ID_MODULUS = 500, 7919, 10007
 _REMOVING = (ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
-
-
-@dataclass(frozen=True)
-class MemorySnapshot:
-    """All rows of a table, by partition and bucket; `tiered` if a round made it, `previous` is the one before it."""
-
-    snapshot_id: int
-    parts: Mapping[Place, tuple[Row, ...]]
-    properties: Mapping[str, str]
-    tiered: bool
-    previous: int | None = None
-
-
-@dataclass
-class MemoryTable:
-    """A table: its definition, its snapshots in the order of commits, and its files by name."""
-
-    columns: tuple[Column, ...]
-    descriptor: TableDescriptor
-    options: dict[str, str]
-    snapshots: list[MemorySnapshot] = field(default_factory=list)
-    files: dict[str, list[Changes]] = field(default_factory=dict)
-    committed: set[str] = field(default_factory=set)
-    made: int = 0
-
-    def snapshot(self, snapshot_id: int) -> MemorySnapshot:
-        """A snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
-        for snapshot in self.snapshots:
-            if snapshot.snapshot_id == snapshot_id:
-                return snapshot
-        raise NotFound(f"lake snapshot {snapshot_id} does not exist", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
-
-    def newest_tiered(self) -> CommittedLakeSnapshot | None:
-        for snapshot in reversed(self.snapshots):
-            if snapshot.tiered:
-                return CommittedLakeSnapshot(snapshot.snapshot_id, snapshot.properties)
-        return None
-
-    def add(self, parts: Mapping[Place, tuple[Row, ...]], properties: Mapping[str, str], *, tiered: bool) -> int:
-        """A new snapshot; its id."""
-        self.made += 1
-        snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
-        previous = self.snapshots[-1].snapshot_id if self.snapshots else None
-        self.snapshots.append(MemorySnapshot(snapshot_id, parts, properties, tiered, previous))
-        return snapshot_id
-
-
-@dataclass
-class _Lake:
-    tables: dict[TablePath, MemoryTable] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    numbers: count[int] = field(default_factory=lambda: count(1))
-
-
-_lakes: dict[str, _Lake] = {}
-_lakes_lock = threading.Lock()
 
 
 class MemoryLakeStorage(LakeStorage):
@@ -113,16 +52,12 @@ class MemoryLakeStorage(LakeStorage):
         self.name = options["name"]
 
     @property
-    def lake(self) -> _Lake:
-        with _lakes_lock:
-            return _lakes.setdefault(self.name, _Lake())
+    def lake(self) -> MemoryLake:
+        return lake_named(self.name)
 
     def table(self, path: TablePath) -> MemoryTable:
         """A table. Raises `NotFound`."""
-        found = self.lake.tables.get(path)
-        if found is None:
-            raise NotFound(f"there is no table {path} in the lake in memory '{self.name}'")
-        return found
+        return table_of(self.name, path)
 
     @property
     def format(self) -> str:
@@ -135,15 +70,7 @@ class MemoryLakeStorage(LakeStorage):
         return _TieringFactory(self)
 
     def create_source(self, path: TablePath) -> LakeSource:
-        from forebay.testing.memory_lake_source import MemorySource  # which imports this module
-
-        return MemorySource(self, path, self.table(path).columns)
-
-
-def forget_lake(name: str) -> None:
-    """Drop the lake in memory of this name, if there is one."""
-    with _lakes_lock:
-        _lakes.pop(name, None)
+        return MemorySource(self.name, path, self.table(path).columns)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from forebay.lake.source import (
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate, all_of
 from forebay.metadata.table import Column, TablePath
 from forebay.metadata.types import DataType, TypeRoot
-from forebay.testing.memory_lake import MemoryLakeStorage, MemorySnapshot, Place, Row
+from forebay.testing.memory_lake_tables import MemorySnapshot, Place, Row, table_of
 
 _BATCH_ROWS = 3
 _SPLITS = 2
@@ -80,7 +80,7 @@ def _ours(split: LakeSplit) -> MemorySplit:
 class MemorySource(LakeSource):
     """A scan. Equalities are applied exactly, other single tests to whole splits, and anything else remains."""
 
-    storage: MemoryLakeStorage
+    name: str
     path: TablePath
     columns: tuple[Column, ...]
     paths: tuple[tuple[int, ...], ...] | None = None
@@ -150,14 +150,14 @@ class MemorySource(LakeSource):
 
     def rows(self, split: MemorySplit) -> list[Row]:
         """The rows of `split` that pass the exact filters."""
-        snapshot = self.storage.table(self.path).snapshot(split.snapshot_id)
+        snapshot = table_of(self.name, self.path).snapshot(split.snapshot_id)
         return self.matching(snapshot.parts.get(split.place, ())[split.start :: split.step], self.exact)
 
     def create_planner(self, snapshot_id: int) -> Planner[LakeSplit]:
-        return _Planner(self, self.storage.table(self.path).snapshot(snapshot_id))
+        return _Planner(self, table_of(self.name, self.path).snapshot(snapshot_id))
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
-        for snapshot in self.storage.table(self.path).snapshots:
+        for snapshot in table_of(self.name, self.path).snapshots:
             if snapshot.previous == snapshot_id:
                 return SnapshotSuccessor(snapshot.snapshot_id, not snapshot.tiered)
         return None
@@ -166,7 +166,7 @@ class MemorySource(LakeSource):
         return _Reader(self, self.projected, self.rows(_ours(split)))
 
     def create_sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
-        descriptor = self.storage.table(self.path).descriptor
+        descriptor = table_of(self.name, self.path).descriptor
         if not descriptor.has_primary_key:
             return None
         keys = [c for c in self.columns if c.name in descriptor.physical_primary_key]
@@ -210,7 +210,7 @@ class _Planner(Planner[LakeSplit]):
     snapshot: MemorySnapshot
 
     def plan(self) -> list[LakeSplit]:
-        table = self.source.storage.table(self.source.path)
+        table = table_of(self.source.name, self.source.path)
         table.snapshot(self.snapshot.snapshot_id)
         found: list[LakeSplit] = []
         for place, part in self.snapshot.parts.items():

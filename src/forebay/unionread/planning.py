@@ -7,7 +7,7 @@ lake's planner leaves out because of a filter moves nothing: where a log begins 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
@@ -25,6 +25,7 @@ from forebay.metadata.table_options import lake_options
 from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
+from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import UnionReader, merge_columns
 from forebay.unionread.splits import (
     KvSnapshotSplit,
@@ -45,41 +46,6 @@ _PASSING = (
     ErrorCode.PARTITION_NOT_EXISTS,
     ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
 )
-
-
-@dataclass(frozen=True)
-class PlanFacts:
-    """What a plan was made of, for people (`forebay.unionread.explain`)."""
-
-    lake_format: str | None = None
-    snapshot_id: int | None = None
-    expired_snapshot_id: int | None = None
-    """The snapshot that should have been read, where it is not there any more (`forebay.unionread.expired`)."""
-
-    lake_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
-    partition_names: Mapping[int, str] = field(default_factory=dict)
-    lake_only_partitions: tuple[str, ...] = ()
-    pruned_partitions: tuple[str, ...] = ()
-    partition_filter: Predicate | None = None
-
-
-@dataclass(frozen=True)
-class UnionPlan:
-    """What is to be read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
-
-    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty.
-    """
-
-    reader: UnionReader
-    splits: tuple[UnionSplit, ...]
-    log_offsets: Mapping[TableBucket, int]
-    facts: PlanFacts
-
-    def explain(self) -> str:
-        """Which lake splits and which log ranges are read, and why."""
-        from forebay.unionread.explain import explain
-
-        return explain(self)
 
 
 def plan_union(

@@ -11,7 +11,8 @@ from forebay.client.scan import Scan, ScanRequest
 from forebay.client.session import Session
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.unionread.planning import UnionPlan, plan_union
+from forebay.unionread.plan import UnionPlan
+from forebay.unionread.planning import plan_union
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
 
 _PLANNINGS = 3

@@ -15,7 +15,7 @@ from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.partitions import PartitionFilter
-from forebay.unionread.planning import PlanFacts, UnionPlan
+from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit, UnionSplit
 

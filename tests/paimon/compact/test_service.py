@@ -14,7 +14,7 @@ from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest, StorageFailure
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.running import ThreadRunner
-from forebay.paimon.compact.service import DONE, FAILED, GONE, CompactionService, How, Turn
+from forebay.paimon.compaction_service import DONE, FAILED, GONE, CompactionService, How, Turn
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, rows_of
 

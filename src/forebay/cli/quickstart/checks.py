@@ -18,7 +18,7 @@ from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table
-    from forebay.unionread.planning import UnionPlan
+    from forebay.unionread.plan import UnionPlan
 
 _HEADER = "model", "full scan", "union read", "", "of the log in the lake", "from the log", "held", "read"
 

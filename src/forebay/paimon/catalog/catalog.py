@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Self
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import UnsupportedOperation
 from forebay.base.markup import facts_html, heading
 from forebay.paimon.catalog.definition import Columns
-from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.table import Table
+
+_METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "hive": "HiveCatalog", "rest": "RestCatalog"}
+"""The class in the module of the same name; as text, because these classes are made from the one below."""
 
 
 class Catalog(ABC):
@@ -34,29 +38,17 @@ class Catalog(ABC):
         """
         options = {"warehouse": where} if isinstance(where, str) else dict(where)
         metastore = options.get("metastore", "filesystem")
-        if metastore == "rest":
-            from forebay.paimon.catalog.rest import RestCatalog
-
-            return RestCatalog(options)
-        if metastore == "hive":
-            from forebay.paimon.catalog.hive import HiveCatalog
-
-            return HiveCatalog(options)
-        if metastore not in ("filesystem", "jdbc"):
+        if metastore not in _METASTORES:
             raise UnsupportedOperation(
                 f"metastore '{metastore}' is not supported; use 'filesystem', 'jdbc', 'hive' or 'rest'"
             )
-        warehouse = options.get("warehouse")
-        if not warehouse:
-            raise InvalidRequest(f"a {metastore} catalog needs option 'warehouse', its directory")
-        io = open_file_io(warehouse, options)
-        if metastore == "jdbc":
-            from forebay.paimon.catalog.jdbc import JdbcCatalog
+        kind: type[Catalog] = getattr(import_module(f"forebay.paimon.catalog.{metastore}"), _METASTORES[metastore])
+        return kind.from_options(options)
 
-            return JdbcCatalog(io, warehouse, options)
-        from forebay.paimon.catalog.filesystem import FileSystemCatalog
-
-        return FileSystemCatalog(io, warehouse)
+    @classmethod
+    @abstractmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        """The catalog that Paimon's options describe. Raises `InvalidRequest` where one is missing."""
 
     @abstractmethod
     def list_databases(self) -> list[str]:

@@ -7,6 +7,7 @@ so two creators cannot both win.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
@@ -15,6 +16,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.definition import Columns, new_schema
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.lock import CommitGuard
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
 from forebay.paimon.store.schemas import SchemaManager
@@ -38,6 +40,19 @@ class FileSystemCatalog(Catalog):
     ) -> None:
         self.io, self.warehouse = io, warehouse.rstrip("/")
         self._lock, self._clock, self._ids = lock, clock, ids
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls(*cls._opened(options))
+
+    @staticmethod
+    def _opened(options: Mapping[str, str]) -> tuple[FileIO, str]:
+        """The warehouse that the options name, and how its files are reached."""
+        warehouse = options.get("warehouse")
+        if not warehouse:
+            kind = options.get("metastore", "filesystem")
+            raise InvalidRequest(f"a {kind} catalog needs option 'warehouse', its directory")
+        return open_file_io(warehouse, options), warehouse
 
     def lock_of(self, name: str) -> CommitGuard | None:
         """What makes commits to table `name` exclusive where the file system does not."""

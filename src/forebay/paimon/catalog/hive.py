@@ -8,7 +8,7 @@ written before the table is registered, and deleted again if the metastore refus
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
@@ -61,6 +61,10 @@ class HiveCatalog(Catalog):
         self._wait_ms = parse_duration_ms(self._options.get("lock-acquire-timeout", "8 min"))
         self._max_sleep_ms = parse_duration_ms(self._options.get("lock-check-max-sleep", "8 s"))
         self._clock, self._ids = clock, ids
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls(options)
 
     # -- databases ----------------------------------------------------------------------------------------------------
 

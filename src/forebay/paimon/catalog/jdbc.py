@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure, Unavailable
@@ -66,6 +67,10 @@ class JdbcCatalog(FileSystemCatalog):
         length = int(options.get("lock-key-max-length", "255"))
         for statement in _TABLES:
             self._create_if_missing(statement.format(length=length))
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls(*cls._opened(options), options)
 
     def _create_if_missing(self, statement: str) -> None:
         # PostgreSQL lets one of two creators fail although both say "if not exists"; the second try finds the table.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
@@ -43,6 +43,10 @@ class RestCatalog(Catalog):
                 "this REST catalog gives out tokens for data (data-token.enabled), which is not supported; give the "
                 "file system's own credentials, and let the server switch it off"
             )
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Self:
+        return cls(options)
 
     # -- databases ----------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.spark.ddl import PROVIDER
-from forebay.spark.jvm import JavaObject
+from forebay.spark.jvm import JavaObject, JavaThrow
 from forebay.spark.paimon import ddl
 from forebay.spark.paimon.namespaces import LakeNamespaces
 from forebay.spark.paimon.schemas import from_spark_column_type
@@ -36,7 +36,7 @@ from forebay.spark.paimon.system_tables import SEPARATOR, system_table, system_t
 from forebay.spark.paimon.tables import ReplacingLakeTable, StagedLakeTable, beside, table_proxy
 from forebay.spark.paimon.travel import travelled
 from forebay.spark.procedures import Procedure
-from forebay.spark.proxy import JavaProxy, JavaThrow
+from forebay.spark.proxy import JavaProxy
 from forebay.spark.sql_catalog import Asked, SqlCatalog, TimeTravel
 
 if TYPE_CHECKING:

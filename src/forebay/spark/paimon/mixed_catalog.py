@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table_options import TABLE_PREFIX
 from forebay.spark.ddl import PROVIDER
-from forebay.spark.jvm import JavaObject
+from forebay.spark.jvm import JavaObject, JavaThrow
 from forebay.spark.paimon.ddl import is_paimon
 from forebay.spark.procedures import Procedure
-from forebay.spark.proxy import JavaProxy, JavaThrow
+from forebay.spark.proxy import JavaProxy
 from forebay.spark.sql_catalog import SqlCatalog
 
 _TIERED = TABLE_PREFIX + "datalake.enabled"

@@ -1,18 +1,16 @@
-"""A plan of a union read in words: what is read of the lake, what of the logs, and why."""
+"""The plan of a union read, and the same in words: what is read of the lake, what of the logs, and why."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.lake_side import conjuncts
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
-
-if TYPE_CHECKING:
-    from forebay.unionread.planning import UnionPlan
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 
 _LINES_MAX = 12
 """Splits of one kind that are listed; of more, only how many there are."""
@@ -27,9 +25,40 @@ _SIGNS = {
 }
 
 
-def explain(plan: UnionPlan) -> str:
-    """Several lines, for people."""
-    return "\n".join([*_head(plan), *_filters(plan), *_partitions(plan), *_splits(plan)])
+@dataclass(frozen=True)
+class PlanFacts:
+    """What a plan was made of, for people (`UnionPlan.explain`)."""
+
+    lake_format: str | None = None
+    snapshot_id: int | None = None
+    expired_snapshot_id: int | None = None
+    """The snapshot that should have been read, where it is not there any more (`forebay.unionread.expired`)."""
+
+    lake_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
+    partition_names: Mapping[int, str] = field(default_factory=dict)
+    lake_only_partitions: tuple[str, ...] = ()
+    pruned_partitions: tuple[str, ...] = ()
+    partition_filter: Predicate | None = None
+
+
+@dataclass(frozen=True)
+class UnionPlan:
+    """What is to be read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
+
+    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty.
+    """
+
+    reader: UnionReader
+    splits: tuple[UnionSplit, ...]
+    log_offsets: Mapping[TableBucket, int]
+    facts: PlanFacts
+
+    def explain(self) -> str:
+        """Which lake splits and which log ranges are read, and why."""
+        return "\n".join([*_head(self), *_filters(self), *_partitions(self), *_splits(self)])
+
+
+# ---- in words -------------------------------------------------------------------------------------------------------
 
 
 def predicate_text(predicate: Predicate) -> str:

@@ -1,0 +1,100 @@
+"""What a lake in memory holds: see `forebay.testing.memory_lake`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, NotFound
+from forebay.lake.tiering import CommittedLakeSnapshot
+from forebay.metadata.table import Column, TableDescriptor, TablePath
+
+Row = dict[str, Any]
+Place = tuple[tuple[str, ...], int]
+Changes = tuple[pa.RecordBatch, tuple[int, ...]]
+"""Rows, and the number of the change type of each."""
+
+_FIRST_ID, _ID_STEP, _ID_MODULUS = 500, 7919, 10007
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """All rows of a table, by partition and bucket; `tiered` if a round made it, `previous` is the one before it."""
+
+    snapshot_id: int
+    parts: Mapping[Place, tuple[Row, ...]]
+    properties: Mapping[str, str]
+    tiered: bool
+    previous: int | None = None
+
+
+@dataclass
+class MemoryTable:
+    """A table: its definition, its snapshots in the order of commits, and its files by name."""
+
+    columns: tuple[Column, ...]
+    descriptor: TableDescriptor
+    options: dict[str, str]
+    snapshots: list[MemorySnapshot] = field(default_factory=list)
+    files: dict[str, list[Changes]] = field(default_factory=dict)
+    committed: set[str] = field(default_factory=set)
+    made: int = 0
+
+    def snapshot(self, snapshot_id: int) -> MemorySnapshot:
+        """A snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+        for snapshot in self.snapshots:
+            if snapshot.snapshot_id == snapshot_id:
+                return snapshot
+        raise NotFound(f"lake snapshot {snapshot_id} does not exist", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
+
+    def newest_tiered(self) -> CommittedLakeSnapshot | None:
+        for snapshot in reversed(self.snapshots):
+            if snapshot.tiered:
+                return CommittedLakeSnapshot(snapshot.snapshot_id, snapshot.properties)
+        return None
+
+    def add(self, parts: Mapping[Place, tuple[Row, ...]], properties: Mapping[str, str], *, tiered: bool) -> int:
+        """A new snapshot; its id."""
+        self.made += 1
+        snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
+        previous = self.snapshots[-1].snapshot_id if self.snapshots else None
+        self.snapshots.append(MemorySnapshot(snapshot_id, parts, properties, tiered, previous))
+        return snapshot_id
+
+
+@dataclass
+class MemoryLake:
+    """The tables of one name."""
+
+    tables: dict[TablePath, MemoryTable] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    numbers: count[int] = field(default_factory=lambda: count(1))
+
+
+_lakes: dict[str, MemoryLake] = {}
+_lakes_lock = threading.Lock()
+
+
+def lake_named(name: str) -> MemoryLake:
+    """The lake of this name, which is made if there is none."""
+    with _lakes_lock:
+        return _lakes.setdefault(name, MemoryLake())
+
+
+def table_of(name: str, path: TablePath) -> MemoryTable:
+    """A table of the lake `name`. Raises `NotFound`."""
+    found = lake_named(name).tables.get(path)
+    if found is None:
+        raise NotFound(f"there is no table {path} in the lake in memory '{name}'")
+    return found
+
+
+def forget_lake(name: str) -> None:
+    """Drop the lake in memory of this name, if there is one."""
+    with _lakes_lock:
+        _lakes.pop(name, None)
