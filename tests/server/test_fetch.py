@@ -245,8 +245,10 @@ def test_without_a_word_about_waiting_an_answer_waits_only_for_bytes_that_are_as
         assert not reader.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0].records
         request.min_bytes = 1
         request_id = reader.send(ApiKey.FETCH_LOG, request)
-        threading.Timer(0.1, lambda: bench.append(created, log_records([1]))).start()
+        writing = threading.Timer(0.1, lambda: bench.append(created, log_records([1])))
+        writing.start()
         assert numbers(reader.receive(request_id).tables_resp[0].buckets_resp[0].records) == [1]
+        writing.join()
 
 
 @pytest.mark.parametrize(("count", "waits"), [(3, True), (4, False)])
@@ -263,6 +265,8 @@ def test_a_request_about_very_many_buckets_does_not_wait_for_news(bench, monkeyp
         if waits:
             writing.start()
         answers = reader.receive(request_id).tables_resp[0].buckets_resp
+        if waits:
+            writing.join()
     assert [bool(each.records) for each in answers] == [waits, *[False] * (count - 1)]
 
 
@@ -276,6 +280,29 @@ def test_a_fetch_that_is_over_watches_no_bucket_and_one_that_waits_holds_no_memo
         bench.append(created, log_records([1]))
         assert reader.receive(request_id).tables_resp[0].buckets_resp[0].records
     wait_until(lambda: TableBucket(created, 0) not in context.notifier._waiters, "the end of the wait")
+
+
+def test_a_long_poll_looks_again_only_when_there_is_news(bench, monkeypatch):
+    created = new_table(bench, "patient_news")
+    looks, read_all = [], fetch._read_all
+
+    async def counted(*args):
+        looks.append(1)
+        await read_all(*args)
+
+    monkeypatch.setattr(fetch, "_read_all", counted)
+    request = bench.fetch_request(created, 0, wait_ms=60_000)
+    request.min_bytes = 10_000
+    with RawClient(bench.server.addresses.tablet_servers) as reader:
+        request_id = reader.send(ApiKey.FETCH_LOG, request)
+        wait_until(lambda: len(looks) == 1, "the first look")
+        bench.append(created, log_records([1]))
+        wait_until(lambda: len(looks) > 1, "the second look")
+        writing = threading.Timer(0.2, lambda: bench.append(created, log_records(list(range(5000)))))
+        writing.start()
+        assert reader.receive(request_id).tables_resp[0].buckets_resp[0].records
+    writing.join()
+    assert len(looks) < 10
 
 
 def test_an_answer_is_as_long_as_is_asked_for_with_all_columns_and_without(bench):
