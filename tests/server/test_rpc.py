@@ -345,6 +345,25 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (0, 0)
 
 
+@in_loop
+async def test_what_comes_while_the_last_request_of_a_turn_is_parsed_is_served_behind_it(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = pb.DatabaseExistsRequest(database_name="x" * 100).SerializeToString()
+    monkeypatch.setattr(rpc, "_PARSED_APART_BYTES", len(long))
+    client = Client().connect()
+    client.may_parse.clear()
+    short = exists(*range(REQUESTS_PER_TURN - 1))
+    client.arrive(frames(*short, (20, ApiKey.DATABASE_EXISTS, long)))
+    client.arrive(frames(*exists(30)))
+    await settle()
+    assert (len(work.calls), client.wire.is_reading_now) == (REQUESTS_PER_TURN - 1, False)
+    client.may_parse.set()
+    await settle()
+    assert (len(work.calls), client.wire.is_reading_now) == (REQUESTS_PER_TURN + 1, True)
+    assert work.calls[-2].is_long
+
+
 def appends(count: int, records: bytes = b"x") -> bytes:
     """A write of so many buckets."""
     request = pb.ProduceLogRequest(acks=1, table_id=1, timeout_ms=1)
@@ -418,6 +437,7 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
     started[1].set_result(None)
     await settle()
     assert (client.answers(), len(started)) == ([(1, None)], 3)  # it has not been taken yet
+    assert budget.answering.used + budget.short_answers.used == 64 << 10  # but it is made
     client.protocol.resume_writing()
     await settle()
     assert len(started) == 4
@@ -558,6 +578,33 @@ async def test_a_client_that_has_not_logged_in_is_closed_with_its_first_mistake(
     assert client.answers() == [(0, None), (1, ErrorCode.AUTHENTICATE_EXCEPTION)]
     assert not client.wire.is_closing()
     assert work.calls[0].principal == "a"
+
+
+@in_loop
+async def test_a_login_after_others_have_failed_waits_and_what_comes_behind_it_too(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept, may_go_on, sleep = list[float](), asyncio.Event(), asyncio.sleep
+
+    async def sleep_as_told(seconds: float) -> None:
+        if seconds:
+            slept.append(seconds)
+            await may_go_on.wait()
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep_as_told)
+    client = Client(SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))).connect()
+    logins = client.connections.logins
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(logins, "wait_seconds", lambda address, user: 7.0)
+    monkeypatch.setattr(logins, "succeeded", lambda address, user: told.append((address, user)))
+    token = pb.AuthenticateRequest(protocol="PLAIN", token=b"\0a\0b").SerializeToString()
+    await client.send((0, ApiKey.AUTHENTICATE, token), *exists(1))
+    assert (client.answers(), work.calls, slept, told) == ([], [], [7.0], [])
+    may_go_on.set()
+    await settle()
+    assert (client.answers(), len(work.calls), told) == ([(0, None)], 1, [("127.0.0.1", "a")])
+    await work.finish(0)
 
 
 @in_loop
