@@ -364,8 +364,7 @@ def _cut_bytes(array: pa.Array, target: DataType) -> pa.Array:
         if target.root is _R.BINARY:
             length = target.length
             plain = _by_value(plain, lambda v: v if v is None else v.ljust(length, b"\0"), pa.binary())
-    wanted = arrow_type(target)
-    return plain if plain.type.equals(wanted) else plain.cast(wanted)
+    return plain
 
 
 _TRUE = {"t", "true", "y", "yes", "1"}
