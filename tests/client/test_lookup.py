@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.client.connection import Connection, connect
-from forebay.client.lookup import PREFIX_COLUMN
+from forebay.client.lookup import PREFIX_COLUMN, Lookup
 from tests.client.conftest import MakeTable, own_server
 
 
@@ -179,3 +182,41 @@ def test_a_partition_that_is_dropped_is_missing(conn: Connection, make_table: Ma
     assert table.lookup([{"id": 1, "p": "a"}])["id"].to_pylist() == [1]
     conn.admin.drop_partition(table.path, {"p": "a"})
     assert table.refresh().lookup([{"id": 1, "p": "b"}])["id"].to_pylist() == [1]
+
+
+class Question:
+    """Keys of a partition that is dropped each time between its being found and the lookup."""
+
+    def __init__(self, code: ErrorCode, times: int) -> None:
+        self.code, self.times, self.asked = code, times, 0
+
+    def ask(self, _cluster: object, _path: object, items: list[int]) -> list[int]:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise NotFound("gone", self.code)
+        return items
+
+
+@pytest.mark.parametrize(
+    ("code", "times", "asked"),
+    [
+        (ErrorCode.PARTITION_NOT_EXISTS, 2, 3),
+        (ErrorCode.PARTITION_NOT_EXISTS, 9, 3),
+        (ErrorCode.TABLE_NOT_EXIST, 1, 1),
+    ],
+)
+def test_partitions_are_looked_for_three_times(code: ErrorCode, times: int, asked: int) -> None:
+    forgotten: list[str] = []
+    cluster = SimpleNamespace(forget_table=forgotten.append)
+    lookup = SimpleNamespace(_cluster=cluster, _info=SimpleNamespace(path="d.t"))
+    question, found = Question(code, times), count(1)
+
+    def ask() -> object:
+        return Lookup._ask(cast(Any, lookup), cast(Any, question), lambda: [cast(Any, next(found))])
+
+    if times < asked:
+        assert ask() == [asked]  # the answer for the partition that was found last
+    else:
+        with pytest.raises(NotFound, match="gone"):
+            ask()
+    assert (question.asked, forgotten) == (asked, ["d.t"] * (asked - 1))

@@ -8,6 +8,7 @@ import pytest
 
 import forebay
 from forebay.base.errors import UnsupportedOperation
+from forebay.client.connection import connect
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from tests.client.test_table_snapshot import numbered, replayed, rows_of, upsert
 
@@ -44,3 +45,16 @@ def test_without_the_additions_a_snapshot_is_plain_scans_and_says_so(make_table)
         with pytest.raises(UnsupportedOperation, match="cannot be resumed"):
             snapshot.scan_bucket(0, resume_after=b"x")
         assert rows_of(pickle.loads(pickle.dumps(snapshot)).scan()) == dict.fromkeys(range(150), 2)
+
+
+@pytest.mark.usefixtures("plain_cluster")
+def test_a_plain_scan_that_is_left_early_is_ended_on_the_server(make_table, bootstrap):
+    table = numbered(make_table, 2000)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="4kb") as other, other.table(table.path).snapshot() as snapshot:
+        scan = snapshot.scan_bucket(0)
+        batches = iter(scan)
+        assert 0 < next(batches).num_rows < 2000
+        assert not scan.finished
+        scan.close()
+        assert (scan.finished, scan._live._closing) == (True, True)
+        assert list(batches) == []

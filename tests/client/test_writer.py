@@ -244,6 +244,25 @@ def test_an_exception_in_the_block_drops_what_is_buffered(make_table: MakeTable,
     assert table.scan().to_arrow()["a"].to_pylist() == [1]
 
 
+def test_aborting_waits_for_what_was_sent(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = Sender._turn
+
+    def slow(sender: Sender) -> None:
+        time.sleep(0.05)
+        turn(sender)
+
+    monkeypatch.setattr(Sender, "_turn", slow)
+    table = make_table({"a": pa.int64()})
+    with connect(bootstrap, writer_batch_timeout="1 h", writer_batch_size="1kb") as other:
+        writer = other.table(table.path).writer()
+        writer.append(pa.table({"a": range(5000)}))
+        writer.abort()
+        writer.abort()
+        assert other.sender.accumulator.unfinished == 0
+
+
 def test_back_pressure_bounds_the_memory(make_table: MakeTable, bootstrap: str) -> None:
     table = make_table({"s": pa.string()}, buckets=2, properties={"table.log.arrow.compression.type": "NONE"})
     batch = pa.table({"s": ["x" * 1000] * 500})
