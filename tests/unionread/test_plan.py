@@ -12,9 +12,8 @@ from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
-from forebay.unionread.explain import explain, predicate_text
 from forebay.unionread.lake_side import LakeSide
-from forebay.unionread.planning import PlanFacts, UnionPlan
+from forebay.unionread.plan import PlanFacts, UnionPlan, predicate_text
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 
@@ -54,7 +53,7 @@ def plan(
     info = TableInfo(TablePath("db", "t"), 1, 1, descriptor)
     side = None if accepted is None else LakeSide(cast("LakeSource", None), COLUMNS, accepted)
     reader = UnionReader(cast("Settings", None), info, columns, predicate, limit, side)
-    return explain(UnionPlan(reader, splits, {}, facts or PlanFacts())).splitlines()
+    return UnionPlan(reader, splits, {}, facts or PlanFacts()).explain().splitlines()
 
 
 def bucket(number: int, partition: int | None = None) -> TableBucket:
