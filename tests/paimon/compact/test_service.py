@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK
-from forebay.base.errors import InvalidRequest, StorageFailure
+from forebay.base.clock import SYSTEM_CLOCK, ManualClock
+from forebay.base.errors import ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.running import ThreadRunner
 from forebay.paimon.compaction_service import DONE, FAILED, GONE, CompactionService, How, Turn
@@ -92,6 +93,59 @@ def test_a_table_that_cannot_be_opened_is_told() -> None:
 
     (state,) = CompactionService(lambda: ["db.t"], refuse, lambda table: ThreadRunner(1)).run_once()
     assert (state.table, state.phase, state.last_error) == ("db.t", FAILED, "no room for db.t")
+
+
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [(StorageFailure("no room"), [0, 10, 30, 70, 150, 310]), (NotFound("no table"), list(range(0, 320, 10)))],
+)
+def test_a_table_that_fails_is_tried_after_pauses_that_grow_and_one_that_is_gone_always_as_soon(
+    error: ForebayError, times: list[int]
+) -> None:
+    clock = ManualClock()
+    tried: list[float] = []
+    turns: list[Turn] = []
+    began = clock.monotonic()
+
+    def refuse(name: str) -> Table:
+        tried.append(clock.monotonic() - began)
+        raise error
+
+    def tick() -> None:
+        wait(watching._turns.values())
+        clock.advance(1)
+        if clock.monotonic() - began >= 320:
+            watching.stop()
+
+    watching = CompactionService(
+        lambda: ["db.t"], refuse, lambda table: ThreadRunner(1), interval_seconds=10, on_turn=turns.append, clock=clock
+    )
+    watching.watch(tick, tick_seconds=0)
+    assert tried == times
+    (state,) = watching.states()
+    assert (state.failures, state.last_error) == (len(times), error.message)
+    assert [turn.error for turn in turns] == [error.message], "the same error is told once"
+
+
+def test_the_state_of_a_table_counts_what_was_done(catalog: FileSystemCatalog) -> None:
+    filled(catalog, "t")
+    (state,) = service(catalog).run_once()
+    assert (state.phase, state.failures, state.last_error) == (DONE, 0, None)
+    assert (state.compactions, state.files_before, state.files_after) == (1, 4, 1)
+    assert (state.rows_done, state.rows) == (20, 20)
+
+
+def test_an_error_of_ours_is_told_with_its_kind_and_in_the_log(
+    catalog: FileSystemCatalog, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mistaken(ThreadRunner):
+        def run(self, function: Any, tasks: Any, **named: Any) -> Any:
+            raise ZeroDivisionError("by zero")
+
+    filled(catalog, "t")
+    (state,) = CompactionService(names_in(catalog), catalog.get_table, lambda table: Mistaken(1)).run_once()
+    assert (state.phase, state.last_error) == (FAILED, "ZeroDivisionError: by zero")
+    assert "compacting db.t failed" in caplog.text
 
 
 def test_a_watch_waits_between_its_looks(catalog: FileSystemCatalog) -> None:

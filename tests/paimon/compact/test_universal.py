@@ -23,6 +23,7 @@ LAZY = UniversalRules(run_trigger=3, size_amplification_percent=100_000, size_ra
         pytest.param(TRIGGER3, [], None, id="nothing there"),
         pytest.param(TRIGGER3, [(0, 1), (0, 1)], None, id="fewer runs than the trigger"),
         pytest.param(TRIGGER3, [(0, 10), (0, 10), (5, 9)], (3, 5), id="new runs are over twice the oldest"),
+        pytest.param(TRIGGER3, [(0, 1), (0, 199), (5, 100)], None, id="new runs are just twice the oldest"),
         pytest.param(TRIGGER3, [(0, 1), (0, 1), (5, 1)], (3, 5), id="alike runs are taken by ratio, to the top"),
         pytest.param(TRIGGER3, [(0, 1), (0, 1), (5, 100)], (2, 4), id="a large run at the top stays"),
         pytest.param(LAZY, [(0, 1), (0, 2), (0, 300)], None, id="nothing alike, and not more runs than the trigger"),
@@ -73,6 +74,29 @@ def test_the_ratio_is_larger_in_quiet_hours() -> None:
     assert pick(runs, 6, rules, hour=23) is not None
     assert pick(runs, 6, rules, hour=5) is not None
     assert pick(runs, 6, rules, hour=6) is None
+
+
+@pytest.mark.parametrize(
+    ("hours", "quiet"),
+    [
+        ((6, 22), (6, 21)),
+        ((22, 6), (22, 23, 0, 5)),
+        ((0, 2), (0, 1)),
+        ((23, 0), (23,)),
+        ((5, 5), ()),
+        ((-1, 3), ()),
+        ((3, -1), ()),
+    ],
+)
+def test_quiet_hours_begin_with_the_first_and_end_before_the_last(
+    hours: tuple[int, int], quiet: tuple[int, ...]
+) -> None:
+    rules = UniversalRules(size_ratio=1, offpeak_hours=hours, offpeak_ratio=100)
+    ratios = {hour: rules.ratio_at(hour) for hour in range(24)}
+    assert set(ratios.values()) <= {1, 101}
+    assert {hour for hour, ratio in ratios.items() if ratio == 101} >= set(quiet)
+    assert ratios[hours[1] % 24] == 1
+    assert (101 in ratios.values()) == bool(quiet)
 
 
 def test_a_file_alone_is_not_compacted_to_where_it_is() -> None:

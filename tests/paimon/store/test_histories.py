@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.clock import ManualClock
-from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound
+from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.io.file_io import FileStatus
 from forebay.paimon.io.local import LocalFileIO
@@ -319,6 +319,21 @@ def test_files_of_others_are_no_snapshots_tags_or_branches(table: Table) -> None
     assert TagManager(FAST, table.paths).names() == []
     assert BranchManager(FAST, table.paths).names() == []
     assert SchemaManager(FAST, table.paths).ids() == [0]
+
+
+def test_snapshots_that_hints_name_are_found_without_a_listing(table: Table) -> None:
+    class Unlistable(LocalFileIO):
+        def list(self, path: str) -> list[FileStatus]:
+            raise StorageFailure(f"{path} is too long to list")
+
+    table.snapshots.write_earliest_hint(1)
+    snapshots = SnapshotManager(Unlistable(sync=False), table.paths)
+    for hint in (6, 4):
+        table.snapshots.write_latest_hint(hint)
+        assert (snapshots.earliest_id(), snapshots.latest_id()) == (1, 6)
+    table.snapshots.files.delete_hint("LATEST")
+    with pytest.raises(StorageFailure, match="too long to list"):
+        snapshots.latest_id()
 
 
 def test_a_hint_far_behind_is_not_followed_file_by_file(tmp_path: Path) -> None:

@@ -448,8 +448,8 @@ def rename_in_options(options: dict[str, str], old: str, new: str) -> dict[str, 
         if key in ("bucket-key", "sequence.field", "rowkind.field", "partial-update.remove-record-on-sequence-group"):
             value = names(value)
         elif key.startswith("fields."):
-            columns, dot, what = key.removeprefix("fields.").rpartition(".")
-            if dot and columns:
+            columns, _, what = key.removeprefix("fields.").rpartition(".")
+            if columns:
                 key = f"fields.{names(columns)}.{what}"
                 if what == "sequence-group":
                     value = names(value)
