@@ -112,6 +112,15 @@ def test_no_more_than_five_missing_files_are_named(table: Table, count: int, sho
         table.commit("late").commit([gone])
 
 
+def test_two_messages_of_a_commit_must_not_compact_the_same_file(table: Table) -> None:
+    commit = table.commit()
+    commit.commit([append("f1")])
+    twice = [compact([data_file("f1")], [data_file(f"big{i}", 100 * i, 100 * i + 9, level=5)]) for i in range(2)]
+    with pytest.raises(Conflict, match="file f1 of bucket 0 is deleted twice"):
+        commit.commit(twice)
+    assert table.files() == ["f1"]
+
+
 def test_the_lowest_level_of_sorted_runs_must_not_overlap_either(table: Table) -> None:
     commit = table.commit()
     commit.commit([append("f1"), append("f2")])
@@ -237,6 +246,12 @@ def test_a_partition_without_a_value_is_chosen_by_null_or_by_its_name_on_disk(tm
         matches = partition_filter(schema, {"dt": value})
         assert matches is not None
         assert (matches(null), matches(other), matches(null)) == (True, False, True)
+    numbers = replace(schema, fields=(DataField(0, "dt", types.bigint()), *SCHEMA.fields[1:]))
+    seven = row_layout(numbers.partition_fields).encode_one([7])
+    for number in (7, "7"):
+        chosen = partition_filter(numbers, {"dt": number})
+        assert chosen is not None
+        assert chosen(seven)
     with pytest.raises(InvalidRequest, match="'dt' is not a partition key; the partition keys are none"):
         partition_filter(replace(schema, partition_keys=()), {"dt": "a"})
 

@@ -126,6 +126,12 @@ def test_the_search_for_a_users_snapshot_ends_where_others_have_expired_meanwhil
     assert io.read_ids == [6, 5, 6]
 
 
+def test_where_all_snapshots_have_watermarks_the_earliest_may_be_the_one(table: Table) -> None:
+    for i in (1, 2):
+        table.snapshots.delete(i)
+    assert [_id(table.snapshots.at_watermark(w)) for w in (0, 300, 301)] == [3, 3, 4]
+
+
 def test_changelogs_may_outlive_their_snapshots(table: Table) -> None:
     s = table.snapshots
     s.write_changelog(s.snapshot(1))
