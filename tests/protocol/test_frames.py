@@ -14,6 +14,8 @@ from forebay.base.errors import ErrorCode, InternalError
 from forebay.protocol import frames
 from forebay.protocol.frames import (
     BODY_STEP_BYTES,
+    FIRST_BUFFER_BYTES,
+    SHARED_BUFFER_BYTES,
     SMALL_FRAME_BYTES_MAX,
     FrameDecoder,
     FrameType,
@@ -243,6 +245,46 @@ def test_a_body_longer_than_its_kind_allows_is_dropped_as_it_comes(size: int, dr
             found.append((frame.header, len(frame.body), frame.dropped_bytes))
     assert found == [(b"header--", size - dropped, dropped), (b"12345678", 0, 0)]
     assert asked == [b"header--"]
+
+
+# ---- room for the next bytes ----------------------------------------------------------------------------------------
+
+
+def put(decoder: FrameDecoder, data: bytes) -> None:
+    """Bytes for which there is room at once."""
+    room = decoder.get_buffer()
+    room[: len(data)] = data
+    decoder.buffer_updated(len(data))
+
+
+def test_what_is_left_of_a_buffer_is_brought_to_its_front_before_a_larger_one_is_made() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    put(decoder, struct.pack(">i8s", 2508, b"header--") + bytes(2500) + struct.pack(">i", 2508))
+    assert drain(decoder) == [(b"header--", bytes(2500))]
+    assert len(decoder.get_buffer()) == FIRST_BUFFER_BYTES - 4
+    put(decoder, b"header--" + bytes(2500))
+    assert drain(decoder) == [(b"header--", bytes(2500))]
+
+
+def test_a_buffer_that_is_more_than_half_full_of_one_frame_grows() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    put(decoder, struct.pack(">i8s", 20_008, b"header--") + bytes(2988))
+    assert decoder.next_frame() is None
+    assert len(decoder.get_buffer()) == 4 * FIRST_BUFFER_BYTES - 3000
+
+
+def test_frames_that_nobody_has_asked_for_leave_half_of_the_largest_buffer_free() -> None:
+    decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
+    frame = struct.pack(">i8s", 1008, b"header--") + bytes(1000)
+    stream = frame * 200
+    at = 0
+    while at < len(stream):
+        taken = min(len(decoder.get_buffer()), len(stream) - at)
+        put(decoder, stream[at : at + taken])
+        at += taken
+        if at > SHARED_BUFFER_BYTES:
+            assert len(decoder.get_buffer()) >= SHARED_BUFFER_BYTES // 2
+    assert drain(decoder) == [(b"header--", bytes(1000))] * 200
 
 
 # ---- bounds ---------------------------------------------------------------------------------------------------------
