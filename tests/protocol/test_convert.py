@@ -247,6 +247,30 @@ def test_a_literal_from_the_wire_that_does_not_fit_its_column_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("data_type", "value", "reason"),
+    [
+        (t.timestamp_ltz(6), dt.datetime(2024, 1, 1), "must have a zone"),
+        (t.timestamp(6), dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "must not have a zone"),
+        (t.timestamp(6), np.datetime64("NaT", "us"), "is not a time"),
+        (t.timestamp(6), pd.NaT, "is not a datetime"),
+        (t.timestamp(6), np.datetime64("3000-01-01", "s"), "too far from 1970"),
+        (t.time(0), dt.time(1, 2, 3, 4), "finer than a millisecond"),
+        (t.time(0), dt.time(1, tzinfo=dt.UTC), "without a zone"),
+        (t.int_(), True, "is not a whole number"),
+        (t.tinyint(), 128, "is out of range"),
+        (t.float_(), 0.1, "is not exactly a 32-bit float"),
+        (t.double(), 10**400, "is too large for a float"),
+        (t.double(), 2**53 + 1, "is not exactly a float"),
+        (t.double(), "1", "is not a number"),
+        (t.decimal(10, 2), Decimal("100000000.00"), "does not fit"),
+    ],
+)
+def test_why_a_literal_cannot_be_held_is_told(data_type: t.DataType, value: Any, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        literal_to_pb(value, data_type, "c")
+
+
+@pytest.mark.parametrize(
     ("data_type", "value"),
     [
         (t.tinyint(), -128),
