@@ -296,6 +296,8 @@ BUCKET, LIST_OF_THREE = b"\x22\x03abc", b"\x7a\x03\x01\x02\x03"
         ([FIXED32, FIXED64, VARINT, BUCKET, FIXED64, BUCKET, FIXED32], 7),
         ([LIST_OF_THREE, BUCKET], 4),
         ([BUCKET, b"\x22\x00"], 2),
+        ([b"\x78\x80\x01", BUCKET, BUCKET, BUCKET], 4),
+        ([BUCKET, b"\x78\xff\xff"], 2),  # it is cut off, which is for protobuf to tell
     ],
 )
 def test_the_entries_of_a_request_are_counted_before_it_is_parsed(fields: list[bytes], count: int) -> None:
@@ -309,3 +311,13 @@ def test_a_request_of_too_many_entries_is_refused_with_their_number() -> None:
     with pytest.raises(LimitExceeded, match="ProduceLogRequest of 15 bytes has more than 2 entries") as raised:
         check_list_of_records(pb.ProduceLogRequest, BUCKET * 3, 2)
     assert raised.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
+
+
+@pytest.mark.usefixtures("split_always")
+def test_payloads_are_found_between_fields_that_are_not_known() -> None:
+    message = pb.PutKvRequest(acks=-1, table_id=1, timeout_ms=1)
+    message.buckets_req.add(bucket_id=0, records=bytes(100))
+    for before in (FIXED64, FIXED32, LONG_VARINT, LIST_OF_THREE, FIXED32 + FIXED64 + VARINT):
+        body = before + message.SerializeToString() + before
+        found, (payload,) = parse_split(pb.PutKvRequest, body)
+        assert (payload, payload.obj is body, found.buckets_req[0].bucket_id) == (bytes(100), True, 0)
