@@ -190,6 +190,23 @@ def test_followers_of_the_paimon_table_see_both_images_of_an_update(storage: Pai
     assert seen == [("+I", "old1"), ("-U", "old1"), ("+U", "new1"), ("-D", "new1")]
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 7])
+def test_followers_see_old_images_only_with_the_new_ones_wherever_runs_of_records_end(
+    storage: PaimonLakeStorage, chunk: int
+) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    a, b, c = (people(1, name=name)[0] for name in "abc")
+    other = people(2)[0]
+    alone = [("-U", c)]  # its new image is in the next round
+    table.round({((), 0): [("+I", a), ("-U", a), ("+U", b), ("-U", b), ("+U", c), ("+I", other), *alone]}, chunk=chunk)
+    audit = engine_table(storage).with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": "1"})
+    seen = [(r["_row_kind"], r["name"]) for batch in audit.stream(follow=False) for r in batch.to_pylist()]
+    assert [row for row in seen if row[1] != "v2"] == [
+        ("+I", "a1"), ("-U", "a1"), ("+U", "b1"), ("-U", "b1"), ("+U", "c1")
+    ]  # fmt: skip
+    assert table.read() == in_order([c, other])
+
+
 def test_partitions_are_directories_as_paimon_names_them(storage: PaimonLakeStorage, tmp_path: Path) -> None:
     table = create(storage, describe({"id": types.int_(), "day": types.date()}, partition_keys=("day",)))
     table.round({(("2024-02-29",), 0): [("+A", {"id": 1, "day": dt.date(2024, 2, 29)})]})
@@ -429,6 +446,17 @@ def test_a_sorted_reader_of_a_bucket_without_splits_is_empty_and_one_with_splits
     for splits, ids in (([], []), (table.splits(), [1, 2])):
         with table.source().create_sorted_reader(splits) as reader:  # type: ignore[union-attr]
             assert [i for batch in reader.read() for i in batch["id"].to_pylist()] == ids
+
+
+@pytest.mark.parametrize(("paths", "names"), [([[1]], ["name", "id"]), ([[0]], ["id"]), ([[1], [0]], ["name", "id"])])
+def test_a_sorted_reader_has_the_key_columns_behind_those_that_were_asked_for(
+    storage: PaimonLakeStorage, paths: list[list[int]], names: list[str]
+) -> None:
+    table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
+    table.upsert(*people(1))
+    with table.source().with_project(paths).create_sorted_reader(table.splits()) as reader:  # type: ignore[union-attr]
+        assert reader.schema.names == names
+        assert [batch.schema.names for batch in reader.read()] == [names]
 
 
 def test_a_log_has_no_sorted_reader(storage: PaimonLakeStorage) -> None:
