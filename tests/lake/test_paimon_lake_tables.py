@@ -459,6 +459,20 @@ def test_a_sorted_reader_has_the_key_columns_behind_those_that_were_asked_for(
         assert [batch.schema.names for batch in reader.read()] == [names]
 
 
+def test_columns_with_a_dot_in_their_name_are_read_and_fields_with_one_are_not_read_alone(
+    storage: PaimonLakeStorage,
+) -> None:
+    fields = types.row(types.field("x.y", types.int_()), types.field("z", types.int_()))
+    table = create(storage, describe({"a.b": types.int_(), "r": fields}))
+    table.append({"a.b": 1, "r": {"x.y": 2, "z": 3}})
+    for path, row in (([0], {"a.b": 1}), ([1, 1], {"r": {"z": 3}})):
+        source = table.source().with_project([path])
+        with source.create_record_reader(table.splits()[0]) as reader:
+            assert [r for batch in reader.read() for r in batch.to_pylist()] == [row]
+    with pytest.raises(UnsupportedOperation, match=r"'x\.y' cannot be read alone: a name on the way to it has a dot"):
+        table.source().with_project([[1, 0]])
+
+
 def test_a_log_has_no_sorted_reader(storage: PaimonLakeStorage) -> None:
     assert create(storage, describe(ID_NAME)).source().create_sorted_reader([]) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,10 +18,13 @@ from forebay.cli.main import main
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
+from forebay.lake.registry import create_lake_storage
+from forebay.lake.tiering import CommitterContext
 from forebay.metadata import types
 from forebay.metadata.table import Column, TablePath
 from forebay.moving import move_database, move_table, plan_move
-from forebay.moving.plan import MARK
+from forebay.moving.history import hand_over
+from forebay.moving.plan import MARK, Side
 from forebay.server.embedded import EmbeddedServer
 from forebay.tiering.now import tier_table
 
@@ -240,11 +244,42 @@ def test_a_log_of_the_target_in_another_order_is_found(servers: Servers) -> None
         move_table(servers.here, servers.there, PATH)
 
 
+def test_a_log_of_the_target_that_is_longer_is_no_copy(servers: Servers) -> None:
+    servers.make(lake=False, partitioned=True)
+    plan = plan_move(servers.here, servers.there, PATH)
+    servers.there.admin.create_table_as(PATH, plan.descriptor)
+    target = servers.there.table(PATH)
+    for partition in ("x", "y"):
+        servers.there.admin.create_partition(PATH, {"p": partition})
+    write(target, *range(0, 400, 2))  # partition x alone
+    with pytest.raises(
+        InvalidRequest, match=r"bucket \d of partition 'x' of table fluss\.t has offsets 0 to \d+ on the"
+    ):
+        move_table(servers.here, servers.there, PATH)
+    assert servers.here.admin.table_exists(PATH)
+
+
 def test_a_table_of_the_target_that_is_something_else_is_left_alone(servers: Servers) -> None:
     servers.make(lake=False)
     servers.there.admin.create_table(PATH, SCHEMA)
     with pytest.raises(AlreadyExists, match="something else"):
         move_table(servers.here, servers.there, PATH)
+
+
+def test_a_lake_table_that_somebody_tiers_meanwhile_is_not_handed_over(servers: Servers, tmp_path: Path) -> None:
+    table = servers.make()
+    plan = plan_move(servers.here, servers.there, PATH)
+    servers.there.admin.create_table_as(PATH, plan.descriptor)
+    target = Side.of(servers.there, PATH)
+    known = plan.source.known
+    assert known is not None
+    storage = create_lake_storage("paimon", {"warehouse": str(tmp_path / "lake")})
+    context = CommitterContext(table.refresh().info, 1 << 40, known.snapshot_id)
+    newest = storage.create_tiering_factory().create_committer(context).commit([], {}).snapshot_id
+    words = f"of fluss.t is {newest}, and its cluster knows {known.snapshot_id}: bring it up to date first"
+    with pytest.raises(Conflict, match=re.escape(words)):
+        hand_over(storage, plan.source, target, target.ends)
+    assert target.known is None
 
 
 def test_a_lake_snapshot_without_the_log_is_enough_where_it_is_asked_for(servers: Servers) -> None:
