@@ -65,6 +65,7 @@ def test_full_compactions_come_early_when_an_option_says_so() -> None:
     assert pick(runs, 6, UniversalRules(incremental_size_threshold=9)) is not None
     assert pick(runs, 6, UniversalRules(incremental_size_threshold=10)) is None
     assert pick(runs_of((5, 1)), 6, every) is None
+    assert pick(runs_of((0, 1)), 6, every) is None, "a run alone waits for others"
 
 
 def test_the_ratio_is_larger_in_quiet_hours() -> None:
@@ -110,6 +111,9 @@ def test_a_file_alone_is_not_compacted_to_where_it_is() -> None:
 def test_a_full_compaction_takes_all_but_what_is_at_the_top_already() -> None:
     assert pick_full([], 6) is None
     assert pick_full(runs_of((5, 1)), 6) is None
+    alone = pick_full(runs_of((0, 1)), 6)
+    assert alone is not None
+    assert (len(alone.files), alone.output_level) == (1, 5)
     forced = pick_full(runs_of((5, 1)), 6, rewrite_all=True)
     assert forced is not None
     assert forced.rewrite_all
