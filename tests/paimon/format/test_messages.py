@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,20 @@ def test_cut_or_lengthened_bytes_are_corrupt() -> None:
         CODEC.decode_message(whole + b"\0")
     with pytest.raises(CorruptData):
         CODEC.decode_split(whole)
+
+
+def test_bytes_of_unknown_versions_are_refused_and_so_is_what_stands_behind_a_split() -> None:
+    data = CODEC.encode_message(MESSAGE)
+    for version in (12, 15):
+        with pytest.raises(UnsupportedOperation, match=f"version {version} are not known"):
+            CODEC.decode_message(data, version)
+    split = CODEC.encode_split(SPLIT, "/t/dt=a/bucket-1")
+    other_magic, other_version = bytes(8) + split[8:], split[:8] + struct.pack(">i", 99) + split[12:]
+    for wrong in (other_magic, other_version):
+        with pytest.raises(CorruptData, match="not a split of version"):
+            CODEC.decode_split(wrong)
+    with pytest.raises(CorruptData):
+        CODEC.decode_split(split + b"\0")
 
 
 THEIRS = """
