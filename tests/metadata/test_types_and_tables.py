@@ -12,6 +12,7 @@ from forebay import col
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata import types
 from forebay.metadata.json_serde import (
+    NESTING_MAX,
     data_type_from_json,
     data_type_to_json,
     database_from_json,
@@ -23,6 +24,7 @@ from forebay.metadata.json_serde import (
     schema_from_json,
     schema_to_json,
 )
+from forebay.metadata.predicate import all_of
 from forebay.metadata.table import (
     AggregateFunction,
     Column,
@@ -328,3 +330,42 @@ def test_filters_know_their_columns_and_are_not_joined_by_words() -> None:
         bool(part)
     with pytest.raises(InvalidRequest, match="cannot be turned around by ~"):
         part.__invert__()
+
+
+def test_several_filters_hold_together() -> None:
+    one, two = col("a") == 1, col("b") == 2
+    assert [all_of(parts) for parts in ((), (one,), (one, two))] == [None, one, one & two]
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+def test_paths_of_tables_have_two_names() -> None:
+    path = TablePath("db", "t")
+    assert (TablePath.parse("db.t"), TablePath.parse(path)) == (path, path)
+    for text in ("t", "db.", ".t", "db.t.x", "", "."):
+        with pytest.raises(InvalidRequest, match=f"{text!r} does not name a table: write 'database.table'"):
+            TablePath.parse(text)
+
+
+def test_documents_are_json_objects_of_a_bounded_depth() -> None:
+    deep: Any = 1
+    for _ in range(NESTING_MAX - 2):  # the object and the number are levels, too
+        deep = [deep]
+    assert loads(dumps({"a": deep}), "table") == {"a": deep}
+    for data, words in (
+        (dumps({"a": [deep]}), f"the table is nested deeper than {NESTING_MAX} levels"),
+        (b"[1]", "the table must be a JSON object, not list"),
+        (b"{", "the table is not valid JSON"),
+        (b"\xff", "the table is not valid JSON"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            loads(data, "table")
+
+
+def test_fields_of_rows_keep_their_ids() -> None:
+    numbered = Schema.of([Column("r", ROW)]).columns[0].data_type
+    written = data_type_to_json(numbered)
+    assert [f["field_id"] for f in written["fields"]] == [1, 2]
+    assert [f["field_id"] for f in data_type_to_json(ROW)["fields"]] == [-1, -1]
+    assert data_type_from_json(written) == numbered
