@@ -86,8 +86,11 @@ def test_of_an_address_without_connections_nothing_is_kept() -> None:
     peers = [Peer("a"), Peer("a"), Peer("b")]
     for each in peers:
         door.admit(each)
+    forgotten: list[object] = []
+    door.connections.budget.forget = forgotten.append  # type: ignore[method-assign,assignment]
     for each in peers[:2]:
         door.connections.remove(each, each.address)  # type: ignore[arg-type]
+    assert forgotten == peers[:2]
     assert (dict(door.connections._by_address), list(door.connections._strangers)) == ({"b": 1}, [peers[2]])
 
 

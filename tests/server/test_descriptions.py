@@ -37,6 +37,15 @@ def test_a_description_is_made_once_and_again_when_the_table_was_altered(monkeyp
     assert descriptions.schema(1, 1, schema) == json_serde.dumps(json_serde.schema_to_json(schema))
 
 
+def test_a_table_that_is_altered_again_and_again_takes_the_memory_of_one_description() -> None:
+    descriptions, other = Descriptions(lambda descriptor: descriptor), info_of(2, 3)
+    size = len(descriptions.table(other))
+    used = descriptions._bytes
+    for _ in range(5):
+        assert len(descriptions.table(info_of(1, 3))) == size
+    assert (len(descriptions), descriptions._bytes) == (2, 2 * used)
+
+
 def test_descriptions_are_bounded_and_those_asked_for_last_stay() -> None:
     infos = [info_of(table_id, 50) for table_id in range(20)]
     size = len(json_serde.dumps(json_serde.descriptor_to_json(infos[0].descriptor)))
