@@ -75,6 +75,35 @@ def handles(server: EmbeddedServer | None) -> int:
 # ---- rows -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_bucket_scan_with_a_filter_asks_for_no_page_behind_its_limit(make_table, bootstrap):
+    table = numbered(make_table, 2000, buckets=1, value=7)
+    asked = []
+
+    def count(frame: Frame) -> Action:
+        if frame.key is ApiKey.SCAN_KV:
+            asked.append(frame)
+        return PASS
+
+    options = {"scanner_kv_fetch_max_bytes": "4kb"}
+    with Proxy(bootstrap) as proxy, connect(proxy.bootstrap_servers, **options) as other:
+        proxy.on_request = count
+        with other.table(table.path).snapshot() as snapshot:
+            scan = snapshot.scan_bucket(0, filter=forebay.col("v") == 7, limit=2000)
+            page = next(iter(scan)).num_rows
+            place = scan.position
+            for limit, position in ((page, place), (page - 1, None)):
+                asked.clear()
+                scan = snapshot.scan_bucket(0, filter=forebay.col("v") == 7, limit=limit)
+                assert [batch.num_rows for batch in scan] == [limit]
+                assert (len(asked), scan.position) == (1, position)
+            asked.clear()
+            assert list(snapshot.scan_bucket(0, filter=forebay.col("v") == 8, limit=1)) == []
+            pages = len(asked)
+            asked.clear()
+            assert sum(b.num_rows for b in snapshot.scan_bucket(0, filter=forebay.col("v") == 7, limit=2001)) == 2000
+            assert len(asked) == pages > 2
+
+
 def test_a_snapshot_gives_the_rows_of_its_instant_any_number_of_times(make_table, embedded):
     table = numbered(make_table)
     before = handles(embedded)

@@ -58,3 +58,18 @@ def test_a_plain_scan_that_is_left_early_is_ended_on_the_server(make_table, boot
         scan.close()
         assert (scan.finished, scan._live._closing) == (True, True)
         assert list(batches) == []
+
+
+@pytest.mark.usefixtures("plain_cluster")
+def test_a_plain_scan_with_a_filter_ends_with_its_limit(make_table, bootstrap):
+    table = numbered(make_table, 2000, buckets=1, value=7)
+    with connect(bootstrap, scanner_kv_fetch_max_bytes="4kb") as other, other.table(table.path).snapshot() as snapshot:
+        matching = {"filter": forebay.col("v") == 7}
+        page = next(iter(snapshot.scan_bucket(0, **matching))).num_rows
+        scan = snapshot.scan_bucket(0, **matching, limit=page)
+        assert (scan.take().num_rows, scan.finished) == (page, True)
+        scan.close()
+        scan = snapshot.scan_bucket(0, **matching, limit=page + 1)
+        assert (scan.take().num_rows, scan.finished) == (page, False)
+        scan.close()
+        assert len(rows_of(snapshot.scan_bucket(0, **matching, limit=3000))) == 2000
