@@ -282,6 +282,20 @@ def test_one_channel_to_each_server_stays_open(bootstrap: str) -> None:
     assert sorted(address.port for address in asked) == sorted({node.port for node in nodes})
 
 
+def test_the_channel_to_a_server_that_has_left_the_cluster_is_closed(bootstrap: str) -> None:
+    channel, _ = opened(bootstrap)
+    with Connection(make_settings(bootstrap)) as connection:
+        connection.server_nodes()
+        others = dict(connection.cluster._channels)
+        connection.cluster._channels[Address("left.test", 1)] = channel
+        connection.cluster.refresh()
+        assert channel.closed
+        assert Address("left.test", 1) not in connection.cluster._channels
+        assert others.items() <= connection.cluster._channels.items()
+        assert not any(other.closed for other in others.values())
+    channel.join(10.0)
+
+
 def test_a_channel_that_is_opened_while_its_connection_closes_is_closed_too(bootstrap: str) -> None:
     made: list[Breakable] = []
     dial = breakable(made)
