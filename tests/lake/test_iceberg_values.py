@@ -196,7 +196,7 @@ def holding(predicate: Predicate | None) -> list[tuple[Any, Any]]:
         (col("n").is_in(range(201)), lambda n, s: True),
         (col("n").is_in(range(4, 204)), lambda n, s: False),
     ],
-    ids=str,
+    ids=lambda given: "rule" if callable(given) else str(given)[:80],
 )
 def test_conditions_hold_where_filters_do(predicate: Predicate | None, rule: Any) -> None:
     assert holding(predicate) == [(row[0], row[1]) for row in ROWS if rule(row[0], row[1])]
