@@ -292,6 +292,19 @@ def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
     assert compacted
 
 
+def test_a_catalog_is_closed_after_its_use_also_after_an_error(
+    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[SqlCatalog] = []
+    monkeypatch.setattr(SqlCatalog, "close", lambda catalog: closed.append(catalog))
+    assert isinstance(table.storage, IcebergLakeStorage)
+    with opened(table.storage.options) as first:
+        assert closed == []
+    with pytest.raises(InvalidRequest, match="on purpose"), opened(table.storage.options) as second:
+        raise InvalidRequest("on purpose")
+    assert closed == [first, second]
+
+
 def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: LakeTable) -> None:
     first = table.write(((), 0), [("+U", r) for r in people(3)])
     assert isinstance(table.storage, IcebergLakeStorage)

@@ -274,6 +274,16 @@ def test_the_index_of_a_closed_log_is_read_from_its_file_and_not_made_from_the_l
     assert reads(fs, lambda: tablet.read(30, 1)) < 5
 
 
+def test_the_index_of_a_segment_that_is_full_is_written_before_the_log_is_closed() -> None:
+    fs = faulty_fs()
+    tablet = open_log(fs, config=LogConfig(index_interval_bytes=10))
+    for number in range(5):
+        tablet.append_as_leader(make_batch(1, bytes([number]) * 100))
+    tablet.roll()
+    [full] = segment_paths(fs, names.OFFSET_INDEX_SUFFIX)
+    assert len(fs.content(full)) >= 3 * 8
+
+
 def test_an_index_that_was_made_from_the_log_is_not_made_again_where_the_log_is_damaged() -> None:
     fs = faulty_fs()
     tablet = sealed_segment_of_large_batches(fs)

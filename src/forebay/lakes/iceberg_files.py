@@ -238,7 +238,7 @@ class FileWriter:
         self.path, self.rows = path, 0
         self._io, self._schema, self._properties = io, schema, dict(properties)
         self._arrow = arrow_schema(schema.fields, with_ids=True)
-        compression = _compression(properties)  # before there is a file: nobody would remove it
+        compression = _compression(properties)  # before there is a file, which would stay
         self._stream = io.new_output(path).create(overwrite=False)
         self._parquet = pq.ParquetWriter(
             self._stream,

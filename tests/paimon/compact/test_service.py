@@ -274,6 +274,7 @@ def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalo
     with Watched(catalog, names_in(catalog), runner=lambda name: Noticed(1)) as watched:
         watched.until(began.is_set, "the turn")
         watched.service.stop(now=True)
+        assert [(s.phase, s.last_error) for s in watched.service.states()] == [(FAILED, "given up")]
     assert {p.name for p in Path(table.paths.root).rglob("data-*")} == files
     assert len(live_files(table)) == 4
     began.clear()
