@@ -88,7 +88,7 @@ class Session:
         waits for the first one.
 
         `timeout` is how many seconds to wait (default: as long as batches may take). Raises the first error of a
-        batch that nobody has been told of, after everything is closed.
+        batch that no caller has seen, after everything is closed.
         """
         with self._close_lock:
             with self._lock:
@@ -115,7 +115,7 @@ class Session:
                 raise
 
     def _after_fork(self) -> None:
-        """In a child process: sockets and threads are the parent's, so begin anew."""
+        """In a child process: sockets and threads are the parent's, so start with new ones."""
         for finalizer in (self._finalizer, self._sender_finalizer):
             if finalizer is not None:
                 finalizer.detach()

@@ -218,19 +218,24 @@ def test_who_loses_for_too_long_gives_up(table: Table) -> None:
     assert table.manifest_files() == table.referenced_manifests()
 
 
-def test_a_lost_race_writes_no_changelog_twice(table: Table) -> None:
-    other = table.commit("fast")
-    raced = iter([True])
+def raced_by(other: FileStoreCommit) -> FailingFileIO:
+    """Files of which the first is made a moment too late: `other` has committed file "x" just before."""
+    races = iter([True])
 
     class Raced(FailingFileIO):
         def create(self, path: str, data: bytes) -> bool:
-            if next(raced, False):
+            if next(races, False):
                 other.commit([append("x")])
             return super().create(path, data)
 
+    return Raced(FAST)
+
+
+def test_a_lost_race_writes_no_changelog_twice(table: Table) -> None:
+    other = table.commit("fast")
     work = append("f1")
     work = replace(work, data=replace(work.data, changelog_files=(data_file("c1"),)))
-    (made,) = table.commit("slow", Raced(FAST), ManualClock()).commit([work])
+    (made,) = table.commit("slow", raced_by(other), ManualClock()).commit([work])
     assert (made.id, made.changelog_record_count) == (2, 10)
     assert table.manifest_files() == table.referenced_manifests()
 
@@ -373,15 +378,7 @@ def test_a_store_without_atomic_create_is_written_only_under_a_lock(table: Table
 
 def test_a_snapshot_that_somebody_else_made_under_our_id_is_not_taken_for_ours(table: Table) -> None:
     other = table.commit("fast")
-    raced = iter([True])
-
-    class Raced(FailingFileIO):
-        def create(self, path: str, data: bytes) -> bool:
-            if next(raced, False):
-                other.commit([append("x")])
-            return super().create(path, data)
-
-    (made,) = table.commit("slow", Raced(FAST), ManualClock()).commit([append("f1")])
+    (made,) = table.commit("slow", raced_by(other), ManualClock()).commit([append("f1")])
     assert made.id == 2
     assert format_snapshot(made) == FAST.read(table.snapshots.files.path(2))
     assert table.files() == ["f1", "x"]
