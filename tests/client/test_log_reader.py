@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import threading
@@ -362,6 +363,17 @@ def test_a_table_that_is_dropped_ends_the_reading_with_an_error(conn: Connection
     conn.admin.drop_table(table.path)
     with pytest.raises(NotFound):
         next(reader)
+
+
+def test_a_reader_that_waits_sleeps(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table({"a": pa.int64()})
+    with contextlib.closing(table.log("earliest")) as reader:
+        assert reader.poll(0.05) is None
+        looked = []
+        send = reader._send_fetches
+        monkeypatch.setattr(reader, "_send_fetches", lambda: (looked.append(1), send()))
+        assert reader.poll(0.5) is None
+        assert len(looked) < 50, "it looks when something has happened, and not all the time"
 
 
 def test_reading_costs_no_thread_and_closing_is_immediate(make_table: MakeTable) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.connection import Connection, connect
+from forebay.client.encode import partition_codes_of
 from forebay.client.writer import APPEND, write_at_once
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
@@ -208,6 +209,14 @@ def test_partition_values_of_every_type_become_names(conn: Connection, make_tabl
         table = make_table({"v": pa.int32(), key: arrow_type}, partition_keys=[key])
         table.append(pa.table({"v": pa.array([1], pa.int32()), key: pa.array([value], arrow_type)}))
         assert [p.name for p in conn.admin.list_partitions(table.path)] == [name or names[key]]
+
+
+def test_rows_of_one_partition_are_not_sorted_into_groups(make_table: MakeTable) -> None:
+    info = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"]).info
+    batch = pa.record_batch({"v": pa.array([1, 2], pa.int32()), "p": ["a", "a"]})
+    assert partition_codes_of(info, batch) == (None, ["a"])
+    codes, names = partition_codes_of(info, pa.record_batch({"v": pa.array([1, 2], pa.int32()), "p": ["b", "a"]}))
+    assert ([names[code] for code in codes], sorted(names)) == (["b", "a"], ["a", "b"])
 
 
 def test_a_null_partition_value_is_refused(make_table: MakeTable) -> None:

@@ -314,6 +314,18 @@ def test_columns_that_others_renamed_and_widened_are_read_by_their_ids(storage: 
     assert source.schema.field("number").type == pa.int64()
 
 
+def test_fields_inside_lists_that_others_renamed_are_read_by_their_ids(storage: IcebergLakeStorage) -> None:
+    columns = {"id": types.int_(), "seen": types.array(types.row(types.field("x", types.int_())))}
+    table = Contract().log_table(storage, columns)
+    table.append({"id": 1, "seen": [{"x": 2}, None]}, {"id": 2, "seen": None})
+    with opened(storage.options) as catalog, load_table(catalog, PATH).update_schema() as update:
+        update.rename_column(("seen", "element", "x"), "y")
+    source = table.source()
+    [split] = table.splits(None, source)
+    rows = [r for b in source.create_record_reader(split).read() for r in b.to_pylist()]
+    assert [(r["id"], r["seen"]) for r in rows] == [(1, [{"y": 2}, None]), (2, None)]
+
+
 def test_equality_deletes_of_others_take_older_rows_and_no_newer_ones(storage: IcebergLakeStorage) -> None:
     table = Contract().log_table(storage)
     table.append(*people(1, 2, 3))

@@ -50,6 +50,19 @@ def test_values_beyond_their_bounds_are_refused_by_name(key: str, text: str, wor
     assert caught.value.code == ErrorCode.CONFIG_EXCEPTION
 
 
+def test_values_that_cannot_be_understood_name_the_setting_and_the_reason_once() -> None:
+    for key, text, reason in (
+        ("server.open-buckets.max", "many", "'many'"),
+        ("kv.scanner.ttl", "soon", "'soon'"),
+        ("allow.create.log.tables", "perhaps", "'perhaps'"),
+        ("tablet-server.id", "first", "'first'"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"^setting '{key}': .*{reason}") as caught:
+            server_config("/data", settings={key: text})
+        assert caught.value.code == ErrorCode.CONFIG_EXCEPTION
+        assert str(caught.value).count("setting") == 1
+
+
 def test_settings_of_another_lake_than_the_chosen_one_are_refused() -> None:
     settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": "/lake"}
     assert server_config("/data", settings=settings).lake.enabled

@@ -244,6 +244,8 @@ def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path,
             assert _names(lookup.get([{"id": i} for i in range(-5, 650)])) == [expected[i] for i in range(600)]
             assert lookup._local.memory_bytes <= table.options.lookup_cache_max_memory_size
             assert lookup._local.disk_bytes <= table.options.lookup_cache_max_disk_size
+            copies = {path for path, _ in lookup._local._on_disk.values()}
+            assert set(tmp_path.glob("forebay-lookup-*/*.arrow")) == copies, "what did not fit is deleted at once"
     assert not list(tmp_path.glob("forebay-lookup-*"))
 
 
