@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
 import pytest
 
 from forebay.base.arguments import did_you_mean, name_list, whole_number
 from forebay.base.errors import InvalidRequest
 from forebay.base.markup import facts_html, grid
-from forebay.base.quantity import format_bytes, parse_bool, parse_duration_ms, parse_memory_bytes
+from forebay.base.quantity import format_bytes, moment_ms, parse_bool, parse_duration_ms, parse_memory_bytes, span_ms
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,27 @@ def test_markup_escapes_leaves_out_what_has_no_value_and_tells_of_more() -> None
     assert ">200<" not in long
     assert grid((), [(None,)]).count("<tr>") == 1
     assert grid(("n",), []).count("<th ") == 1
+
+
+@pytest.mark.parametrize(
+    ("span", "milliseconds"),
+    [(dt.timedelta(minutes=1, microseconds=1500), 60_002), (2, 2000), (0.25, 250), ("10 min", 600_000), (0, 0)],
+)
+def test_spans_are_timedeltas_seconds_or_text(span: Any, milliseconds: int) -> None:
+    assert span_ms(span, "lease") == milliseconds
+
+
+@pytest.mark.parametrize("span", [None, True, [1], "soon", -1, dt.timedelta(-1), float("nan"), float("inf")])
+def test_what_is_no_span_is_refused(span: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"timedelta|duration"):
+        span_ms(span, "lease")
+
+
+def test_moments_are_datetimes_or_iso_text() -> None:
+    noon = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    assert moment_ms(noon, "older_than") == moment_ms("2026-01-31T13:00:00+01:00", "older_than") == 1_769_860_800_000
+    assert moment_ms(noon.astimezone().replace(tzinfo=None), "older_than") == 1_769_860_800_000, "naive: the local zone"
+    assert moment_ms(dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC), "older_than") == -1
+    for wrong in ("yesterday", 1_769_860_800_000, None, dt.date(2026, 1, 31)):
+        with pytest.raises(InvalidRequest, match=r"older_than=.*give a datetime, or ISO text"):
+            moment_ms(wrong, "older_than")  # type: ignore[arg-type]

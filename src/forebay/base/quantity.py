@@ -1,10 +1,19 @@
-"""Durations and memory sizes as people write them in options ("10 min", "4mb"), in the spelling that Fluss reads."""
+"""Durations, moments and memory sizes as people write them ("10 min", "4mb"), in the spelling that Fluss reads."""
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import re
+from typing import TypeAlias
 
 from forebay.base.errors import InvalidRequest
+
+Span: TypeAlias = dt.timedelta | float | str
+"""A length of time: a timedelta, seconds, or text such as "10 min"."""
+
+Moment: TypeAlias = dt.datetime | str
+"""A point in time: a datetime (without a zone: in the local zone, as in Python) or ISO text of one."""
 
 _NUMBER_AND_UNIT = re.compile(r"^\s*(\d+)\s*([a-zA-Zµ]*)\s*$")
 
@@ -45,6 +54,39 @@ def parse_duration_ms(text: str) -> int:
     if match is None or factor is None:
         raise InvalidRequest(f"{text!r} is not a duration: write a number and a unit, such as '30 s' or '10 min'")
     return int(int(match[1]) * factor)
+
+
+def span_ms(span: Span, what: str) -> int:
+    """`span` in milliseconds. Raises `InvalidRequest` for what is no length of time, or a negative one."""
+    if isinstance(span, str):
+        return parse_duration_ms(span)
+    if isinstance(span, dt.timedelta):
+        milliseconds = span / dt.timedelta(milliseconds=1)
+    elif isinstance(span, int | float) and not isinstance(span, bool) and math.isfinite(span):
+        milliseconds = span * 1000
+    else:
+        raise InvalidRequest(f"{what}={span!r} is not a length of time: {_SPANS}")
+    if milliseconds < 0:
+        raise InvalidRequest(f"{what}={span!r} is negative: {_SPANS}")
+    return round(milliseconds)
+
+
+_SPANS = "give a timedelta, a number of seconds, or text such as '10 min'"
+
+
+def moment_ms(moment: Moment, what: str) -> int:
+    """`moment` in milliseconds since 1970, rounded down. Raises `InvalidRequest` for what is no point in time."""
+    if isinstance(moment, str):
+        try:
+            moment = dt.datetime.fromisoformat(moment)
+        except ValueError as e:
+            raise InvalidRequest(f"{what}={moment!r} is not a time: {_MOMENTS}") from e
+    if not isinstance(moment, dt.datetime):
+        raise InvalidRequest(f"{what}={moment!r} is not a point in time: {_MOMENTS}")
+    return (moment.astimezone(dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+
+
+_MOMENTS = "give a datetime, or ISO text such as '2026-01-31T12:00:00+01:00'"
 
 
 def parse_memory_bytes(text: str) -> int:
