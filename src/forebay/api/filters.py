@@ -1,0 +1,358 @@
+"""Filters as users write them: `forebay.col("a") > 5`, SQL text, or a pyarrow expression; all become a `Predicate`.
+
+SQL text is parsed by sqlglot in Spark's dialect. A pyarrow expression is read from its serialized form (that of its
+pickles: `arrow::compute::Serialize`): a record batch of the literals, whose metadata is the tree in prefix order.
+Column names are resolved later, by whoever applies the predicate. A text compared with a column of another type is
+cast to that type, as Spark does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from functools import reduce
+from operator import and_, or_
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.errors import InvalidRequest
+from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
+
+SQL_LENGTH_MAX = 1 << 16
+
+_NEGATED = {
+    LeafFunction.EQUAL: LeafFunction.NOT_EQUAL,
+    LeafFunction.LESS_THAN: LeafFunction.GREATER_OR_EQUAL,
+    LeafFunction.LESS_OR_EQUAL: LeafFunction.GREATER_THAN,
+    LeafFunction.IS_NULL: LeafFunction.IS_NOT_NULL,
+    LeafFunction.IN: LeafFunction.NOT_IN,
+}
+_NEGATED |= {opposite: function for function, opposite in _NEGATED.items()}
+_PARTS = frozenset({"this", "expression", "expressions", "low", "high", "negate"})
+"""The arguments of sqlglot's nodes that are understood here."""
+
+_MIRRORED = {
+    LeafFunction.EQUAL: LeafFunction.EQUAL,
+    LeafFunction.NOT_EQUAL: LeafFunction.NOT_EQUAL,
+    LeafFunction.LESS_THAN: LeafFunction.GREATER_THAN,
+    LeafFunction.LESS_OR_EQUAL: LeafFunction.GREATER_OR_EQUAL,
+    LeafFunction.GREATER_THAN: LeafFunction.LESS_THAN,
+    LeafFunction.GREATER_OR_EQUAL: LeafFunction.LESS_OR_EQUAL,
+}
+"""The same comparison with its sides exchanged."""
+
+
+def as_predicate(given: Any, schema: pa.Schema) -> Predicate | None:
+    """`given` as a predicate on rows of `schema`; None for None.
+
+    Raises `InvalidRequest` for anything that is not a filter, with the part that cannot be one.
+    """
+    if given is None or isinstance(given, Predicate):
+        return given
+    if isinstance(given, str):
+        return _Sql(given, schema).predicate()
+    if isinstance(given, pc.Expression):
+        return _Serialized(given).predicate()
+    raise InvalidRequest(
+        f"filter={given!r} is not a filter: write forebay.col('amount') > 5, SQL text such as \"amount > 5\", or a "
+        "pyarrow expression"
+    )
+
+
+def negated(predicate: Predicate) -> Predicate:
+    """The rows for which `predicate` is false (neither true nor unknown). Raises `InvalidRequest` for text searches."""
+    if isinstance(predicate, Compound):
+        function = CompoundFunction.OR if predicate.function is CompoundFunction.AND else CompoundFunction.AND
+        return Compound(function, tuple(map(negated, predicate.children)))
+    assert isinstance(predicate, Leaf)
+    if predicate.function not in _NEGATED:
+        raise InvalidRequest(f"filter: NOT {predicate.function.name} on column '{predicate.column}' is not supported")
+    return Leaf(_NEGATED[predicate.function], predicate.column, predicate.literals)
+
+
+# ---- SQL ------------------------------------------------------------------------------------------------------------
+
+
+class _Sql:
+    """One filter in SQL. Every method takes nodes of sqlglot's tree."""
+
+    def __init__(self, text: str, schema: pa.Schema) -> None:
+        self._text, self._schema = text, schema
+
+    def predicate(self) -> Predicate:
+        from sqlglot import exp, parse_one
+        from sqlglot.errors import ParseError, SqlglotError
+
+        if len(self._text) > SQL_LENGTH_MAX:
+            raise InvalidRequest(f"a filter of {len(self._text)} characters is too long; use forebay.col(...).is_in")
+        self._exp = exp
+        self._comparisons: dict[Any, LeafFunction] = {
+            exp.EQ: LeafFunction.EQUAL,
+            exp.NEQ: LeafFunction.NOT_EQUAL,
+            exp.LT: LeafFunction.LESS_THAN,
+            exp.LTE: LeafFunction.LESS_OR_EQUAL,
+            exp.GT: LeafFunction.GREATER_THAN,
+            exp.GTE: LeafFunction.GREATER_OR_EQUAL,
+        }
+        try:
+            return self._condition(parse_one(self._text, dialect="spark"))
+        except SqlglotError as e:
+            reason = e.errors[0]["description"] if isinstance(e, ParseError) and e.errors else str(e)
+            raise InvalidRequest(f"filter {self._text!r} is not SQL: {reason}") from e
+        except RecursionError as e:
+            raise InvalidRequest("the filter is nested too deeply; use forebay.col(...).is_in for long lists") from e
+
+    def _condition(self, node: Any) -> Predicate:
+        exp = self._exp
+        if any(value for name, value in node.args.items() if name not in _PARTS):
+            raise self._refused(node)  # a modifier that is unknown here, such as SYMMETRIC, may change the meaning
+        if isinstance(node, exp.Paren):
+            return self._condition(node.this)
+        if isinstance(node, exp.And | exp.Or):
+            join = and_ if isinstance(node, exp.And) else or_
+            return reduce(join, map(self._condition, node.flatten()))
+        if isinstance(node, exp.Not):
+            return negated(self._condition(node.this))
+        if isinstance(node, exp.Column):
+            return Leaf(LeafFunction.EQUAL, self._column(node), (True,))
+        if type(node) in self._comparisons:
+            return self._comparison(self._comparisons[type(node)], node.this, node.expression)
+        if isinstance(node, exp.NullSafeEQ | exp.Is):
+            if isinstance(node.expression, exp.Null):
+                return Leaf(LeafFunction.IS_NULL, self._column(node.this))
+            return self._comparison(LeafFunction.EQUAL, node.this, node.expression) & Leaf(
+                LeafFunction.IS_NOT_NULL, self._column(node.this)
+            )
+        if isinstance(node, exp.Between):
+            return self._comparison(LeafFunction.GREATER_OR_EQUAL, node.this, node.args["low"]) & self._comparison(
+                LeafFunction.LESS_OR_EQUAL, node.this, node.args["high"]
+            )
+        if isinstance(node, exp.In) and node.expressions:
+            name = self._column(node.this)
+            return Leaf(LeafFunction.IN, name, tuple(self._literal(v, name) for v in node.expressions))
+        if isinstance(node, exp.Like):
+            return self._like(node)
+        raise self._refused(node)
+
+    def _comparison(self, function: LeafFunction, left: Any, right: Any) -> Leaf:
+        if not isinstance(_bare(left, self._exp), self._exp.Column):
+            left, right, function = right, left, _MIRRORED[function]
+        name = self._column(left)
+        return Leaf(function, name, (self._literal(right, name),))
+
+    def _column(self, node: Any) -> str:
+        node = _bare(node, self._exp)
+        if not isinstance(node, self._exp.Column):
+            raise self._refused(node)
+        return ".".join(part.name for part in node.parts)
+
+    def _literal(self, node: Any, column: str) -> Any:
+        exp, node = self._exp, _bare(node, self._exp)
+        if isinstance(node, exp.Null):
+            return None
+        if isinstance(node, exp.Boolean):
+            return bool(node.this)
+        if isinstance(node, exp.HexString):
+            return _value(node.name, pa.binary(), column)
+        if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
+            return -self._number(node.this.name, column)
+        if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
+            return self._cast(node, column)
+        if not isinstance(node, exp.Literal):
+            raise self._refused(node)
+        return self._typed(node.name, column) if node.is_string else self._number(node.name, column)
+
+    def _number(self, text: str, column: str) -> int | float | Decimal:
+        if text.isdigit():
+            return int(text)
+        t = self._type_of(column)
+        return float(text) if t is not None and pa.types.is_floating(t) else Decimal(text)
+
+    def _cast(self, node: Any, column: str) -> Any:
+        kinds = {"DATE": pa.date32(), "TIME": pa.time64("us"), "TIMESTAMPNTZ": pa.timestamp("us")}
+        kind, text = node.to.this.name, node.this.name
+        if kind in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"):  # what Spark's TIMESTAMP means goes by the column
+            t = self._type_of(column)
+            return _value(text, t if t is not None and pa.types.is_timestamp(t) else pa.timestamp("us"), column)
+        if kind == "DECIMAL":
+            return self._number(text, column)
+        if kind not in kinds:
+            raise self._refused(node)
+        return _value(text, kinds[kind], column)
+
+    def _typed(self, text: str, column: str) -> Any:
+        """A text in quotes as a value of the column's type."""
+        t = self._type_of(column)
+        if t is None or pa.types.is_nested(t) or _is_text(t):
+            return text
+        return text.encode() if _is_binary(t) else _value(text, t, column)
+
+    def _type_of(self, column: str) -> pa.DataType | None:
+        place = self._schema.get_field_index(column)
+        return None if place < 0 else self._schema.field(place).type
+
+    def _like(self, node: Any) -> Predicate:
+        name, pattern = self._column(node.this), node.expression
+        if not (isinstance(pattern, self._exp.Literal) and pattern.is_string):
+            raise self._refused(node)
+        text = pattern.name
+        part = text.strip("%")
+        if any(mark in part for mark in "%_\\") or (text and not part):
+            raise InvalidRequest(f"filter {self._text!r}: LIKE takes 'a', 'a%', '%a' and '%a%' here, not {text!r}")
+        starts, ends = text.startswith("%"), text.endswith("%")
+        function = {
+            (False, False): LeafFunction.EQUAL,
+            (False, True): LeafFunction.STARTS_WITH,
+            (True, False): LeafFunction.ENDS_WITH,
+            (True, True): LeafFunction.CONTAINS,
+        }[starts, ends]
+        found = Leaf(function, name, (part,))
+        return negated(found) if node.args.get("negate") else found
+
+    def _refused(self, node: Any) -> InvalidRequest:
+        return InvalidRequest(
+            f"filter {self._text!r}: {node.sql(dialect='spark')!r} cannot be part of it. Compare columns with values "
+            "by =, !=, <, <=, >, >=, IN, BETWEEN, LIKE or IS NULL, joined by AND, OR and NOT; texts, dates and times "
+            "stand in single quotes"
+        )
+
+
+def _bare(node: Any, exp: Any) -> Any:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def _is_text(t: pa.DataType) -> bool:
+    return bool(pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t))
+
+
+def _is_binary(t: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t))
+
+
+def _value(text: str, t: pa.DataType, column: str) -> Any:
+    """`text` as a value of type `t`, as `as_py()` gives it. Raises `InvalidRequest`."""
+    try:
+        if pa.types.is_time(t):
+            return dt.time.fromisoformat(text)
+        if pa.types.is_timestamp(t) and t.tz and not re.search(r"(Z|[+-]\d\d:?\d\d)$", text):
+            return pa.scalar(text).cast(pa.timestamp(t.unit)).cast(t).as_py()  # without an offset: UTC
+        return bytes.fromhex(text) if _is_binary(t) else pa.scalar(text).cast(t).as_py()
+    except (pa.ArrowException, ValueError) as e:
+        raise InvalidRequest(f"filter: column '{column}' is {t}, and {text!r} is not: {e}") from e
+
+
+# ---- pyarrow --------------------------------------------------------------------------------------------------------
+
+_CALLS = {
+    "equal": LeafFunction.EQUAL,
+    "not_equal": LeafFunction.NOT_EQUAL,
+    "less": LeafFunction.LESS_THAN,
+    "less_equal": LeafFunction.LESS_OR_EQUAL,
+    "greater": LeafFunction.GREATER_THAN,
+    "greater_equal": LeafFunction.GREATER_OR_EQUAL,
+}
+_SEARCHES = {
+    "starts_with": LeafFunction.STARTS_WITH,
+    "ends_with": LeafFunction.ENDS_WITH,
+    "match_substring": LeafFunction.CONTAINS,
+}
+_ENTRY = re.compile(r"^(call|field_ref|nested_field_ref|literal|options|end): '(.*)'$")
+_MATCHES_NULL = 0
+
+
+class _Serialized:
+    """One pyarrow expression, read from its serialized form."""
+
+    def __init__(self, expression: pc.Expression) -> None:
+        self._expression = expression
+        with pa.ipc.open_file(expression.__reduce__()[1][0]) as file:
+            self._literals = file.get_batch(0)
+        # `schema.metadata` is a dict and keeps one entry for each key; the text has all of them, in order.
+        text = self._literals.schema.to_string(truncate_metadata=False).partition("-- schema metadata --\n")[2]
+        entries = [_ENTRY.match(line) for line in text.splitlines()]
+        if not entries or None in entries:
+            raise self._refused("it")
+        self._entries: Iterator[tuple[str, str]] = iter([(e[1], e[2]) for e in entries if e is not None])
+
+    def predicate(self) -> Predicate:
+        return self._predicate(*next(self._entries))
+
+    def _predicate(self, kind: str, name: str) -> Predicate:
+        if kind == "field_ref":
+            return Leaf(LeafFunction.EQUAL, name, (True,))
+        if kind != "call":
+            raise self._refused(f"a {kind.replace('_', ' ')} in place of a condition")
+        arguments, options = self._arguments(name)
+        if name in ("and_kleene", "or_kleene"):
+            function = CompoundFunction.AND if name == "and_kleene" else CompoundFunction.OR
+            return Compound(function, tuple(map(_condition, arguments)))
+        if name == "invert":
+            return negated(_condition(arguments[0]))
+        if name in _CALLS:
+            return self._comparison(_CALLS[name], *arguments)
+        column = self._column(arguments[0])
+        if name in ("is_null", "is_valid") and not options.get("nan_is_null"):
+            return Leaf(LeafFunction.IS_NULL if name == "is_null" else LeafFunction.IS_NOT_NULL, column)
+        if name in _SEARCHES and not options["ignore_case"]:
+            pattern = options["pattern"]
+            return Leaf(_SEARCHES[name], column, (pattern.decode() if isinstance(pattern, bytes) else pattern,))
+        if name == "is_in":
+            return self._is_in(column, options)
+        raise self._refused(f"{name}(...)")
+
+    def _arguments(self, call: str) -> tuple[list[Any], dict[str, Any]]:
+        """What stands between a call and its end: columns (str), values (1-tuples), conditions; and the options."""
+        arguments: list[Any] = []
+        options: dict[str, Any] = {}
+        for kind, name in self._entries:
+            if kind == "end":
+                return arguments, options
+            if kind == "options":
+                options = self._literals.column(int(name))[0].as_py()
+            elif kind == "literal":
+                arguments.append((self._literals.column(int(name))[0].as_py(),))
+            elif kind == "field_ref":
+                arguments.append(name)
+            else:
+                arguments.append(self._predicate(kind, name))
+        raise self._refused(f"{call}(...)")
+
+    def _comparison(self, function: LeafFunction, left: Any, right: Any) -> Leaf:
+        if isinstance(left, tuple):
+            left, right, function = right, left, _MIRRORED[function]
+        if not isinstance(right, tuple):
+            raise self._refused("a comparison of two columns")
+        return Leaf(function, self._column(left), right)
+
+    def _column(self, argument: Any) -> str:
+        if not isinstance(argument, str):
+            raise self._refused("a value computed from columns")
+        return argument
+
+    def _is_in(self, column: str, options: dict[str, Any]) -> Predicate:
+        values: Sequence[Any] = options["value_set"]
+        found: Predicate = Leaf(LeafFunction.IN, column, tuple(v for v in values if v is not None))
+        if None in values and options["null_matching_behavior"] == _MATCHES_NULL:
+            found = found | Leaf(LeafFunction.IS_NULL, column)
+        return found
+
+    def _refused(self, what: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"filter {self._expression}: {what} cannot be pushed down; compare columns with values, or filter the rows "
+            "that come back"
+        )
+
+
+def _condition(argument: Any) -> Predicate:
+    """An argument of and, or and invert as a condition: it is one, or a boolean column."""
+    if isinstance(argument, Predicate):
+        return argument
+    if isinstance(argument, str):
+        return Leaf(LeafFunction.EQUAL, argument, (True,))
+    raise InvalidRequest(f"filter: {argument[0]!r} stands in place of a condition")
