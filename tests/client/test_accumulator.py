@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from forebay.api.results import WriteResult
 from forebay.base.clock import ManualClock, SystemClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.accumulator import Accumulator, Batch, WriteTarget, WriteTracker
 from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
-from forebay.client.results import WriteResult
 from forebay.metadata.table import TableBucket, TablePath
 
 TARGET = WriteTarget(TablePath("d", "t"), 1, False)

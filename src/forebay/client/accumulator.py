@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from forebay.api.results import WriteResult
 from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable
 from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
-from forebay.client.results import WriteResult
 from forebay.metadata.table import TableBucket, TablePath
 
 _BACK_OFF_FIRST_SECONDS = 0.02

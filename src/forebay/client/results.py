@@ -10,19 +10,6 @@ from enum import IntEnum
 from forebay.metadata.table import TableBucket
 
 
-@dataclass(frozen=True)
-class WriteResult:
-    """What a write did.
-
-    `end_offsets` holds, for each bucket that was written, the offset after its last record of this write; it is
-    empty with acks=0. Reading the log up to there sees the whole write.
-    """
-
-    rows: int
-    batches: int
-    end_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
-
-
 class HealthStatus(IntEnum):
     """How a cluster does; the numbers are those of the protocol."""
 

@@ -18,10 +18,10 @@ from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
 
 if TYPE_CHECKING:
+    from forebay.api.results import WriteResult
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
-    from forebay.client.results import WriteResult
     from forebay.client.scan import Scan
     from forebay.client.session import Session
     from forebay.client.table_snapshot import Lease, TableSnapshot

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from forebay.api.results import WriteResult
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
-from forebay.client.results import WriteResult
 from forebay.client.sender import Sender
 from forebay.codec.cast import iter_record_batches, not_written, to_record_batches
 from forebay.metadata.table import TableBucket, TableInfo
