@@ -321,6 +321,23 @@ def test_a_bucket_that_cannot_be_closed_is_checked_when_it_opens_again(
     assert has(bench, made[-2], 1)
 
 
+def test_what_a_bucket_holds_is_synced_when_it_is_closed_for_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tables(bench)
+    synced: list[int] = []
+    original = LogTablet.sync
+
+    def counted(self: LogTablet) -> int:
+        synced.append(self.log_end_offset)
+        return original(self)
+
+    monkeypatch.setattr(LogTablet, "sync", counted)
+    assert has(bench, made[0], 1)
+    assert is_parked(bench, made[-2])
+    assert synced == [1]
+
+
 def test_what_was_acknowledged_is_not_cut_where_closing_failed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

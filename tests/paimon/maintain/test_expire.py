@@ -184,6 +184,22 @@ def test_what_is_told_of_an_expiry_is_what_went(tmp_path: Path) -> None:
     assert files_of(root) == referenced(root)
 
 
+def test_a_manifest_that_several_expired_snapshots_share_is_deleted_and_counted_once(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = make_table(root, {"bucket": "-1"})
+    for i in range(4):
+        table.write([{"id": i, "v": i}])
+    before = files_of(root)
+    merged = table.with_options({"manifest.full-compaction-threshold-size": "1 b", "manifest.merge-min-count": "1"})
+    merged.overwrite([{"id": 9, "v": 9}])
+    made = files_of(root) - before
+    done = table.expire_snapshots(1, 1)
+    gone = before - files_of(root)
+    assert sum(name.startswith(("manifest/", "index/")) for name in gone) == done.files.metadata_files > 4
+    assert files_of(root) == referenced(root)
+    assert made <= files_of(root)
+
+
 def test_tags_expire_by_their_own_time(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     table = filled(tmp_path / "t")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ForebayError, StorageFailure
 from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
+from forebay.paimon.write.writers import KeyValueWriter
 from tests.paimon.lake import new_catalog, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
@@ -44,3 +45,17 @@ def test_commits_that_succeeded_are_whole_and_the_others_absent(
         model.update(rows)
     assert 0 < failed < 12
     assert rows_of(catalog.get_table("db.t")) == sorted(model.items(), key=repr)
+
+
+def test_a_buffer_that_cannot_be_written_out_is_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = new_catalog(tmp_path)
+    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"write-buffer-size": "4 kb"})
+
+    def fails(self: KeyValueWriter, **_: object) -> None:
+        raise StorageFailure("the disk has a bad day")
+
+    monkeypatch.setattr(KeyValueWriter, "flush", fails)
+    with table.new_write() as writer, pytest.raises(StorageFailure, match="the disk has a bad day"):
+        writer.write(pa.table({"id": range(2000), "v": pa.array(range(2000), pa.int32())}))
