@@ -4,7 +4,7 @@
 # Pythons that are not on the machine are named and left out, and so are pairs that cannot be installed.
 # Everything is made in a temporary folder: a copy of the sources, environments, uv (if it is not installed).
 set -u
-tests=${VERSIONS_TESTS:-tests/codec tests/kv tests/lake tests/paimon tests/unionread tests/client tests/server tests/spark/test_spark_reading.py tests/spark/test_spark_native.py}
+tests=${VERSIONS_TESTS:-tests/api tests/codec tests/kv tests/lake tests/paimon tests/unionread tests/client tests/server tests/spark/test_spark_reading.py tests/spark/test_spark_native.py}
 [ $# -gt 0 ] || set -- 3.11:lowest 3.11:newest 3.12:newest 3.13:newest 3.14:newest
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

@@ -78,9 +78,10 @@ def test_sql_means_what_the_same_filter_in_python_means(text: str, meant: Predic
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is not SQL"),
+        ("", "is not one condition"),
+        ("n = 1; n = 2", "is not one condition|cannot be part of it"),
         ("n >", "is not SQL"),
-        ("n = 1; DROP TABLE t", "cannot be part of it"),
+        ("n = 1; DROP TABLE t", "is not one condition|cannot be part of it"),
         ("n = f", "cannot be part of it"),
         ("n + 1 = 2", "cannot be part of it"),
         ("d >= 2026-01-31", "dates and times stand in single quotes"),
@@ -206,7 +207,7 @@ def test_the_rows_are_those_that_duckdb_finds(condition: str) -> None:
     found = filter_rows(ROWS, bind(predicate, from_arrow_schema(ROWS.schema)))
     rows = ROWS
     expected = duckdb.sql(f"SELECT * FROM rows WHERE {condition}").fetchall()
-    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    assert sorted((tuple(row.values()) for row in found.to_pylist()), key=repr) == sorted(expected, key=repr)
     assert rows.num_rows == 7
 
 

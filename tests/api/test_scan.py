@@ -170,6 +170,12 @@ def test_a_library_that_is_not_there_is_named(readings: Readings, monkeypatch: p
         scan(readings).to_duckdb()
 
 
+def test_a_duckdb_that_takes_a_stream_only_once_is_refused(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckdb, "__version__", "1.4.9")
+    with pytest.raises(UnsupportedOperation, match=r"needs DuckDB 1\.5 or later, and this is 1\.4\.9"):
+        scan(readings).to_duckdb()
+
+
 def test_polars_is_given_the_rows(readings: Readings, monkeypatch: pytest.MonkeyPatch) -> None:
     class Polars:
         @staticmethod

@@ -84,7 +84,7 @@ class _Sql:
         self._text, self._schema = text, schema
 
     def predicate(self) -> Predicate:
-        from sqlglot import exp, parse_one
+        from sqlglot import exp, parse
         from sqlglot.errors import ParseError, SqlglotError
 
         if len(self._text) > SQL_LENGTH_MAX:
@@ -99,7 +99,10 @@ class _Sql:
             exp.GTE: LeafFunction.GREATER_OR_EQUAL,
         }
         try:
-            return self._condition(parse_one(self._text, dialect="spark"))
+            statements = parse(self._text, dialect="spark")
+            if len(statements) != 1 or statements[0] is None:
+                raise InvalidRequest(f"filter {self._text!r} is not one condition")
+            return self._condition(statements[0])
         except SqlglotError as e:
             reason = e.errors[0]["description"] if isinstance(e, ParseError) and e.errors else str(e)
             raise InvalidRequest(f"filter {self._text!r} is not SQL: {reason}") from e

@@ -199,9 +199,12 @@ class Scan(ArrowStream):
         """A DuckDB relation over this scan, in `connection` or in DuckDB's default one.
 
         The rows are streamed each time the relation is executed. Raises `UnsupportedOperation` where DuckDB is not
-        installed.
+        installed, or older than 1.5, which takes a stream only once.
         """
-        return (connection or _library("duckdb", "to_duckdb")).from_arrow(self)
+        duckdb = _library("duckdb", "to_duckdb")
+        if tuple(map(int, duckdb.__version__.split(".")[:2])) < (1, 5):
+            raise UnsupportedOperation(f"to_duckdb() needs DuckDB 1.5 or later, and this is {duckdb.__version__}")
+        return (connection or duckdb).from_arrow(self)
 
     def count(self) -> int:
         """The number of rows; no more columns are read than counting needs."""
