@@ -119,7 +119,7 @@ def test_tail_begins_at_a_time_which_is_that_of_utc_unless_it_says_otherwise(cap
     zoned = dt.UTC if zone is None else dt.timezone(dt.timedelta(hours=zone))
     start = dt.datetime.now(zoned) + dt.timedelta(minutes=minutes)
     text = (start if zone is not None else start.replace(tzinfo=None)).isoformat()
-    _, lines, _ = run(capsys, shop, "tail", "shop.events", "--from", text, "--no-follow", "-f", "json")
+    _, lines, _ = run(capsys, shop, "changes", "shop.events", "--from", text, "--no-follow", "-f", "json")
     assert len(lines.splitlines()) == rows
 
 
@@ -141,11 +141,13 @@ def test_status_shows_servers_health_and_settings(capsys, shop):
 
 
 def test_scan_prints_rows_in_every_format(capsys, shop):
-    _, table, _ = run(capsys, shop, "scan", "shop.orders", "-c", "id,status", "-w", "id = 1")
+    _, table, _ = run(capsys, shop, "scan", "shop.orders", "-c", "id,status", "--where", "id = 1")
     assert table.splitlines() == ["id  status", "--  ------", " 1  new", "(1 row)"]
-    _, text, _ = run(capsys, shop, "scan", "shop.orders", "-f", "csv", "-w", "status=paid", "-w", "amount > 2")
+    _, text, _ = run(
+        capsys, shop, "scan", "shop.orders", "-f", "csv", "--where", "status = 'paid'", "--where", "amount > 2"
+    )
     assert text == "id,status,amount,at\n2,paid,99.00,\n"
-    _, lines, _ = run(capsys, shop, "scan", "shop.orders", "-f", "json", "-w", "id >= 1")
+    _, lines, _ = run(capsys, shop, "scan", "shop.orders", "-f", "json", "--where", "id >= 1")
     rows = sorted((json.loads(line) for line in lines.splitlines()), key=lambda row: row["id"])
     assert rows[0] == {"id": 1, "status": "new", "amount": "10.50", "at": "2026-01-31 12:00:00+00:00"}
 
@@ -159,7 +161,7 @@ def test_scan_stops_at_the_limit(capsys, shop):
     ("condition", "named"), [("amount", "amount"), ("colour = red", "colour"), ("amount > dear", "dear")]
 )
 def test_a_bad_condition_is_named(capsys, shop, condition, named):
-    code, out, err = run(capsys, shop, "scan", "shop.orders", "-w", condition)
+    code, out, err = run(capsys, shop, "scan", "shop.orders", "--where", condition)
     assert (code, out) == (1, "")
     assert named in err
 
@@ -199,19 +201,19 @@ def test_tail_prints_changes_in_order(capsys, shop):
         connection.table("shop.orders").upsert(pa.table({"id": [1], "status": ["paid"]}), columns=["id", "status"])
         connection.table("shop.orders").delete(pa.table({"id": [1]}))
     _, lines, _ = run(
-        capsys, shop, "tail", "shop.orders", "--from", "earliest", "--no-follow", "-f", "json", "-w", "id=1"
+        capsys, shop, "changes", "shop.orders", "--from", "earliest", "--no-follow", "-f", "json", "--where", "id=1"
     )
     changes = [(row["_change_type"], row["status"]) for row in map(json.loads, lines.splitlines())]
     assert changes == [("insert", "new"), ("update_before", "new"), ("update_after", "paid"), ("delete", "paid")]
 
 
 def test_tail_stops_at_the_limit(capsys, shop):
-    _, lines, _ = run(capsys, shop, "tail", "shop.events", "--from", "earliest", "-n", "2", "-f", "json")
+    _, lines, _ = run(capsys, shop, "changes", "shop.events", "--from", "earliest", "-n", "2", "-f", "json")
     assert [json.loads(line)["n"] for line in lines.splitlines()] == [0, 1]
 
 
 def test_tail_explains_a_bad_start(capsys, shop):
-    code, _, err = run(capsys, shop, "tail", "shop.events", "--from", "yesterday")
+    code, _, err = run(capsys, shop, "changes", "shop.events", "--from", "yesterday")
     assert code == 1
     assert "yesterday" in err
 

@@ -19,12 +19,12 @@ from tests.unionread.world import PAIMON, World, world
     [
         ("SELECT * FROM a.b", Query("a.b", None)),
         ("select count(*) from `a`.`b-c`;", Query("a.b-c", [])),
-        ("SELECT x, `y` FROM a.b LIMIT 3", Query("a.b", ["x", "y"], (), 3)),
+        ("SELECT x, `y` FROM a.b LIMIT 3", Query("a.b", ["x", "y"], None, 3)),
         (
             "SELECT x FROM a.b WHERE x >= 1 and y = 'a AND b' LIMIT 9",
-            Query("a.b", ["x"], ("x >= 1", "y = 'a AND b'"), 9),
+            Query("a.b", ["x"], "x >= 1 AND y = 'a AND b'", 9),
         ),
-        ("SELECT x\nFROM a.b\nWHERE x IS NOT NULL", Query("a.b", ["x"], ("x IS NOT NULL",))),
+        ("SELECT x\nFROM a.b\nWHERE x IS NOT NULL", Query("a.b", ["x"], "NOT x IS NULL")),
     ],
 )
 def test_a_select_is_taken_apart(text: str, query: Query) -> None:
@@ -32,7 +32,22 @@ def test_a_select_is_taken_apart(text: str, query: Query) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "SELECT", "DELETE FROM a.b", "SELECT * FROM a.b JOIN c.d", "SELECT * FROM a.b LIMIT x"]
+    "text",
+    [
+        "",
+        "SELECT",
+        "DELETE FROM a.b",
+        "SELECT * FROM a.b JOIN c.d",
+        "SELECT * FROM a.b LIMIT x",
+        "SELECT 1",
+        "SELECT x + 1 FROM a.b",
+        "SELECT DISTINCT x FROM a.b",
+        "SELECT x FROM a.b ORDER BY x",
+        "SELECT x FROM a.b, c.d",
+        "SELECT x FROM a.b; SELECT y FROM a.b",
+        "SELECT x FROM (SELECT 1)",
+        "SELECT x FROM a.b GROUP BY x",
+    ],
 )
 def test_what_is_no_select_is_refused_with_what_is_understood(text: str) -> None:
     with pytest.raises(InvalidRequest, match="which is all that"):

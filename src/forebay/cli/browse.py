@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.cli import explain
-from forebay.cli.conditions import column_names, conjunction, typed_values
+from forebay.cli.conditions import column_names, conjunction, typed_values, where_argument
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.client.connection import Connection, connect
 from forebay.client.table import Table
-from forebay.metadata.predicate import Predicate
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -146,19 +145,14 @@ def _rows_arguments(parser: argparse.ArgumentParser) -> None:
 def _scan_arguments(parser: argparse.ArgumentParser) -> None:
     _rows_arguments(parser)
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many rows")
-    _where_argument(parser)
-
-
-def _where_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-w", "--where", action="append", default=[], metavar="'COLUMN OP VALUE'",
-        help="only rows for which this holds (OP is = != < <= > >=); may be repeated",
-    )  # fmt: skip
+    where_argument(parser)
 
 
 def _scan(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
-    scan = table.scan(columns=_columns(options), filter=_predicate(table, options.where), limit=options.limit)
+    scan = table.scan(
+        columns=_columns(options), filter=conjunction(table.arrow_schema, options.where), limit=options.limit
+    )
     with scan, Progress(f"scanning {table.path}:") as progress:
         rows = print_batches(progress.counted(scan), options.format)
     if options.format == "table":
@@ -166,7 +160,7 @@ def _scan(connection: Connection, options: argparse.Namespace) -> int:
     return 0
 
 
-def _tail_arguments(parser: argparse.ArgumentParser) -> None:
+def _changes_arguments(parser: argparse.ArgumentParser) -> None:
     _rows_arguments(parser)
     parser.add_argument(
         "--from", dest="start", default="latest", metavar="WHERE",
@@ -174,16 +168,16 @@ def _tail_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="stop at the present end instead of waiting for more")
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after so many rows")
-    _where_argument(parser)
+    where_argument(parser)
 
 
-def _tail(connection: Connection, options: argparse.Namespace) -> int:
+def _changes(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     reader = table.log(
         _start(options.start),
         "latest" if options.no_follow else None,
         columns=_columns(options),
-        filter=_predicate(table, options.where),
+        filter=conjunction(table.arrow_schema, options.where),
     )
     with reader:
         print_batches(_limited(reader, options.limit), options.format)
@@ -222,7 +216,7 @@ def _get_arguments(parser: argparse.ArgumentParser) -> None:
 def _get(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     if not table.has_primary_key:
-        raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `tail`")
+        raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `changes`")
     found = table.lookup(_keys(table, options.keys), _columns(options), missing="drop")
     print_batches(found.combine_chunks().to_batches(), options.format)
     if found.num_rows < len(options.keys) and options.format == "table":
@@ -264,11 +258,6 @@ def _columns(options: argparse.Namespace) -> list[str] | None:
     return column_names(options.columns)
 
 
-def _predicate(table: Table, conditions: list[str]) -> Predicate | None:
-    """The conjunction of `--where` conditions."""
-    return conjunction(str(table.path), lambda column: _type_of(table, column), conditions)
-
-
 class _Browse:
     """One of the commands: its arguments, what it does, and examples."""
 
@@ -290,7 +279,7 @@ _COMMANDS = {
     "scan": _Browse(
         _scan_arguments,
         _scan,
-        "examples:\n  forebay scan sales.orders -w 'amount >= 100' -c id,amount -n 20\n"
+        "examples:\n  forebay scan sales.orders --where 'amount >= 100' -c id,amount -n 20\n"
         "  forebay scan sales.orders -f csv > orders.csv",
     ),
     "explain": _Browse(
@@ -298,11 +287,11 @@ _COMMANDS = {
         explain.run,
         "example:\n  forebay explain \"SELECT id FROM sales.orders WHERE amount >= 100 AND day = '2026-01-31'\"",
     ),
-    "tail": _Browse(
-        _tail_arguments,
-        _tail,
-        "examples:\n  forebay tail sales.orders                  # wait for changes, until Ctrl-C\n"
-        "  forebay tail sales.orders --from earliest --no-follow -f json",
+    "changes": _Browse(
+        _changes_arguments,
+        _changes,
+        "examples:\n  forebay changes sales.orders               # wait for changes, until Ctrl-C\n"
+        "  forebay changes sales.orders --from earliest --no-follow -f json",
     ),
     "get": _Browse(
         _get_arguments,

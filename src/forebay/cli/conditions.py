@@ -1,26 +1,15 @@
-"""What users type about columns: values, lists of columns, and conditions such as `amount >= 100`."""
+"""What users type about columns: values, lists of columns, and SQL conditions such as `amount >= 100`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import and_
+import argparse
+from collections.abc import Sequence
 
 import pyarrow as pa
 
+from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
-from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
-
-_OPERATORS = {
-    "=": LeafFunction.EQUAL,
-    "!=": LeafFunction.NOT_EQUAL,
-    "<": LeafFunction.LESS_THAN,
-    "<=": LeafFunction.LESS_OR_EQUAL,
-    ">": LeafFunction.GREATER_THAN,
-    ">=": LeafFunction.GREATER_OR_EQUAL,
-}
-_CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*$", re.DOTALL)
+from forebay.metadata.predicate import Predicate, all_of
 
 
 def typed_values(table: str, column: str, data_type: pa.DataType, texts: Sequence[str]) -> pa.Array:
@@ -40,16 +29,15 @@ def column_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def conjunction(table: str, type_of: Callable[[str], pa.DataType], conditions: Sequence[str]) -> Predicate | None:
-    """All of `conditions` (COLUMN OP VALUE) together; None if there are none. `type_of` raises for unknown columns."""
-    leaves: list[Predicate] = []
-    for condition in conditions:
-        match = _CONDITION.match(condition)
-        if match is None:
-            raise InvalidRequest(f"--where {condition!r} is not COLUMN OP VALUE, with OP one of {' '.join(_OPERATORS)}")
-        name, operator, text = match.groups()
-        if len(text) >= 2 and text[0] == text[-1] == "'":
-            text = text[1:-1]
-        value = typed_values(table, name, type_of(name), [text])[0].as_py()
-        leaves.append(Leaf(_OPERATORS[operator], name, (value,)))
-    return reduce(and_, leaves) if leaves else None
+def where_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--where`."""
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="CONDITION",
+        help="only rows for which this SQL condition holds, such as \"amount >= 100 AND day = '2026-01-31'\"; may be "
+        "repeated",
+    )  # fmt: skip
+
+
+def conjunction(schema: pa.Schema, conditions: Sequence[str]) -> Predicate | None:
+    """All of the SQL `conditions` together; None if there are none. Raises `InvalidRequest` for anything else."""
+    return all_of(part for part in (as_predicate(condition, schema) for condition in conditions) if part is not None)

@@ -23,7 +23,7 @@ COMMANDS = {
     "server": _Command("forebay.cli.server", "run the server: live tables on the Apache Fluss protocol"),
     "tables": _Command("forebay.cli.browse", "list databases and tables"),
     "describe": _Command("forebay.cli.browse", "show a table's columns, keys, options and size"),
-    "tail": _Command("forebay.cli.browse", "follow a table's log or changelog"),
+    "changes": _Command("forebay.cli.browse", "follow a table's log or changelog"),
     "get": _Command("forebay.cli.browse", "look rows up by primary key"),
     "scan": _Command("forebay.cli.browse", "read a whole table"),
     "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.base.quantity import format_bytes
-from forebay.cli.conditions import column_names, conjunction
+from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.cli.paimon_help import ACTIONS, EPILOG
 from forebay.cli.paimon_history import HISTORY
@@ -24,7 +24,6 @@ from forebay.cli.paimon_tables import (
     open_table,
     print_json,
     time_text,
-    type_of,
 )
 from forebay.cli.paimon_upkeep import UPKEEP
 from forebay.paimon.catalog.catalog import Catalog
@@ -152,13 +151,10 @@ def _format_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _read_arguments(parser: argparse.ArgumentParser) -> None:
+def _scan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--columns", metavar="A,B,...", help="these columns only")
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many rows")
-    parser.add_argument(
-        "--where", action="append", default=[], metavar="'COLUMN OP VALUE'",
-        help="only rows for which this holds (OP is = != < <= > >=); may be repeated",
-    )  # fmt: skip
+    where_argument(parser)
     then = parser.add_mutually_exclusive_group()
     then.add_argument("--snapshot", type=int, metavar="ID", help="as it was at this snapshot")
     then.add_argument("--tag", metavar="NAME", help="as it was when it was tagged so")
@@ -166,7 +162,7 @@ def _read_arguments(parser: argparse.ArgumentParser) -> None:
     _format_argument(parser)
 
 
-def _read(options: argparse.Namespace) -> int:
+def _scan(options: argparse.Namespace) -> int:
     columns, system = column_names(options.columns), _system_table(options.table)
     if system is not None:
         if options.where:
@@ -176,7 +172,7 @@ def _read(options: argparse.Namespace) -> int:
         table = open_table(options)
         reader = table.read(
             columns,
-            conjunction(table.name, lambda column: type_of(table, column), options.where),
+            conjunction(table.arrow_schema, options.where),
             options.limit,
             snapshot=options.snapshot,
             tag=options.tag,
@@ -242,7 +238,7 @@ _ACTIONS = {
     "describe": Action(
         "show a table's columns, keys, options, size and latest snapshot", _describe_arguments, _describe
     ),
-    "read": Action("print a table's rows, now or as they were", _read_arguments, _read),
+    "scan": Action("print a table's rows, now or as they were", _scan_arguments, _scan),
     "snapshots": Action("list a table's snapshots", _snapshots_arguments, _snapshots),
     **UPKEEP,
     **HISTORY,

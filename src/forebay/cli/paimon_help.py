@@ -7,9 +7,9 @@ A table is named database.table, in the catalog that -w and -o say, or by its di
 
   forebay paimon describe -w /lake                           # which tables are there?
   forebay paimon describe -w /lake sales.orders
-  forebay paimon read /lake/sales.db/orders -c id,amount --where 'amount >= 100' -n 20
-  forebay paimon read '/lake/sales.db/orders$branch_test'    # a branch
-  forebay paimon read '/lake/sales.db/orders$files'          # a system table
+  forebay paimon scan /lake/sales.db/orders -c id,amount --where 'amount >= 100' -n 20
+  forebay paimon scan '/lake/sales.db/orders$branch_test'    # a branch
+  forebay paimon scan '/lake/sales.db/orders$files'          # a system table
   forebay paimon compact -w /lake sales.orders --full
   forebay paimon describe -o metastore=jdbc -o uri=jdbc:sqlite:/lake/catalog.db -w /lake sales.orders
 
@@ -24,15 +24,15 @@ Without a table, the tables of the catalog are listed.
   forebay paimon describe -w /lake sales.orders
   forebay paimon describe /lake/sales.db/orders --json
 """,
-    "read": """\
+    "scan": """\
 Rows come as they are read; -n stops early. A table's history can be read for as long as its snapshots are kept.
 System tables are snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches, consumers,
 statistics, audit_log, binlog and ro.
 
-  forebay paimon read -w /lake sales.orders -c id,amount --where 'amount >= 100' --where 'item = tea'
-  forebay paimon read -w /lake sales.orders --at 2026-01-31T12:00 -f csv
-  forebay paimon read -w /lake sales.orders --set incremental-between=5,9      # what changed behind snapshot 5
-  forebay paimon read -w /lake 'sales.orders$files' -c file_path,record_count
+  forebay paimon scan -w /lake sales.orders -c id,amount --where 'amount >= 100' --where "item = 'tea'"
+  forebay paimon scan -w /lake sales.orders --at 2026-01-31T12:00 -f csv
+  forebay paimon scan -w /lake sales.orders --set incremental-between=5,9      # what changed behind snapshot 5
+  forebay paimon scan -w /lake 'sales.orders$files' -c file_path,record_count
 """,
     "snapshots": """\
 Each commit makes a snapshot. "change" is how many records it added, or took away.
@@ -100,7 +100,7 @@ A tag keeps a snapshot: expiry leaves it alone. Read it with `read --tag`.
 A branch is a history of its own: what is written to it is not seen in the table, until it is fast-forwarded.
 
   forebay paimon branch -w /lake sales.orders test --tag end-of-year
-  forebay paimon read -w /lake 'sales.orders$branch_test'
+  forebay paimon scan -w /lake 'sales.orders$branch_test'
   forebay paimon branch -w /lake sales.orders test --fast-forward
 """,
     "rollback": """\

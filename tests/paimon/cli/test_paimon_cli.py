@@ -71,31 +71,31 @@ def test_describe_of_a_table_without_rows_says_so(tmp_path: Path, typed) -> None
 
 
 def test_read_prints_rows_as_they_are_and_as_they_were(orders: Table, typed) -> None:
-    code, out, _ = typed("read", "db.orders", "-c", "id,amount", "--where", "day = tue", "-f", "json")
+    code, out, _ = typed("scan", "db.orders", "-c", "id,amount", "--where", "day = 'tue'", "-f", "json")
     assert (code, [json.loads(line) for line in out.splitlines()]) == (0, [{"id": 10, "amount": "2.00"}])
-    assert typed("read", "db.orders", "--snapshot", "1", "-f", "csv")[1].count("\n") == 3
-    assert typed("read", orders.paths.root, "--where", "amount >= 1.75", "-f", "csv")[1].count("\n") == 2
-    assert typed("read", "db.orders", "-n", "1")[1].endswith("(1 row)\n")
-    assert typed("read", "db.orders", "-n", "0")[1].endswith("(0 rows)\n")
+    assert typed("scan", "db.orders", "--snapshot", "1", "-f", "csv")[1].count("\n") == 3
+    assert typed("scan", orders.paths.root, "--where", "amount >= 1.75", "-f", "csv")[1].count("\n") == 2
+    assert typed("scan", "db.orders", "-n", "1")[1].endswith("(1 row)\n")
+    assert typed("scan", "db.orders", "-n", "0")[1].endswith("(0 rows)\n")
 
 
 def test_read_takes_tags_times_and_options_of_the_table(orders: Table, typed) -> None:
     first = orders.snapshots.snapshot(1)
     orders.tags.create("t1", first)
-    assert typed("read", "db.orders", "--tag", "t1", "-f", "csv")[1].count("\n") == 3
-    assert typed("read", "db.orders", "--at", "2999-01-01T00:00", "-f", "csv")[1].count("\n") == 5
-    assert typed("read", "db.orders", "--set", "scan.snapshot-id=1", "-f", "csv")[1].count("\n") == 3
-    code, _, err = typed("read", "db.orders", "--at", "2001-01-01")
+    assert typed("scan", "db.orders", "--tag", "t1", "-f", "csv")[1].count("\n") == 3
+    assert typed("scan", "db.orders", "--at", "2999-01-01T00:00", "-f", "csv")[1].count("\n") == 5
+    assert typed("scan", "db.orders", "--set", "scan.snapshot-id=1", "-f", "csv")[1].count("\n") == 3
+    code, _, err = typed("scan", "db.orders", "--at", "2001-01-01")
     assert (code, "no snapshot as old as" in err) == (1, True)
 
 
 def test_system_tables_and_branches_are_read_by_their_names(orders: Table, typed) -> None:
-    code, out, _ = typed("read", "db.orders$options", "-f", "csv")
+    code, out, _ = typed("scan", "db.orders$options", "-f", "csv")
     assert (code, "bucket,1" in out) == (0, True)
-    assert typed("read", orders.paths.root + "$snapshots", "-c", "snapshot_id", "-n", "2", "-f", "csv")[1] == (
+    assert typed("scan", orders.paths.root + "$snapshots", "-c", "snapshot_id", "-n", "2", "-f", "csv")[1] == (
         "snapshot_id\n1\n2\n"
     )
-    code, _, err = typed("read", "db.orders$nonsense")
+    code, _, err = typed("scan", "db.orders$nonsense")
     assert (code, "no system table 'nonsense'" in err) == (1, True)
 
 
@@ -155,18 +155,18 @@ def test_catalogs_are_chosen_by_their_options(tmp_path: Path, orders: Table, typ
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["read", "db.none"], "there is no table 'db.none'"),
-        (["read", "/no/such/table"], "no Paimon table at /no/such/table"),
-        (["read", "db.orders", "-c", "nonsense"], "no column 'nonsense'"),
-        (["read", "db.orders", "--where", "id"], "is not COLUMN OP VALUE"),
-        (["read", "db.orders", "--where", "id = x"], "column id of db.orders is int64"),
-        (["read", "db.orders", "--at", "noon"], "is not a time"),
-        (["read", "db.orders$files", "--where", "a = 1"], "does not work on system tables"),
+        (["scan", "db.none"], "there is no table 'db.none'"),
+        (["scan", "/no/such/table"], "no Paimon table at /no/such/table"),
+        (["scan", "db.orders", "-c", "nonsense"], "no column 'nonsense'"),
+        (["scan", "db.orders", "--where", "id >"], "is not SQL"),
+        (["scan", "db.orders", "--where", "id = 'x'"], "column 'id' is int64"),
+        (["scan", "db.orders", "--at", "noon"], "is not a time"),
+        (["scan", "db.orders$files", "--where", "a = 1"], "does not work on system tables"),
         (["expire", "db.orders", "--older-than", "soon"], "is not a duration"),
         (["describe", "db.orders", "-o", "nonsense"], "is not KEY=VALUE"),
         (["rescale", "db.orders", "0"], "to a positive number"),
-        (["read", "db.orders", "-c", "amuont"], "did you mean 'amount'?"),
-        (["read", "db.orders", "--set", "scan.snapshotid=1"], "did you mean 'scan.snapshot-id'?"),
+        (["scan", "db.orders", "-c", "amuont"], "did you mean 'amount'?"),
+        (["scan", "db.orders", "--set", "scan.snapshotid=1"], "did you mean 'scan.snapshot-id'?"),
         (["expire", "db.orders", "--retain-max", "0"], "retain_max must be at least 1"),
         (["expire", "db.orders", "--partitions"], "'partition.expiration-time' is not set"),
         (["compact", "db.orders", "--order-by", "id"], "only append tables"),
@@ -199,7 +199,7 @@ def test_each_action_says_in_json_what_it_found_or_did(orders: Table, typed) -> 
     assert (expired["snapshots"], expired["data_files"], expired["left"]) == (3, 6, [4, 4])
     assert told("rescale", "db.orders", "2") == {"buckets": 2, "rewritten": 2}
     assert told("orphans", "db.orders") == {"files": [], "bytes": 0, "deleted": False}
-    assert typed("read", "db.orders", "-c", "id", "--where", "day = tue", "--json")[1] == '{"id": 10}\n'
+    assert typed("scan", "db.orders", "-c", "id", "--where", "day = 'tue'", "--json")[1] == '{"id": 10}\n'
 
 
 def test_expire_takes_partitions_and_tags_along(orders: Table, typed) -> None:
@@ -218,7 +218,7 @@ def test_describe_without_a_table_lists_what_there_is(orders: Table, typed, monk
     assert "say -w WAREHOUSE to list all" in typed("describe")[2]
 
 
-@pytest.mark.parametrize("action", ["describe", "read", "snapshots", "compact", "expire", "rescale", "orphans"])
+@pytest.mark.parametrize("action", ["describe", "scan", "snapshots", "compact", "expire", "rescale", "orphans"])
 def test_the_help_of_each_action_has_an_example(capsys: pytest.CaptureFixture[str], action: str) -> None:
     with pytest.raises(SystemExit):
         main(["paimon", action, "--help"])
