@@ -42,7 +42,7 @@ SLOWEST_FILES = (
     "simulation/test_whole_server.py",
     "house/test_readme.py",
     "invariants/test_transfers.py",
-    "paimon/cli/test_docs.py",
+    "docs/test_pages.py",
     "lake/test_iceberg_lake.py",
     "tiering/test_histories.py",
     "cli/test_quickstart_checks.py",

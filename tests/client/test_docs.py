@@ -1,4 +1,4 @@
-"""docs/client.md: its examples run, and its tables say what the code says.
+"""The tables of docs/client.md say what the code says. tests/docs runs its examples.
 
 `python -m tests.client.test_docs` writes the tables anew.
 """
@@ -12,7 +12,6 @@ import pytest
 
 from forebay.base import errors
 from forebay.client.options import OPTIONS, Option
-from tests.client.conftest import own_server
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
 
@@ -64,18 +63,6 @@ def test_the_tables_of_the_guide_are_those_of_the_code(name: str) -> None:
     found = _part(name).search(DOCUMENT.read_text())
     assert found is not None
     assert found.group() == TABLES[name]() + "\n", "run `python -m tests.client.test_docs`"
-
-
-@own_server
-def test_the_examples_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("fluss")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    text = DOCUMENT.read_text()
-    for example in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
-        line = text[: example.start(1)].count("\n")
-        exec(compile("\n" * line + example.group(1), str(DOCUMENT), "exec"), names)
-    assert (tmp_path / "data").is_dir()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""Every block of README.md and docs runs as it stands, in order, and a second time; here the pages without Spark."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed_twice
+
+WITH_SPARK = ("README.md", "docs/spark.md", "docs/spark-lake.md")
+"""Pages that tests/spark/test_pages.py types."""
+
+TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(page))]
+
+
+PRINTED = {
+    "docs/merge-engines.md": ["[{'item': 'cup', 'sold': 1, 'best': 7.0}, {'item': 'tin', 'sold': 5, 'best': 2.5}]\n"],
+    "docs/paimon.md": [
+        "['orders', 'visits']\n",
+        "\n4\n",
+        "\n5 3\n",
+        "there is no column 'amuont'; columns are id, customer, item, amount; did you mean 'amount'?\n",
+        "['-U', '+U']\n",
+        "[{'item': 'rum', 'amount': 10.0}]\n",
+        "{'order': 99, 'item': None, 'amount': None}",
+        "{'id': 2, 'what': 'tea', 'note': None}",
+        "\nsales.orders\nsales.visits\n",
+        "primary-key table",
+        "\nid,customer,what,amount,note\n",
+        "sales.orders has 2 buckets",
+        "\nbefore-tests",
+    ],
+}
+"""What comments on a page say that it prints. Sentences on all pages that say `prints` are looked for as well."""
+
+
+@pytest.mark.parametrize("page", [page for page in TYPED_PAGES if page not in WITH_SPARK])
+def test_the_blocks_of_a_page_run_in_order_twice_and_print_what_it_says(page: str, tmp_path: Path) -> None:
+    printed, _ = typed_twice(page, tmp_path)
+    promised = re.findall(r"\bprints `([^`]+)`(?: and `([^`]+)`)?", (ROOT / page).read_text(encoding="utf-8"))
+    for wanted in [*PRINTED.get(page, []), *(f"{line}\n" for pair in promised for line in pair if line)]:
+        assert wanted in printed
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_typed_or_says_why_not(page: str) -> None:
+    for block in blocks(page):
+        place = f"{page}:{block.line}"
+        assert block.language in (*TYPED, *SHOWN), f"{place}: blocks of '{block.language}' are not known to tests/docs"
+        if block.language in SHOWN:
+            assert not block.text.startswith(("$ ", "import ", "from ")), (
+                f"{place}: say its language, so that it is run"
+            )
+        if block.comment is not None and block.comment[0] == "not run":
+            assert len(block.comment[1].split()) >= 3, f"{place}: why it is not run takes a few words"
