@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -88,11 +88,17 @@ bench-pipelines: $(VENV)/dev-ready build ## the same for lake tables in Spark; w
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python tools/build_kernels.py
 
+wheels: ## a wheel for each CPython that is on this machine, and the source distribution, in dist/
+	$(PYTHON) tools/build_wheels.py $(WHEEL_VERSIONS)
+
+wheel-test: ## install each wheel of dist/ in a new environment where no compiler is found, and use it
+	$(PYTHON) tools/try_wheel.py
+
 proto: ## generate the protobuf code after a change of fluss.proto
 	tools/generate_protocol.sh
 
 clean: ## remove everything that can be made again
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache quickstart-data
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache quickstart-data
 	find src -name '*.so' -delete -o -name '*.c' -path '*forebay*' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

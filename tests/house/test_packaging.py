@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tools.build_wheels import interpreter
 
 import forebay
 
@@ -85,3 +86,7 @@ def test_the_source_distribution_has_all_that_the_kernels_are_compiled_from(tmp_
         assert packed[suffix] == sum(1 for _ in (ROOT / "src").rglob(f"*{suffix}")), suffix
     assert packed[".c"] == packed[".so"] == 0
     assert {"setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "docs/client.md"} <= names
+
+
+def test_a_python_that_no_wheel_can_be_built_for_is_named_with_the_reason() -> None:
+    assert interpreter("3.99") == "there is no python3.99 in PATH or in pyenv"

@@ -1,0 +1,103 @@
+"""Install wheels as a machine without a compiler would, and use what was installed.
+
+    python tools/try_wheel.py [WHEEL ...]        without, each wheel in dist/ whose CPython is on this machine
+    python tools/try_wheel.py --installed        only use what this Python has installed
+
+A new virtual environment for each wheel; PATH holds nothing but its own programs, and CC is a program that fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+try:
+    from tools.build_wheels import DIST, interpreter, venv
+except ModuleNotFoundError:  # called by its path
+    from build_wheels import DIST, interpreter, venv
+
+BYTES_MAX = 4 << 20
+PROGRAM = """
+import importlib
+from pathlib import Path
+import pyarrow as pa
+import forebay
+from forebay.paimon import Catalog
+
+top = Path(forebay.__file__).parents[1]
+kernels = [path.relative_to(top) for path in top.glob("forebay/**/*.so")]
+for kernel in kernels:
+    importlib.import_module(".".join(kernel.with_name(kernel.name.partition(".")[0]).parts))
+assert len(kernels) > 20, kernels
+
+with forebay.embedded("data") as live:
+    live.admin.create_table("fluss.clicks", {"user": pa.int64(), "page": pa.string()})
+    clicks = live.table("fluss.clicks")
+    clicks.append([{"user": n, "page": f"/{n}"} for n in range(1000)])
+    assert clicks.scan().to_arrow().num_rows == 1000
+    live.admin.create_table("fluss.users", {"user": pa.int64(), "name": pa.string()}, primary_key=["user"])
+    users = live.table("fluss.users")
+    users.upsert(pa.table({"user": [1, 2], "name": ["ann", "bob"]}))
+    users.delete([{"user": 1}])
+    assert users.scan().to_arrow().to_pylist() == [{"user": 2, "name": "bob"}]
+    assert users.lookup([2], missing="drop").to_pylist() == [{"user": 2, "name": "bob"}]
+
+lake = Catalog.open("lake")
+lake.create_database("sales")
+print(len(kernels), "kernels loaded, rows written and read,", lake.list_databases())
+"""
+
+
+def use(python: Path | str, environment: dict[str, str]) -> None:
+    """Run the program and the command line of an installed Forebay, in a folder that is not the checkout."""
+    with tempfile.TemporaryDirectory() as folder:
+        forebay = str(Path(python).with_name("forebay"))
+        for command in ([str(python), "-c", PROGRAM], [forebay, "--help"], [forebay, "doctor"]):
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+            if done.returncode:
+                sys.exit(f"{command[-1][-40:]} failed with what was installed:\n{done.stdout}{done.stderr}")
+            print("   ", done.stdout.strip().splitlines()[0])
+
+
+def try_wheel(wheel: Path, python: Path) -> None:
+    """Fails unless the wheel is small, holds no sources of kernels, installs without a compiler, and works."""
+    strange = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".c", ".pyx", ".pxd"))]
+    if strange or wheel.stat().st_size > BYTES_MAX:
+        sys.exit(f"{wheel.name} has {wheel.stat().st_size:,} bytes and sources of kernels: {strange[:3]}")
+    with tempfile.TemporaryDirectory() as folder:
+        installed = venv(python, Path(folder, "venv"))
+        # Variables of Python and of the compiler would bring the checkout or a compiler back.
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k not in ("CC", "CXX", "LDSHARED")
+        }
+        environment = {**kept, "PATH": str(installed.parent), "CC": "/bin/false", "CXX": "/bin/false"}
+        command = [str(installed), "-m", "pip", "install", "--quiet", f"{wheel}[paimon]"]
+        subprocess.run(command, check=True, cwd=folder, env=environment)
+        use(installed, environment)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--installed"]:
+        use(sys.executable, dict(os.environ))
+        return 0
+    wheels = [Path(argument).resolve() for argument in arguments] or sorted(DIST.glob("*.whl"))
+    tried = 0
+    for wheel in wheels:
+        tag = re.search(r"-cp3(\d+)-", wheel.name)
+        python = interpreter(f"3.{tag[1]}") if tag else f"{wheel.name} is for no CPython"
+        print(wheel.name, "is skipped: " + python if isinstance(python, str) else "", flush=True)
+        if not isinstance(python, str):
+            try_wheel(wheel, python)
+            tried += 1
+    if not tried:
+        print("no wheel could be tried: run `make wheels` first", file=sys.stderr)
+    return 0 if tried else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
