@@ -50,7 +50,10 @@ def test_values_come_back_from_their_messages(
 
     assert convert.table_path_from_pb(sent(convert.table_path_to_pb(path))) == path
     assert convert.physical_path_from_pb(sent(convert.physical_path_to_pb(physical))) == physical
-    assert convert.table_bucket_from_pb(sent(convert.table_bucket_to_pb(bucket))) == bucket
+    message = sent(convert.table_bucket_to_pb(bucket))
+    assert (message.table_id, convert.partition_id_of(message), message.bucket_id) == (
+        bucket.table_id, bucket.partition_id, bucket.bucket
+    )  # fmt: skip
     assert convert.partition_spec_from_pb(sent(convert.partition_spec_to_pb(partition.spec))) == partition.spec
     assert convert.partition_info_from_pb(sent(convert.partition_info_to_pb(partition))) == partition
     assert convert.server_node_from_pb(sent(convert.server_node_to_pb(node)), node.role) == node
@@ -63,17 +66,18 @@ def test_a_per_bucket_error_becomes_the_exception_that_it_was(answer: Any) -> No
     assert convert.error_of(answer) is None
     answer.error_code = 0
     assert convert.error_of(answer) is None
-    convert.set_error(answer, NotFound("no such partition", ErrorCode.PARTITION_NOT_EXISTS))
-    error = convert.error_of(answer)
-    assert isinstance(error, NotFound)
-    assert (error.code, error.message) == (ErrorCode.PARTITION_NOT_EXISTS, "no such partition")
+    error = NotFound("no such partition", ErrorCode.PARTITION_NOT_EXISTS)
+    answer.error_code, answer.error_message = convert.error_to_wire(error)
+    found = convert.error_of(answer)
+    assert isinstance(found, NotFound)
+    assert (found.code, found.message) == (ErrorCode.PARTITION_NOT_EXISTS, "no such partition")
 
 
 @pytest.mark.parametrize("code", [*(c for c in ErrorCode if c not in (0, -2)), 4711])
 def test_every_error_code_crosses_the_wire_and_comes_back(code: int) -> None:
     error = error_from_wire(code, "text")
     answer = pb.PbPutKvRespForBucket(bucket_id=0)
-    convert.set_error(answer, error)
+    answer.error_code, answer.error_message = convert.error_to_wire(error)
     found = convert.error_of(answer)
     assert found is not None
     assert (type(found), found.code, found.message) == (type(error), code, "text")

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 
 from forebay.api.results import WriteResult
 from forebay.base import threads
+from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable
 from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
+from forebay.client.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from forebay.metadata.table import TableBucket, TablePath
-
-_BACK_OFF_FIRST_SECONDS = 0.02
-_BACK_OFF_MAX_SECONDS = 1.0
 
 NOT_WRITTEN = frozenset(
     {
@@ -354,8 +353,7 @@ class Accumulator:
         """A batch that was sent is to be sent again, after a pause, in its place by sequence."""
         self._sent_one_less(batch)
         batch.last_error = error
-        pause = min(_BACK_OFF_FIRST_SECONDS * 2 ** min(batch.attempts - 1, 10), _BACK_OFF_MAX_SECONDS)
-        batch.not_before = self._clock.monotonic() + pause
+        batch.not_before = self._clock.monotonic() + backoff(batch.attempts, BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS)
         queue = self._queues.setdefault(batch.bucket, deque())
         place = 0
         if self.idempotence is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 
+from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError
 from forebay.base.ids import IdSource
 
 _LOGGER = logging.getLogger("forebay")
 
-_BACK_OFF_FIRST_SECONDS = 0.02
-_BACK_OFF_MAX_SECONDS = 1.0
+BACKOFF_FIRST_SECONDS = 0.02
+BACKOFF_MAX_SECONDS = 1.0
 
 NOTICE_SECONDS = 2.0
 """How long a call waits in silence."""
@@ -38,12 +39,12 @@ class BackOff:
 
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
-        self._seconds = _BACK_OFF_FIRST_SECONDS
+        self._failures = 0
 
     def next_seconds(self) -> float:
-        seconds = self._seconds
-        self._seconds = min(2 * seconds, _BACK_OFF_MAX_SECONDS)
-        return self._ids.uniform(0.8 * seconds, 1.2 * seconds)
+        """The next pause."""
+        self._failures += 1
+        return self._ids.uniform(0.8, 1.2) * backoff(self._failures, BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS)
 
 
 class WaitNotice:

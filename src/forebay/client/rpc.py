@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from forebay.base import threads
+from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.client.options import Address
@@ -353,8 +354,8 @@ def _shake_hands(
             except AccessDenied as e:
                 if e.code != ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION or retries >= _AUTHENTICATE_RETRIES:
                     raise
-                clock.sleep(min(0.1 * 2**retries, 5.0))
                 retries += 1
+                clock.sleep(backoff(retries, 0.1, 5.0))
                 buffers = handshake.retry()
             _send_all(sock, buffers)
     except OSError as e:

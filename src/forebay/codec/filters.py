@@ -203,16 +203,6 @@ def filter_rows(data: Any, bound: BoundPredicate) -> Any:
     return data.filter(mask(bound, data))
 
 
-def to_expression(bound: BoundPredicate, ltz_zone: str | None = "UTC") -> pc.Expression:
-    """The same filter for `pyarrow.dataset`, whose TIMESTAMP_LTZ columns have the zone `ltz_zone` (None: no zone)."""
-
-    def evaluate(leaf: BoundLeaf) -> pc.Expression:
-        operand = pc.field(leaf.column.name)
-        return _leaf(leaf, operand, arrow_type(leaf.column.data_type, ltz_zone))
-
-    return _combine(bound, evaluate)
-
-
 def _combine(bound: BoundPredicate, evaluate: Callable[[BoundLeaf], Operand]) -> Operand:
     if isinstance(bound, BoundLeaf):
         return evaluate(bound)

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
+from forebay.base.backoff import backoff
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound
 from forebay.paimon.compact.running import TaskRunner
@@ -241,7 +242,7 @@ class CompactionService:
 
     def _failed(self, name: str, phase: str, message: str, began: float) -> None:
         failures = self._states[name].failures + 1
-        pause = min(max(self._interval, 1.0) * 2 ** min(failures - 1, 10), _PAUSE_MAX_SECONDS)
+        pause = backoff(failures, max(self._interval, 1.0), _PAUSE_MAX_SECONDS)
         if phase == GONE:  # it may come back; looking costs nothing
             pause = self._interval
         self._due[name] = self._clock.monotonic() + pause

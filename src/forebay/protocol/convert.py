@@ -68,10 +68,6 @@ def table_bucket_to_pb(bucket: TableBucket) -> pb.PbTableBucket:
     return pb.PbTableBucket(table_id=bucket.table_id, partition_id=bucket.partition_id, bucket_id=bucket.bucket)
 
 
-def table_bucket_from_pb(message: pb.PbTableBucket) -> TableBucket:
-    return TableBucket(message.table_id, message.bucket_id, partition_id_of(message))
-
-
 class _HasPartitionId(Protocol):
     partition_id: int
 
@@ -107,11 +103,6 @@ def server_node_from_pb(message: pb.PbServerNode, role: ServerRole) -> ServerNod
     """The node; its role is told by the field of MetadataResponse in which it stands."""
     rack = message.rack if message.HasField("rack") else None
     return ServerNode(message.node_id, message.host, message.port, role, rack)
-
-
-def set_error(answer: PerBucketAnswer, error: BaseException) -> None:
-    """Put `error` into a per-bucket answer. An exception that is not ours is a bug, and is called one."""
-    answer.error_code, answer.error_message = error_to_wire(error)
 
 
 def error_of(answer: PerBucketAnswer) -> ForebayError | None:

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode
 
@@ -62,7 +63,7 @@ class _Record:
     def delay(self) -> float:
         """How long after this login the next one is looked at."""
         over = self.failures - _FREE_FAILURES
-        return 0.0 if over < 0 else min(_DELAY_FIRST * 2.0 ** min(over, 16), _DELAY_MAX)
+        return 0.0 if over < 0 else backoff(over + 1, _DELAY_FIRST, _DELAY_MAX)
 
 
 class _Remembered(Generic[Key]):

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from forebay.base import threads
+from forebay.base.backoff import backoff
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
 from forebay.client.connection import Connection
@@ -313,8 +314,8 @@ class TieringService:
         with self._lock:
             kept = self._jobs.get(job.table.table_id) is job
             record = self._records[path]
-            pause = min(PAUSE_FIRST_SECONDS * 2**record.failures_in_a_row, PAUSE_MAX_SECONDS)
             record.failures_in_a_row += 1
+            pause = backoff(record.failures_in_a_row, PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS)
             record.status = replace(
                 record.status,
                 phase="pausing" if kept else "waiting",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import (
     Conflict,
@@ -141,7 +142,7 @@ class _Attempts:
 
     def _wait(self, retries: int) -> None:
         options = self._manifests.options
-        wait_ms = min(options.commit_min_retry_wait_ms * 2 ** min(retries, 32), options.commit_max_retry_wait_ms)
+        wait_ms = backoff(retries + 1, options.commit_min_retry_wait_ms, options.commit_max_retry_wait_ms)
         self._loop.clock.sleep(wait_ms * (1 + self._loop.ids.uniform(0, _JITTER)) / 1000)
 
     def _attempt(self) -> Snapshot | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forebay.codec import arrow_types
 from forebay.metadata.types import DataType, TypeRoot, child
-from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND, DataField, TableSchema
+from forebay.paimon.format.schema import DataField
 
 _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 3, 6, 9
 
@@ -57,9 +57,3 @@ def arrow_field(f: DataField) -> pa.Field:
 def arrow_schema(fields: Iterable[DataField]) -> pa.Schema:
     """The Arrow schema of columns, in their order."""
     return pa.schema([arrow_field(f) for f in fields])
-
-
-def key_value_schema(schema: TableSchema) -> pa.Schema:
-    """The Arrow schema of a primary-key table's data files: key columns, sequence number, kind, all columns."""
-    system = [pa.field(SEQUENCE_NUMBER, pa.int64(), nullable=False), pa.field(VALUE_KIND, pa.int8(), nullable=False)]
-    return pa.schema([*map(arrow_field, schema.key_fields), *system, *map(arrow_field, schema.fields)])

@@ -44,11 +44,6 @@ def without_arity(data: bytes) -> bytes:
     return bytes(data[4:]) or EMPTY_ROW
 
 
-def arity_of(row: bytes) -> int:
-    """The most fields that `row` can have; exact where no field lies behind the slots."""
-    return max(0, len(row) - 8) // 8
-
-
 class RowLayout:
     """Rows of the given columns <-> bytes. Stateless and thread-safe; get one from `row_layout`."""
 

@@ -26,7 +26,6 @@ DEFAULT_PARTITION_NAME = "__DEFAULT_PARTITION__"
 
 _ESCAPED = frozenset(map(chr, range(32))) | frozenset("\"#%'*/:=?\\\x7f{}[]^")
 _TO_ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
-_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_DATE = datetime.date(1970, 1, 1)
 
@@ -34,11 +33,6 @@ _EPOCH_DATE = datetime.date(1970, 1, 1)
 def escape(text: str) -> str:
     """`text` with the characters that paths do not bear written as %XX."""
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", text)
-
-
-def unescape(text: str) -> str:
-    """The inverse of `escape`; a percent sign without two digits behind it stands for itself."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def partition_spec(
@@ -62,16 +56,6 @@ def partition_path(spec: Mapping[str, str]) -> str:
         if not value:
             raise InvalidRequest(f"the partition column '{name}' has an empty value, which no directory can be named")
     return "/".join(f"{escape(name)}={escape(value)}" for name, value in spec.items())
-
-
-def parse_partition_path(path: str) -> dict[str, str]:
-    """Names and written values in a directory such as `dt=2024-01-01/h=1`; other parts (buckets) are skipped."""
-    spec = {}
-    for part in path.split("/"):
-        name, equals, value = part.partition("=")
-        if equals and name and value:
-            spec[unescape(name)] = unescape(value)
-    return spec
 
 
 def value_text(t: DataType, value: Any, legacy: bool, zone: str = "UTC") -> str:

@@ -15,10 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot
+from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import SimpleStats
 from forebay.paimon.format.schema import DataField
@@ -62,72 +61,6 @@ class ColumnStats:
     min: Any = None
     max: Any = None
     null_count: int | None = None
-
-
-class StatsCollector:
-    """Collects the statistics of a file while its batches are written."""
-
-    def __init__(self, fields: Sequence[DataField], modes: Sequence[StatsMode]) -> None:
-        self._columns = [_ColumnCollector(f, mode) for f, mode in zip(fields, modes, strict=True)]
-
-    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Take in a batch that has a column for each of the fields' names."""
-        for column in self._columns:
-            column.add(batch)
-
-    def columns(self) -> list[ColumnStats]:
-        return [column.result() for column in self._columns]
-
-    def result(self, dense: bool = False) -> tuple[SimpleStats, tuple[str, ...] | None]:
-        """The statistics, and the names of the columns they are about (None: all).
-
-        `dense` leaves out columns whose mode is none.
-        """
-        pairs = [(column.field, column.result()) for column in self._columns]
-        if dense:
-            kept = [(f, s) for f, s in pairs if s != ColumnStats()]
-            names = None if len(kept) == len(pairs) else tuple(f.name for f, _ in kept)
-            return pack_stats([f for f, _ in kept], [s for _, s in kept]), names
-        return pack_stats([f for f, _ in pairs], [s for _, s in pairs]), None
-
-
-class _ColumnCollector:
-    def __init__(self, field: DataField, mode: StatsMode) -> None:
-        self.field, self._mode = field, mode
-        self._bounds = mode.bounds and field.type.root not in NESTED_ROOTS
-        self._floating = field.type.root in _FLOATING
-        self._nulls = 0
-        self._min: Any = None
-        self._max: Any = None
-
-    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        if not self._mode.counts:
-            return
-        values = batch.column(self.field.name)
-        self._nulls += values.null_count
-        if not self._bounds or values.null_count == len(values):
-            return
-        if self._floating and pc.any(pc.is_nan(values)).as_py():
-            self._bounds = False
-            self._min = self._max = None
-            return
-        extremes = pc.min_max(values)
-        low, high = column_value(extremes["min"], self.field.type), column_value(extremes["max"], self.field.type)
-        self._min = low if self._min is None or low < self._min else self._min
-        self._max = high if self._max is None or high > self._max else self._max
-
-    def result(self) -> ColumnStats:
-        if not self._mode.counts:
-            return ColumnStats()
-        low, high = self._min, self._max
-        if self._floating and low is not None:
-            # Whichever zero is in the data, both signs must lie within the bounds.
-            low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
-        length = self._mode.length
-        if length is not None and isinstance(high, str | bytes):
-            low, high = low[:length], upper_bound(high, length)
-            low = None if high is None else low
-        return ColumnStats(low, high, self._nulls)
 
 
 def column_value(scalar: pa.Scalar, t: DataType) -> Any:

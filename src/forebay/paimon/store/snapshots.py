@@ -136,10 +136,6 @@ class SnapshotManager:
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
-    def try_create(self, snapshot: Snapshot) -> bool:
-        """Create the snapshot's file if its id is free. The commit of everything; see `FileIO.create`."""
-        return self.io.create(self.files.path(snapshot.id), format_snapshot(snapshot))
-
     def write_latest_hint(self, snapshot_id: int) -> None:
         self.files.write_hint(LATEST, snapshot_id)
 
