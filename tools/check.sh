@@ -11,6 +11,7 @@ if [ "${1:-}" != lint ]; then
 fi
 step "types"; "$bin/mypy"
 step "imports"; "$bin/lint-imports"
+step "plain English"; "$bin/python" tools/plain_english.py
 [ "${1:-}" = lint ] && exit 0
 wait "$compiler" || :
 # Whole files go to one of three processes: many tests wait rather than compute, and share what a file sets up.

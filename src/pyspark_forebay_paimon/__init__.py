@@ -1,6 +1,6 @@
 """Where Spark finds the format "forebay-paimon": one module of the name `pyspark_*` for each format (pyspark_forebay).
 
-This module never fails, for the reason that is told there.
+This module never fails, for the reason given there.
 """
 
 from __future__ import annotations
