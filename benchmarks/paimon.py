@@ -211,7 +211,7 @@ class _Comparison:
     def _finds(self, left: int) -> FigureTable:
         table = FigureTable(
             "Primary-key table: one row by a filter on its key",
-            f"`read(filter=col('{data.KEY}') == x)` of the tables above, which are open; planned anew for each of "
+            f"`read(filter=col('{data.KEY}') == x)` of the tables above, which are open; replanned for each of "
             "several keys. Ratios are times against our first row.",
         )
         base = None

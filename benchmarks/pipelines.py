@@ -38,7 +38,7 @@ _INSERT_PART, _STREAM_PART, _GROWTH_PART = 2, 100, 10
 STREAM_BATCHES = 20
 HOUR_BUCKETS = 1
 KEYED_BATCHES = 900
-"""A quarter of an hour for primary-key tables: where nobody compacts, each micro-batch takes longer than the last."""
+"""A quarter of an hour for primary-key tables: without compaction, each micro-batch takes longer than the last."""
 
 INSERT_MAX = {False: 1.5, True: 2.0}
 """By whether there is a primary key: the most that INSERT may take, against Spark's writing of Parquet files."""
@@ -126,7 +126,7 @@ class _Comparison:
             f"After {batches:,} micro-batches: {kind}",
             f"{batches / 60:.3g} minutes of micro-batches of a second, {TASKS} tasks with {TASK_ROWS} rows each, and "
             "the compaction named at the left; then SELECT of all columns and rows into Spark's noop sink. Ratios are "
-            "times against the table that nobody compacted; below 1 is faster. Files are data files of the last "
+            "times against the uncompacted table; below 1 is faster. Files are data files of the last "
             f"snapshot, in brackets the most that any had (sampled). The dedicated job has a turn every {JOB_EVERY} s. "
             "The micro-batches are written and committed as by a query, one after the other and without Spark; the "
             "next one waits for compaction, for which a second would be enough.",

@@ -50,7 +50,7 @@ def _by_files(options: Run, pipelines: Pipelines, rows: int) -> Grid:
     found[f"{_SELECT} after that"] = _turns(options, [acts[_SELECT](name) for name in names], labels)
     return _grid(
         "Growth with files, in Spark",
-        f"Append tables of {rows:,} rows in so many files, that nobody compacts but at the end.",
+        f"Append tables of {rows:,} rows in so many files, compacted only at the end.",
         labels,
         found,
     )

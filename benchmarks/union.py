@@ -177,7 +177,7 @@ class _Comparison:
             f"lake: from the call until the new row is in a lake snapshot that can be read, with a tiering service in "
             f"threads that asks every {POLL_SECONDS:g} s for work and table.datalake.freshness={FRESHNESS}. p50 and "
             "p99 of so many upserts. A JVM is slower while it still compiles what it runs, so the first queries of "
-            "the session are told apart from those that follow.",
+            "the session are listed separately from those that follow.",
         )
         in_lake = self._lake_samples(max(2, int(LAKE_SAMPLES * share)))
         for what, samples, most in (

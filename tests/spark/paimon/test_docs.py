@@ -13,7 +13,7 @@ from forebay.paimon import Catalog
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark-lake.md").read_text(encoding="utf-8")
-SECTIONS = ("Make tables", "Look at tables", "Change tables", "Old versions, tags, branches", "System tables")
+SECTIONS = ("Create tables", "Inspect tables", "Alter tables", "Old versions, tags, branches", "System tables")
 
 
 def statements(section: str) -> list[str]:
