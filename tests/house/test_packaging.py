@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_a_wheel_has_what_is_needed_at_run_time_and_no_source_of_a_kernel(wheel: zipfile.ZipFile) -> None:
     packed = {name for name in wheel.namelist() if name.split("/")[0] in PACKAGES}
-    suffixes = (".py", ".pyi", ".proto", ".thrift", ".properties", "py.typed")
+    suffixes = (".py", ".pyi", ".proto", ".thrift", ".properties", ".java", "py.typed")
     wanted = {
         str(path.relative_to(ROOT / "src"))
         for package in PACKAGES

@@ -22,6 +22,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -303,22 +304,22 @@ class Jvm:
 
     # ---- classes of our own -----------------------------------------------------------------------------------------
 
-    def compiled(self, name: str, source: str) -> Any:
-        """A constructor of the Java class `name` that `source` defines; it exists on the driver only. Compiled once."""
+    def compiled(self, name: str) -> Any:
+        """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once."""
         known = self._compiled.get(name)
         if known is None:
             try:
-                known = self._compiled[name] = self._compile(name, source)
+                known = self._compiled[name] = self._compile(name)
             except Exception as e:
                 raise self.unknown_layout("compiler", e) from e
         constructor = known
         return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
 
-    def _compile(self, name: str, source: str) -> JavaObject:
+    def _compile(self, name: str) -> JavaObject:
         compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
         spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
         compiler.setParentClassLoader(spark.getClassLoader())
-        compiler.cook(source)
+        compiler.cook((resources.files("forebay.spark") / "driver_java" / f"{name}.java").read_text())
         return compiler.getClassLoader().loadClass(name).getConstructors()[0]
 
     # ---- sessions and catalogs --------------------------------------------------------------------------------------

@@ -15,42 +15,6 @@ from forebay.spark.jvm import CATALYST, JavaObject, Jvm
 logger = logging.getLogger(__name__)
 
 _RULE = "ForebayUnions"
-_RULE_SOURCE = f"""
-import java.util.ArrayList;
-import java.util.function.Function;
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
-import org.apache.spark.sql.catalyst.rules.Rule;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
-import org.apache.spark.sql.execution.datasources.v2.V1ScanWrapper;
-import scala.collection.Seq;
-import scala.jdk.javaapi.CollectionConverters;
-
-public class {_RULE} extends Rule {{
-    public {_RULE}() {{}}
-
-    public TreeNode apply(TreeNode plan) {{ return united((LogicalPlan) plan); }}
-
-    private static LogicalPlan united(LogicalPlan plan) {{
-        if (plan instanceof DataSourceV2ScanRelation) {{
-            Object scan = ((DataSourceV2ScanRelation) plan).scan();
-            if (!(scan instanceof V1ScanWrapper)) {{ return plan; }}
-            Object wrapped = ((V1ScanWrapper) scan).v1Scan();
-            return wrapped instanceof Function ? (LogicalPlan) ((Function) wrapped).apply(plan) : plan;
-        }}
-        Seq children = (Seq) plan.children();
-        ArrayList made = new ArrayList();
-        boolean isNew = false;
-        for (int i = 0; i < children.size(); i++) {{
-            Object child = children.apply(i);
-            LogicalPlan other = united((LogicalPlan) child);
-            isNew = isNew || other != child;
-            made.add(other);
-        }}
-        return isNew ? (LogicalPlan) plan.withNewChildren(CollectionConverters.asScala(made).toSeq()) : plan;
-    }}
-}}
-"""
 
 
 def unite_scans(jvm: Jvm, session: JavaObject) -> None:
@@ -60,7 +24,7 @@ def unite_scans(jvm: Jvm, session: JavaObject) -> None:
         rules = methods.extraOptimizations()
         known = [rules.apply(index) for index in range(rules.size())]
         if all(str(rule.getClass().getName()) != _RULE for rule in known):
-            made = jvm.compiled(_RULE, _RULE_SOURCE)()
+            made = jvm.compiled(_RULE)()
             getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*known, made]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

@@ -1,0 +1,103 @@
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Paths;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.execution.datasources.NoopCache$;
+import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.PartitionDirectory$;
+import org.apache.spark.sql.execution.datasources.PartitionSpec;
+import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
+import org.apache.spark.sql.types.StructType;
+import scala.Option;
+import scala.collection.immutable.Map;
+import scala.collection.immutable.Map$;
+import scala.collection.immutable.Seq;
+import scala.collection.mutable.LinkedHashMap;
+import scala.jdk.javaapi.CollectionConverters;
+
+public class ForebayFiles extends PartitioningAwareFileIndex {
+    private static final int BLOCK_BYTES = 1 << 27;
+
+    private final String names;
+    private final StructType columns;
+    private final ArrayList paths = new ArrayList();
+    private final ArrayList groups = new ArrayList();
+    private final LinkedHashMap statuses = new LinkedHashMap();
+    private String missing = null;
+
+    public ForebayFiles(SparkSession session, String names, StructType columns) throws IOException {
+        super(session, (Map) Map$.MODULE$.empty(), Option.empty(), NoopCache$.MODULE$);
+        this.names = names;
+        this.columns = columns;
+        String[] parts = names.split("\0\0");
+        for (int i = 0; i < parts.length; i++) { groups.add(statusesOf(parts[i].split("\0"))); }
+    }
+
+    private FileStatus[] statusesOf(String[] group) throws IOException {
+        FileStatus[] made = new FileStatus[group.length];
+        for (int i = 0; i < group.length; i++) {
+            Path path = new Path("file", null, group[i]);
+            made[i] = statusOf(group[i], path);
+            paths.add(path);
+            statuses.put(path, made[i]);
+        }
+        return made;
+    }
+
+    private FileStatus statusOf(String name, Path path) throws IOException {
+        try {
+            BasicFileAttributes found = Files.readAttributes(Paths.get(name), BasicFileAttributes.class);
+            return new FileStatus(found.size(), false, 1, BLOCK_BYTES, found.lastModifiedTime().toMillis(), path);
+        } catch (NoSuchFileException e) {
+            missing = name;
+            return new FileStatus(0, false, 1, BLOCK_BYTES, 0, path);
+        }
+    }
+
+    public String missing() { return missing; }
+
+    private static Seq seq(List items) { return CollectionConverters.asScala(items).toSeq(); }
+
+    public Seq rootPaths() { return seq(paths); }
+
+    public void refresh() {}
+
+    public PartitionSpec partitionSpec() { return new PartitionSpec(columns, seq(new ArrayList())); }
+
+    public LinkedHashMap leafFiles() { return statuses; }
+
+    public Map leafDirToChildrenFiles() { throw new UnsupportedOperationException("files of directories"); }
+
+    public Seq allFiles() { return seq(new ArrayList(CollectionConverters.asJava(statuses).values())); }
+
+    public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
+        ArrayList found = new ArrayList();
+        for (int i = 0; i < groups.size(); i++) {
+            FileStatus[] group = (FileStatus[]) groups.get(i);
+            if (columns.length() == 0) {
+                found.add(PartitionDirectory$.MODULE$.apply(InternalRow.empty(), group));
+                continue;
+            }
+            for (int j = 0; j < group.length; j++) {
+                InternalRow numbers = new GenericInternalRow(new Object[] {Integer.valueOf(i), Integer.valueOf(j)});
+                found.add(PartitionDirectory$.MODULE$.apply(numbers, new FileStatus[] {group[j]}));
+            }
+        }
+        return seq(found);
+    }
+
+    public boolean equals(Object other) {
+        return other instanceof ForebayFiles && names.equals(((ForebayFiles) other).names)
+            && columns.equals(((ForebayFiles) other).columns);
+    }
+
+    public int hashCode() { return names.hashCode(); }
+}
