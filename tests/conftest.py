@@ -36,6 +36,7 @@ SLOWEST_FILES = (
     "filters/test_filters_random.py",
     "spark/paimon/test_spark_read.py",
     "spark/test_spark_streaming.py",
+    "spark/test_pages.py",
     "spark/test_snapshots.py",
     "spark/test_spark_lake.py",
     "benchmarks/test_sections.py",

@@ -1,4 +1,4 @@
-"""The README's programs run as they stand."""
+"""The README's Spark program in a process of its own; all blocks of the README run in tests/spark/test_pages.py."""
 
 from __future__ import annotations
 
@@ -30,16 +30,6 @@ def run(program: str, folder: Path) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_the_python_program_runs(tmp_path):
-    printed = run(programs()[0], tmp_path)
-    assert "'item': 'tin', 'amount': 2.5" in printed
-    assert printed.count("'_change_type': 'delete'") == 1
-
-
-def test_the_lake_program_runs(tmp_path):
-    assert run(programs()[2], tmp_path) == "[{'item': 'tea', 'count': 4}]\n"
 
 
 @pytest.mark.spark

@@ -1,0 +1,48 @@
+"""Every block of README.md and docs runs as it stands, in order, and a second time; here the pages with Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.blocks import typed_twice
+from tests.docs.test_pages import WITH_SPARK
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+PRINTED = {
+    "README.md": [
+        "[{'id': 2, 'item': 'tin', 'amount': 2.5}]\n",
+        "'_change_type': 'delete'",
+        "| cup|        7.0|\n",
+        "[{'item': 'tea', 'count': 4}]\n",
+        "\nForebay can run here.\n",
+    ],
+    "docs/spark.md": ["('new', Decimal('3.20'))\n", "('insert', 1, 'new')\n", "('update_after', 1, 'paid')\n"],
+    "docs/spark-lake.md": [
+        "(1, 'eve', Decimal('0.00'), ",
+        "(2, 'bob', Decimal('3.20'), ",
+        "('-U', 1, 'ada')\n('+U', 1, 'eve')\n",
+    ],
+}
+"""Some of what a page prints, the first time."""
+
+
+@pytest.fixture
+def only_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Programs that ask for the Spark session get one without catalogs, in the JVM that other tests use, too."""
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", spark.newSession())
+    yield
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+@pytest.mark.parametrize("page", WITH_SPARK)
+def test_the_blocks_of_a_page_run_in_order_twice(page: str, tmp_path: Path, only_session: None) -> None:
+    printed, _ = typed_twice(page, tmp_path)
+    for wanted in PRINTED.get(page, []):
+        assert wanted in printed
