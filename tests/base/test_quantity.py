@@ -110,3 +110,7 @@ def test_moments_are_datetimes_or_iso_text() -> None:
     for wrong in ("yesterday", 1_769_860_800_000, None, dt.date(2026, 1, 31)):
         with pytest.raises(InvalidRequest, match=r"older_than=.*give a datetime, or ISO text"):
             moment_ms(wrong, "older_than")  # type: ignore[arg-type]
+
+
+def test_a_name_in_another_case_is_suggested_as_it_is_spelled() -> None:
+    assert did_you_mean("SCAN.maxrecord", ["scan.maxRecords", "other"]) == "; did you mean 'scan.maxRecords'?"

@@ -157,14 +157,14 @@ def test_a_port_in_use_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"kv.scaner.ttl": "1 s"}, InvalidRequest, "did you mean kv.scanner.ttl"),
+        ({"kv.scaner.ttl": "1 s"}, InvalidRequest, "did you mean 'kv.scanner.ttl'"),
         ({"kv.scanner.ttl": "soon"}, InvalidRequest, "'kv.scanner.ttl': 'soon' is not a duration"),
         ({"max.bucket.num": "-1"}, InvalidRequest, "not a positive whole number"),
         ({"kv.engine": "oracle"}, InvalidRequest, "'lmdb' or 'rocksdb'"),
         ({"datalake.format": "banana"}, InvalidRequest, "'datalake.format': 'banana' is not one of paimon"),
         ({"datalake.enabled": "true"}, InvalidRequest, "'datalake.format' must be set"),
         ({"datalake.format": "paimon", "datalake.iceberg.x": "1"}, InvalidRequest, "not one of lake format 'paimon'"),
-        ({"datalake.frmat": "paimon"}, InvalidRequest, "did you mean datalake.format"),
+        ({"datalake.frmat": "paimon"}, InvalidRequest, "did you mean 'datalake.format'"),
         ({"authorizer.enabled": "true"}, UnsupportedOperation, "access control"),
         ({"remote.data.dir": "s3://x"}, UnsupportedOperation, "remote log storage"),
     ],

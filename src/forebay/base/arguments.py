@@ -23,6 +23,7 @@ def whole_number(value: object, what: str) -> int:
 
 
 def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """A question to put behind an error message about `name`; nothing if none of `known` looks like it."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    """A question to append to an error message about `name`; empty if none of `known` looks like it, in any case."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -206,11 +206,10 @@ def option_name(name: str) -> str:
     full = _BY_PLAIN_NAME.get(_plain(name))
     if full is not None:
         return full
-    import difflib
+    from forebay.base.arguments import did_you_mean
 
-    near = [_BY_PLAIN_NAME[n] for n in difflib.get_close_matches(_plain(name), list(_BY_PLAIN_NAME), 3, 0.5)]
-    hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else "see docs/client.md for the options"
-    raise InvalidRequest(f"there is no client option '{name}'; {hint}", ErrorCode.CONFIG_EXCEPTION)
+    hint = did_you_mean(name.replace("_", "."), OPTIONS, 0.5) or "; see docs/client.md for the options"
+    raise InvalidRequest(f"there is no client option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ refused with the nearest names.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.base.host import open_files_max
 from forebay.base.indirect import is_marker, resolved, settings_of
@@ -377,8 +377,7 @@ def _check(key: str, text: str) -> None:
     if key.startswith((*_IGNORED_PREFIXES, *_UNSERVED)):
         _LOG.info("setting '%s' has no effect on a single-process server", key)
         return
-    near = difflib.get_close_matches(key, SETTINGS, n=3)
-    hint = f"; did you mean {', '.join(near)}?" if near else "; see docs/server.md for all of them"
+    hint = did_you_mean(key, SETTINGS) or "; see docs/server.md for all of them"
     raise InvalidRequest(f"there is no setting '{key}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 

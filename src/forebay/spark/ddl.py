@@ -8,10 +8,10 @@ that looks like a misspelt one of the first kind is refused, because as a custom
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
 from forebay.metadata.table_options import TABLE_PREFIX, lake_options_prefix
@@ -117,9 +117,9 @@ def check_name(name: str) -> None:
     if is_property(name) or name.startswith("client."):
         return
     plain = name.lower().replace("_", ".").replace("-", ".")
-    near = difflib.get_close_matches(plain, _SPECIAL[:3], 1, 0.8)
-    if near:
-        raise _invalid(f"there is no table property '{name}'; did you mean '{near[0]}'?")
+    hint = did_you_mean(plain, _SPECIAL[:3], 0.8)
+    if hint:
+        raise _invalid(f"there is no table property '{name}'{hint}")
 
 
 def is_property(name: str) -> bool:

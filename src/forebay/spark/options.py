@@ -10,12 +10,12 @@ Names are Fluss's. `client.*` options are those of forebay.client.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import zoneinfo
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import parse_bool, parse_duration_ms
 from forebay.client.options import Settings, make_settings
@@ -109,10 +109,8 @@ class GivenOptions:
         for name in self.values:
             if name in map(str.lower, _OF_STREAMS):
                 raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
-            lowered = {known.lower(): known for known in self.known}
-            near = [repr(lowered[n]) for n in difflib.get_close_matches(name, list(lowered), 3, 0.5)]
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.known)} and client.*"
-            raise InvalidRequest(f"there is no {self.what} option '{name}'; {hint}", ErrorCode.CONFIG_EXCEPTION)
+            hint = did_you_mean(name, self.known, 0.5) or f"; there are {', '.join(self.known)} and client.*"
+            raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 
 def with_client_options(settings: Settings, given: GivenOptions) -> Settings:
