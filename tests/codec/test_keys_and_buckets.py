@@ -193,7 +193,7 @@ def test_more_groups_than_16_bits_can_number_are_split_as_well(groups):
 def test_both_zeros_are_one_and_all_nans_are_one(arrow):
     dtype = np.dtype(arrow.to_pandas_dtype())
     bits = dtype.str.replace("f", "u")
-    negative_nan = (np.array([np.nan], dtype).view(bits) | np.array(1, bits) << (8 * dtype.itemsize - 1)).view(dtype)
+    negative_nan = (np.array([np.nan], dtype).view(bits) | np.array(1 << (8 * dtype.itemsize - 1), bits)).view(dtype)
     values = pa.array(np.concatenate([np.array([-0.0, 0.0, 1.5, np.nan], dtype), negative_nan]))
     with_null = pa.concat_arrays([values, pa.nulls(1, arrow)])
     java_nan = np.array([np.nan], dtype).view(bits)[0]

@@ -111,7 +111,7 @@ def test_rows_that_a_changelog_overrides_are_marked_by_their_places_in_the_files
     assert found.path == path
     assert len(found.words) == 16
     bits = np.unpackbits(np.frombuffer(found.words, np.uint8), bitorder="little")
-    ids = pq.read_table(local_path(path), columns=["id"])["id"].to_numpy()
+    ids = pq.read_table(local_path(path), columns=["id"], partitioning=None)["id"].to_numpy()
     assert sorted(ids[np.flatnonzero(bits)]) == [7, 64, 99]
 
 
@@ -145,7 +145,7 @@ def test_files_of_appended_rows_are_plain_whatever_columns_are_asked_for(both: W
         assert isinstance(split, LakeSnapshotSplit)
         assert plan.reader.lake is not None
         (path,) = plan.reader.lake.plain_files(split.lake) or ()
-        assert pq.read_table(local_path(path), columns=["id", "name"]).to_pylist() == rows
+        assert pq.read_table(local_path(path), columns=["id", "name"], partitioning=None).to_pylist() == rows
 
 
 def test_a_projection_into_a_struct_leaves_a_paimon_table_without_plain_files(both: World) -> None:
