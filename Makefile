@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -28,6 +28,9 @@ fast-test: $(VENV)/dev-ready build ## the tests that need no Spark
 
 spark-test: $(VENV)/dev-ready build ## the tests that drive Spark
 	$(BIN)/python -m pytest -m "spark and not slow"
+
+nightly: $(VENV)/dev-ready build ## all long runs, which `make test` leaves out: NIGHTLY="simulate exams" make nightly
+	tools/nightly.sh
 
 filter-fuzz: $(VENV)/dev-ready build ## random filters on random tables by every reader: FILTER_SEEDS=500 make filter-fuzz
 	FILTER_SEEDS=$${FILTER_SEEDS:-500} $(BIN)/python -m pytest tests/filters --timeout 3600
