@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "story")
+IN_EVERY_RUN = ("live_and_lake", "partial_update")
+"""The others take a minute together, and run with `make nightly`."""
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +23,9 @@ def _examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow) for name in EXAMPLES]
+)
 def test_an_example_holds_on_small_data(
     name: str, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,12 @@ MIXED, MIXED_V1 = "Union", "ForebayRelation"
 """What they say of both together: with our rule in the session's optimizer, and without."""
 
 
+SAME_IN_EACH_LAKE = pytest.mark.parametrize(
+    "lake", [PAIMON, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
+)
+"""For tests of what Spark does with files, whoever wrote them: the second lake is for `make nightly`."""
+
+
 @pytest.fixture(scope="module", params=[PAIMON, ICEBERG])
 def lake(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A server with a lake, attached to the session as catalog `native`."""
@@ -216,6 +222,7 @@ def test_rows_that_the_lake_has_to_merge_or_leave_out_are_left_to_python(spark: 
     assert [row[0] for row in sorted(found)] == list(range(1, 40))
 
 
+@SAME_IN_EACH_LAKE
 def test_a_file_that_is_missing_is_an_error_also_where_the_session_passes_over_such(spark: Any, lake: World) -> None:
     table = lake.create(ROWS_SCHEMA, buckets=2)
     table.append(rows(0, 30))
@@ -240,6 +247,7 @@ def test_a_file_that_is_missing_is_an_error_also_where_the_session_passes_over_s
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
+@SAME_IN_EACH_LAKE
 def test_a_session_can_have_everything_read_by_python(spark: Any, lake: World) -> None:
     table = lake.create(ROWS_SCHEMA)
     table.append(rows(0, 3))
@@ -267,6 +275,7 @@ def test_rows_of_files_give_way_to_those_of_the_stream(spark: Any, lake: World) 
     assert spark.sql(joined.replace("{t}", f"native.{table.path}")).collect()[0][0] == 39
 
 
+@SAME_IN_EACH_LAKE
 def test_a_union_stands_wherever_a_table_may_stand(spark: Any, lake: World) -> None:
     table = moved_on(lake)
     for query, found in (
@@ -283,6 +292,7 @@ def test_a_union_stands_wherever_a_table_may_stand(spark: Any, lake: World) -> N
         cached.unpersist()
 
 
+@SAME_IN_EACH_LAKE
 def test_a_query_is_planned_without_running_anything(spark: Any, lake: World) -> None:
     frame = spark.table(f"native.{moved_on(lake).path}")
     context, group = spark.sparkContext, f"only planned, {lake.lake}"
@@ -297,6 +307,7 @@ def test_a_query_is_planned_without_running_anything(spark: Any, lake: World) ->
         context.setLocalProperty("spark.jobGroup.id", None)
 
 
+@SAME_IN_EACH_LAKE
 def test_a_session_without_our_rule_has_the_same_rows(spark: Any, lake: World) -> None:
     table = moved_on(lake)
     methods = spark._jsparkSession.experimental()
@@ -322,6 +333,7 @@ def test_a_log_is_read_behind_the_files(spark: Any, lake: World) -> None:
     assert ways(spark, table, "SELECT name FROM {t} WHERE id > 28")[1] == [(f"n{i}",) for i in range(29, 40)]
 
 
+@SAME_IN_EACH_LAKE
 def test_few_rows_and_limits_are_not_mixed(spark: Any, lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = moved_on(lake)
     limited = spark.table(f"native.{table.path}").limit(5)
