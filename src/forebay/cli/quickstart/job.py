@@ -318,7 +318,7 @@ Connect with
              spark.sql("SELECT * FROM forebay.nyc.`flights$changelog` LIMIT 10").show()
    pyfluss   conn = await fluss.FlussConnection.create(fluss.Config({{"bootstrap.servers": "{address}"}}))
              table = await conn.get_table(fluss.TablePath("nyc", "flights"))
-   Terminal  forebay scan nyc.flights -b {address} -w "carrier = HA" -n 5
+   Terminal  forebay scan nyc.flights -b {address} --where "carrier = 'HA'" -n 5
              forebay tiering -b {address}""")
     if options.serve:
         print("\nServing until Ctrl-C ...", flush=True)
