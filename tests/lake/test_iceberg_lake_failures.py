@@ -311,7 +311,7 @@ def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: La
     with opened(table.storage.options) as catalog:
         catalog.drop_table((PATH.database, PATH.table))
     Contract().create(table.storage, table.info.descriptor)
-    with pytest.raises(Conflict, match="made anew"):
+    with pytest.raises(Conflict, match="recreated"):
         table.committer().commit([first], {})
     assert lake_table(table.storage).current_snapshot() is None
 

@@ -139,7 +139,7 @@ def test_a_log_that_ends_below_its_recovery_point_is_an_error(clean: bool) -> No
     with pytest.raises(CorruptData, match=f"{FOLDER} ends at offset {header.base_offset}, and was durable up to 60"):
         open_log(fs, recovery_point=60, clean_shutdown=clean)
     fs.set_content(last, fs.content(last) + b"torn")
-    words = "the log was closed orderly" if clean else "the log was durable up to 60"
+    words = "the log was closed gracefully" if clean else "the log was durable up to 60"
     with pytest.raises(CorruptData, match=f"{words}, so this is damage"):
         open_log(fs, recovery_point=60, clean_shutdown=clean)
 

@@ -4,8 +4,8 @@
     for batch in scan: ...                    # pyarrow record batches
     scan.to_arrow(), scan.to_pandas(), scan.to_polars(), scan.to_duckdb(), scan.count(), scan.head()
 
-A scan reads nothing before it is asked to and may be asked again; each time it reads the table as it is then, unless
-it was told which snapshot to read. Libraries that take Arrow streams (polars, DuckDB, DataFusion) take a scan as it is.
+A scan reads nothing until it is consumed and can be consumed again; each time it reads the table's current state,
+unless a snapshot was chosen. Libraries that accept Arrow streams (polars, DuckDB, DataFusion) accept a scan directly.
 """
 
 from __future__ import annotations

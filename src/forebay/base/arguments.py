@@ -9,21 +9,21 @@ from forebay.base.errors import InvalidRequest
 
 
 def name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
-    """`names` as a tuple. Raises `InvalidRequest` for a single text, whose letters would be taken for names."""
+    """Return `names` as a tuple. Raises `InvalidRequest` for a single string, which would be split into letters."""
     if isinstance(names, str):
         raise InvalidRequest(f"{what} is a list of names, got the text {names!r}: write [{names!r}]")
     return tuple(names)
 
 
 def whole_number(value: object, what: str) -> int:
-    """`value`, which must be an int. Raises `InvalidRequest`."""
+    """Return `value`, which must be an int. Raises `InvalidRequest`."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidRequest(f"{what} is a whole number, got {value!r}")
     return value
 
 
 def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """A question to append to an error message about `name`; empty if none of `known` looks like it, in any case."""
+    """Return a question to append to an error message about `name`; empty if none of `known` resembles it."""
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

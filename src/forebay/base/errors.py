@@ -147,14 +147,14 @@ class NotFound(ForebayError):
 
 
 class AlreadyExists(ForebayError):
-    """The thing to create is there already. Choose another name, or ask to ignore existing ones."""
+    """The thing to create already exists. Choose another name, or ask to ignore existing ones."""
 
     kind = "already_exists"
     default_code = ErrorCode.TABLE_ALREADY_EXIST
 
 
 class InvalidRequest(ForebayError, ValueError):
-    """The request itself is wrong: a name, type, option, offset or combination. Correct it; repeating is useless."""
+    """The request itself is wrong: a name, type, option, offset or combination. Correct it; retrying is useless."""
 
     kind = "invalid"
     default_code = ErrorCode.CLIENT_ERROR
@@ -168,17 +168,17 @@ class UnsupportedOperation(ForebayError, NotImplementedError):
 
 
 class Unavailable(ForebayError):
-    """The service cannot answer now: network, time-out, leader change, back-pressure. Try again."""
+    """The service cannot respond now: network, time-out, leader change, back-pressure. Retry later."""
 
     kind = "unavailable"
     default_code = ErrorCode.NETWORK_EXCEPTION
 
 
 class OutcomeUnknown(ForebayError):
-    """Whether the change was made is not known: the answer was lost, or the peer failed halfway.
+    """It is unknown whether the change was made: the response was lost, or the peer failed halfway.
 
-    Do not repeat it blindly, and delete nothing that it may refer to: look first whether it happened. The message says
-    how. `code` is the error code of the failure that hid the outcome. Never `retriable`, whatever that code is.
+    Do not retry blindly, and delete nothing that the change may refer to: check first whether it happened. The message
+    says how. `code` is the error code of the failure that hid the outcome. Never `retriable`, whatever that code is.
     """
 
     kind = "outcome_unknown"
@@ -194,7 +194,7 @@ class OutcomeUnknown(ForebayError):
 
 
 class Conflict(ForebayError):
-    """Somebody else got there first, or this party was fenced off. Read the new state, then decide."""
+    """Another writer was faster, or this one was fenced off. Read the new state, then decide."""
 
     kind = "conflict"
     default_code = ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION
@@ -222,7 +222,7 @@ class StorageFailure(ForebayError):
 
 
 class CorruptData(ForebayError):
-    """Bytes do not have the form or checksum that they should have. Never the same as an I/O error."""
+    """Bytes do not have the expected form or checksum. This is never an I/O error."""
 
     kind = "corrupt"
     default_code = ErrorCode.CORRUPT_MESSAGE
@@ -299,7 +299,7 @@ WIRE_ERRORS: dict[int, WireError] = {
 
 
 def error_from_wire(code: int, message: str | None) -> ForebayError:
-    """Make the Python error for an error that a peer sent. An unknown code becomes an `InternalError`."""
+    """Return the Python error for an error that a peer sent. An unknown code becomes an `InternalError`."""
     wire = WIRE_ERRORS.get(code)
     kind = InternalError if wire is None else wire.kind
     text = message or f"the server answered with error {code} and no message"
@@ -307,7 +307,7 @@ def error_from_wire(code: int, message: str | None) -> ForebayError:
 
 
 def _without_stack_trace(text: str) -> str:
-    """What a Java server says, without where in its code it says so."""
+    """Return a Java server's message without its stack trace."""
     if "\n\tat " not in text:
         return text
     lines = (line.strip() for line in text.splitlines())
@@ -318,7 +318,7 @@ _DAMAGED_STORAGE = {_E.LOG_STORAGE_EXCEPTION, _E.KV_STORAGE_EXCEPTION, _E.STORAG
 
 
 def wire_code(error: BaseException) -> int:
-    """The code under which `error` crosses the wire; anything that is not a `ForebayError` is a bug of ours."""
+    """Return the code under which `error` crosses the wire; anything that is not a `ForebayError` is a bug of ours."""
     if isinstance(error, OutcomeUnknown):
         return ErrorCode.UNKNOWN_SERVER_ERROR  # every code for a lost answer invites clients to repeat the request
     if isinstance(error, CorruptData) and error.code in _DAMAGED_STORAGE:

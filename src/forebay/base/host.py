@@ -28,12 +28,12 @@ _UNIQUE_SYSFS_INODES = (5, 5)
 
 
 def open_files_max() -> int:
-    """How many files this process may have open."""
+    """Return this process's limit of open files."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_open_files_max(wanted: int) -> int:
-    """Let this process have up to `wanted` files open, if the system allows it; return how many it may have."""
+    """Raise this process's limit of open files to `wanted`, if the system allows it; return the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -63,13 +63,13 @@ def untouched_blocks() -> Iterator[None]:
 
 
 def return_free_memory() -> None:
-    """Let glibc give the free pages inside its heaps back to the system, which it does not by itself."""
-    with contextlib.suppress(AttributeError, OSError):  # another C library, with habits of its own
+    """Make glibc return the free pages inside its heaps to the system, which it does not do automatically."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def boot_id() -> str | None:
-    """An identifier that changes with every start of the operating system; None where there is none to be had."""
+    """Return an identifier that changes with every start of the operating system; None if there is none."""
     try:
         return Path(_BOOT_ID).read_text().strip()
     except OSError:

@@ -14,4 +14,4 @@ error would.
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """For callers who do not want to know."""
+    """Ignore progress: the default callback."""

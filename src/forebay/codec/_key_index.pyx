@@ -17,7 +17,7 @@ cdef extern from *:
     void forebay_prefetch(const void* address) noexcept nogil
 
 # A slot is 0 (free), or the number of an entry, from 1 on, in its lower half, and the upper half of its key's hash:
-# a key that is not there is told by the slots alone, without a look at entries and keys, which are not in the cache.
+# a missing key is recognised by the slots alone, without reading entries and keys, which are not in the cache.
 cdef enum:
     BLOCK = 16
 

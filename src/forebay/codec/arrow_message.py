@@ -147,7 +147,7 @@ class MessageCodec:
         return pa.schema([field.with_type(_without_range(field.type)) for field in self.schema])
 
     def _read_streamed(self, message: pa.Buffer) -> pa.RecordBatch:
-        """Read a message as the only batch of a stream: that path can be told to decompress without threads."""
+        """Read a message as the only batch of a stream: only that path can decompress without threads."""
         stream = pa.py_buffer(b"".join((self._schema_message, message)))
         with pa.ipc.open_stream(stream, options=_SINGLE_THREADED) as reader:
             return reader.read_next_batch()

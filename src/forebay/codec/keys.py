@@ -3,7 +3,7 @@
 Which encoding a table uses was decided when it was created (reference: KeyEncoder in Apache Fluss):
 
 - compacted keys, unless the table records a lake format;
-- the lake's own encoding for the bucket key, and for the primary key too while nobody can ask for a prefix of it
+- the lake's own encoding for the bucket key, and for the primary key too while prefix lookups are impossible
   (format version 1, or a bucket key equal to the primary key);
 - Hudi hashes are lossy, so Hudi tables keep compacted primary keys;
 - formats that other packages add (`is_added_lake_format`) have compacted keys.

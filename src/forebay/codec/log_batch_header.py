@@ -9,7 +9,7 @@ Nouns: a *batch* is the unit of the log, one checksummed append; its *header* ha
     magic 1 and 2: statistics length 4
 
 Rules: `length` counts the bytes after itself. The CRC-32C covers schema id to the end of the batch, so that the
-server may set base offset, commit timestamp and leader epoch (`stamp`) without computing it anew. A batch of n > 0
+server may set base offset, commit timestamp and leader epoch (`stamp`) without recomputing it. A batch of n > 0
 records has last offset delta n - 1; an empty batch has delta 0 and still takes one offset, because a changelog
 without changes must remember its writer's sequence. Everything here treats its input as hostile: it raises
 `CorruptData` and reads nothing outside the buffer.

@@ -209,6 +209,6 @@ class FileSystem(Protocol):
     def lock(self, path: str) -> FileLock | None:
         """Lock the file `path` (created when missing) against all other holders, in this process and others.
 
-        None when somebody else holds it. The lock ends with the process that holds it.
+        Returns None when another holder has it. The lock ends with the process that holds it.
         """
         ...

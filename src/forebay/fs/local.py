@@ -78,7 +78,9 @@ class _Descriptor:
         self.number = number
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError):  # Nobody is left to tell; what matters was synced through this descriptor.
+        with contextlib.suppress(
+            OSError
+        ):  # No caller is left to get the error; what matters was synced through this descriptor.
             os.close(self.number)
 
 
@@ -265,7 +267,7 @@ class LocalFileSystem:
                 created = False
             finally:
                 _remove_quietly(temporary)
-            # Also when somebody else was first: the caller will build on that file, so its name must last.
+            # Also if another process was first: the caller will build on that file, so its name must be durable.
             _sync_folder(os.path.dirname(path))
         return created
 

@@ -13,7 +13,7 @@ def lake_options(
 ) -> dict[str, str]:
     """All options of the table by their names in the stream, where those of the format begin with `prefix`.
 
-    `reserved` are options of the format that nobody can set, because they follow from `follows_from`. Raises
+    `reserved` are options of the format that cannot be set, because they follow from `follows_from`. Raises
     `InvalidRequest` for one of them.
     """
     found = {**descriptor.properties, **descriptor.custom_properties}

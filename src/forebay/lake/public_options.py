@@ -1,11 +1,11 @@
-"""Which of a lake's options clients are told, and how: the names of a list, with values that hold no secrets.
+"""The lake options that clients may see: an allow-list of names, with secrets removed from the values.
 
-Everything else is withheld. It is a list of what may be told and not of what may not, because lakes have options that
-no list of secrets knows: tokens, headers, credentials of further file systems. A client that needs more is given it by
-its own user (`lake_options`), and an operator adds names with the setting `datalake.public-options`.
+Everything else is withheld. The list names what may be published rather than what may not, because lakes have options
+that no list of secrets covers: tokens, headers, credentials of further file systems. A client that needs more gets it
+from its own user (`lake_options`), and an operator adds names with the setting `datalake.public-options`.
 
-Values that are addresses lose user names, passwords and parameters: `jdbc:mysql://root:pw@db/lake?user=x` is told as
-`jdbc:mysql://db/lake`. An address that cannot be cleaned for certain is withheld.
+Values that are addresses lose user names, passwords and parameters: `jdbc:mysql://root:pw@db/lake?user=x` is published
+as `jdbc:mysql://db/lake`. An address that cannot be cleaned for certain is withheld.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SHORTEST_SECRET = 4
 
 
 def public_options(options: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """The options that clients are told, `also` among them, with what is secret taken out of their values."""
+    """Return the options that clients may see, including `also`, with secrets removed from their values."""
     told = PUBLIC_OPTIONS | {name.lower() for name in also}
     found = {key: without_secrets(value) for key, value in options.items() if key.lower() in told}
     return {key: value for key, value in found.items() if value is not None}

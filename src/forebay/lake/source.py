@@ -188,7 +188,7 @@ class LakeSource(ABC):
         """A planner for exactly this snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where it does not exist."""
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
-        """The oldest snapshot behind one that has expired; None where there is none, or where none can be told."""
+        """Return the oldest snapshot after an expired one; None if there is none, or if it cannot be determined."""
         return None
 
     @abstractmethod
@@ -203,7 +203,7 @@ class LakeSource(ABC):
         return None
 
     def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
-        """Paths of Parquet files that hold exactly the split's rows, for engines that read these by themselves.
+        """Return the paths of Parquet files that hold exactly the split's rows, for engines that read them directly.
 
         The projected columns are in the files under their own names (one that is missing in a file is null there).
         Rows that the filters rule out are in them, too. None where only a reader of this source finds the rows:

@@ -31,7 +31,7 @@ EPOCH_PROPERTY = "forebay.tiering-epoch"
 """The snapshot property with the epoch of the worker that tiered it."""
 
 TABLE_PROPERTY = "forebay.table-id"
-"""The snapshot property with the id of the stream table: another one has the name, if the table was made anew."""
+"""The snapshot property with the id of the stream table: another table has the name if the table was recreated."""
 
 CREATED_PROPERTY = "forebay.table-created-ms"
 """The snapshot property that says when that table was created: tables of two clusters may have the same id."""
@@ -124,7 +124,7 @@ def whose_snapshot(properties: Mapping[str, str]) -> str:
 def check_base(context: CommitterContext, base: int | None, newest: CommittedLakeSnapshot | None) -> None:
     """Raise `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) unless a round on `base` may follow on `newest`.
 
-    `newest` is the lake's newest tiering snapshot. Formats call this where nobody can commit in between.
+    `newest` is the lake's newest tiering snapshot. Formats call this at a point where no other commit can intervene.
     """
     problem = None
     if (newest and newest.snapshot_id) != base:
@@ -185,7 +185,7 @@ class LakeCommitter(ABC):
         """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it."""
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        """Whether a snapshot can still be read. Somebody else's expiry may have removed it."""
+        """Return whether a snapshot can still be read. Another process may have expired it."""
         return True
 
     def maintain(self) -> None:

@@ -1,1 +1,1 @@
-"""Lake formats: implementations of the SPI in forebay.lake, found by entry point and imported by nobody."""
+"""Lake formats: implementations of the SPI in forebay.lake, loaded by entry point and never imported directly."""

@@ -7,7 +7,7 @@ file in the warehouse.
     iceberg.py             IcebergLakeStorage, the door
     iceberg_tables.py      what a stream table looks like in Iceberg; the catalog
     iceberg_types.py       types and values between the stream, Iceberg and Arrow
-    iceberg_tiering.py     the committer; rounds on rows that somebody has moved
+    iceberg_tiering.py     the committer; rounds on rows that a compaction has moved
     iceberg_writer.py      writers of one bucket
     iceberg_upkeep.py      compaction, expiry
     iceberg_source.py      reading: splits, planners, readers

@@ -1,8 +1,8 @@
 """Snapshots of an Iceberg table: manifests, the manifest list, and the one step that makes them visible.
 
-pyiceberg commits appends and overwrites, but no files of position deletes, and it chooses by itself when to try again.
-A tiering round needs both: so snapshots are made here, from pyiceberg's own writers of manifests, and become visible by
-a catalog's `commit_table`, with the requirement that the table's head is still the one that was looked at.
+pyiceberg commits appends and overwrites, but no position delete files, and it decides when to retry. A tiering round
+needs control of both. So snapshots are created here, with pyiceberg's own manifest writers, and become visible through
+a catalog's `commit_table`, with the requirement that the table's head has not changed.
 """
 
 from __future__ import annotations
@@ -66,12 +66,11 @@ def commit(
     clock: Clock = SYSTEM_CLOCK,
     ids: IdSource = SYSTEM_IDS,
 ) -> tuple[Table, Snapshot]:
-    """Make a snapshot of `prepare(table)` on the table's head; again, if somebody else was faster.
+    """Create a snapshot from `prepare(table)` on the table's head, and retry if another commit was faster; return both.
 
-    `prepare` may raise to give up: nobody has committed between what it saw and the snapshot. Raises `Conflict`
-    after many attempts, and `OutcomeUnknown` where the catalog's answer was lost and the table does not show the
-    snapshot: its files stay then, because the request may still arrive.
-    """
+    `prepare` may raise to give up: no commit can fall between the state it saw and the snapshot. Raises `Conflict`
+    after many attempts, and `OutcomeUnknown` if the catalog's response was lost and the table does not show the
+    snapshot: its files are then kept, because the request may still arrive."""
     for attempt in range(ATTEMPTS_MAX):
         table = load()
         producer = _Producer(table, prepare(table), clock, ids)

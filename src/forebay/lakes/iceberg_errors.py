@@ -27,7 +27,7 @@ try:
 except ModuleNotFoundError:  # only SQL catalogs need it
 
     class SQLAlchemyError(Exception):  # type: ignore[no-redef]
-        """Stands for what nobody raises."""
+        """A placeholder that is never raised."""
 
 
 NO_ANSWER = (
@@ -49,7 +49,7 @@ def telling(what: str) -> Iterator[None]:
     except (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError) as e:
         raise AccessDenied(f"{what}: access was refused: {e}") from e
     except (CommitFailedException, WaitingForLockException) as e:
-        raise Conflict(f"{what}: somebody else has changed it meanwhile: {e}") from e
+        raise Conflict(f"{what}: another writer has changed it in the meantime: {e}") from e
     except (RESTError, RequestException, SQLAlchemyError) as e:
         raise Unavailable(f"{what}: the catalog did not answer: {e}") from e
     except pa.ArrowInvalid as e:

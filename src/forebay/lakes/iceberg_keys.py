@@ -1,6 +1,6 @@
 """Where the rows of keys lie in a lake table, and which rows equality deletes remove: keys as bytes, in a hash table.
 
-The bytes are the stream's compacted keys (`forebay.codec.keys`). They are made anew whenever files are read, and are
+The bytes are the stream's compacted keys (`forebay.codec.keys`). They are recomputed whenever files are read, and are
 stored nowhere.
 """
 

@@ -44,7 +44,7 @@ SYSTEM_COLUMNS: dict[str, IcebergType] = {
 """The last columns of every lake table."""
 
 RESERVED_OPTIONS = ("write.delete.mode", "write.update.mode", "write.merge.mode")
-"""Options of the Iceberg table that follow from the stream table, so nobody sets them."""
+"""Options of the Iceberg table that follow from the stream table and cannot be set."""
 
 _MERGE_ON_READ = "merge-on-read"
 _FORMAT_VERSION, _VERSION = "format-version", "2"
@@ -305,7 +305,7 @@ class IcebergLakeCatalog(LakeCatalog):
             try:
                 catalog.create_namespace_if_not_exists((path.database,))
             except NamespaceAlreadyExistsError:
-                pass  # somebody else was faster
+                pass  # another process was faster
             try:
                 catalog.create_table(
                     (path.database, path.table),

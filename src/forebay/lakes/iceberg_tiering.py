@@ -138,7 +138,7 @@ class IcebergLakeCommitter(LakeCommitter):
     def _check_table(self, table: Table, results: Sequence[IcebergWriteResult]) -> None:
         if any(r.table_uuid != str(table.metadata.table_uuid) for r in results):
             raise Conflict(
-                f"the lake table {self._context.info.path} was made anew while the round was written; "
+                f"the lake table {self._context.info.path} was recreated while the round was written; "
                 "nothing was committed",
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             )
@@ -178,7 +178,7 @@ class IcebergLakeCommitter(LakeCommitter):
 
 
 def _stats(snapshot: Snapshot) -> TieringStats:
-    """Exact where no equality deletes are in the table: nobody knows how many rows those remove."""
+    """Return exact statistics unless the table has equality deletes: the number of rows they remove is unknown."""
     summary = _summary(snapshot)
     numbers = [
         summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes", "files-size")
@@ -211,8 +211,8 @@ def _committed_paths(table: Table, base: int | None) -> set[str]:
 class _Moves:
     """The position deletes of a round, brought to where the rows lie when it is committed.
 
-    Writers found the rows in the files of some snapshot. If somebody has compacted those since, the rows have other
-    places: their keys are read from the old files, and looked up in the new ones.
+    Writers found the rows in the files of some snapshot. If a compaction has rewritten those since, the rows have
+    moved: their keys are read from the old files, and looked up in the new ones.
     """
 
     def __init__(self, results: Sequence[IcebergWriteResult]) -> None:

@@ -58,7 +58,7 @@ class Upkeep:
         """Rewrite buckets with many small files or deletes, without the rows that are gone; the new snapshot's id.
 
         Only those in `partitions` (values of the partition spec), if given. None if there was nothing to do, or if
-        somebody else changed the same files meanwhile.
+        another writer changed the same files in the meantime.
         """
         table = self._load()
         head = table.current_snapshot()
@@ -128,14 +128,14 @@ class Upkeep:
             update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
             table.catalog.commit_table(table, requirements, (update,))
         except CommitFailedException:
-            return []  # somebody has committed; the next round's upkeep tries again
+            return []  # another commit was faster; the next round's maintenance retries
         remove_files(table.io, unused)
         return ids
 
     # -- left-over files ----------------------------------------------------------------------------------------------
 
     def remove_orphan_files(self, older_than_ms: int) -> list[str]:
-        """Remove files that no snapshot has and that nobody has touched since `older_than_ms`; their paths.
+        """Remove unreferenced files not modified since `older_than_ms`; return their paths.
 
         Choose a time before any round began that may still be under way. Metadata files (JSON) stay. Raises
         `UnsupportedOperation` where pyiceberg does not reach the files by Arrow.

@@ -227,7 +227,7 @@ class PaimonSortedReader(SortedRecordReader):
 
 
 def _guarded(table: TableContext, split: DataSplit, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; a file that is gone because its snapshot has expired is told as such."""
+    """Yield the batches; a file that is gone because its snapshot expired is reported as such."""
     try:
         yield from batches
     except NotFound as e:

@@ -41,7 +41,7 @@ LAYOUT_OPTION = "forebay.system-columns"
 """Whether new tables have system columns: an option of the lake, and with the prefix `paimon.` of a table."""
 
 RESERVED_OPTIONS = ("bucket", "bucket-key", "partition.legacy-name")
-"""Options of the Paimon table that follow from the stream table, so nobody sets them."""
+"""Options of the Paimon table that follow from the stream table and cannot be set."""
 
 _PAIMON_PREFIX, _FLUSS_PREFIX, _LAKE_PREFIX = "paimon.", "fluss.", "table.datalake.paimon."
 _VECTORS = "deletion-vectors.enabled"

@@ -99,7 +99,7 @@ class PaimonLakeWriter(LakeWriter):
     def _write_paired(self, records: ChangeRows) -> None:
         """Write changes by key. The old image of an update is written only together with the new one behind it.
 
-        It is in the changelog that readers of the Paimon table follow; by itself it would delete the row.
+        It is in the changelog that readers of the Paimon table follow; on its own it would delete the row.
         """
         types = records.kinds
         if self._held is not None:

@@ -1,4 +1,4 @@
-"""What an append does to the bytes of a request: check them, then give them offsets, without copying them."""
+"""Appending the bytes of a request: check them, then assign offsets, without copying them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def parse_request(records: Buffer, batch_bytes_max: int) -> list[LogBatchHeader]
 def stamped(
     records: memoryview, headers: list[LogBatchHeader], base_offset: int, timestamp_ms: int, leader_epoch: int
 ) -> tuple[list[Buffer], list[BatchToAppend], int]:
-    """Buffers that together are `records` with offsets from `base_offset` on, where each batch lies, the next offset.
+    """Return buffers that together are `records` with offsets from `base_offset` on, each batch's position, and the
+    next offset.
 
-    Only the part of each header before the checksum is made anew; the checksum does not cover it.
+    Only the part of each header before the checksum is rewritten; the checksum does not cover it.
     """
     buffers: list[Buffer] = []
     batches = []

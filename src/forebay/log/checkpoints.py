@@ -1,14 +1,15 @@
-"""The files of a data directory that say where all its logs stood.
+"""The files of a data directory that record the state of all its logs.
 
 Nouns: an *offset checkpoint* maps table buckets to offsets; there is one for the recovery points (below them the logs
-are synced) and one for the high watermarks. The *clean-shutdown marker* says that every log was closed orderly after
-its recovery point was checkpointed. The *lock* keeps a second server away.
+are synced) and one for the high watermarks. The *clean-shutdown marker* says that every log was closed gracefully after
+its recovery point was checkpointed. The *lock* keeps a second server out.
 
 Rules:
-- A checkpoint is replaced whole, and read whole or not at all: a damaged one raises `CorruptData` and is never taken
-  for an empty one, because then damage in a log would look like the torn end that recovery may cut.
-- A recovery point may be too low, never too high: checkpoint `LogTablet.synced_offset`, and lower it before a cut.
-- The marker is written last and taken away first: `take_clean_shutdown` removes it, durably, before any log is opened.
+- A checkpoint is replaced as a whole, and read as a whole or not at all: a damaged one raises `CorruptData` and is
+  never treated as empty, because then damage in a log would look like the torn tail that recovery may truncate.
+- A recovery point may be too low, never too high: checkpoint `LogTablet.synced_offset`, and lower it before a
+  truncation.
+- The marker is written last and removed first: `take_clean_shutdown` removes it, durably, before any log is opened.
 
 Checkpoint file, UTF-8 lines, so that people can read it:
 
@@ -41,7 +42,7 @@ class OffsetCheckpoint:
         self._fs = fs
 
     def read(self) -> dict[TableBucket, int]:
-        """The checkpointed offsets; none when there is no file. Raises `CorruptData` for a damaged one."""
+        """Return the checkpointed offsets; empty if there is no file. Raises `CorruptData` for a damaged one."""
         try:
             data = self._fs.read_bytes(self.path)
         except FileMissing:
@@ -60,7 +61,7 @@ class OffsetCheckpoint:
         return offsets
 
     def write(self, offsets: Mapping[TableBucket, int]) -> None:
-        """Replace the file by one with `offsets`, durably."""
+        """Durably replace the file's content with `offsets`."""
         lines = sorted(
             (bucket.table_id, -1 if bucket.partition_id is None else bucket.partition_id, bucket.bucket, offset)
             for bucket, offset in offsets.items()
@@ -121,7 +122,7 @@ def read_clean_shutdown(fs: FileSystem, path: str) -> frozenset[TableBucket] | N
 
 
 class DataDirectory:
-    """A locked data directory and its checkpoints. Make one with `open`, and `close` it last of all."""
+    """A locked data directory and its checkpoints. Create one with `open`, and `close` it last."""
 
     def __init__(self, fs: FileSystem, path: str, lock: FileLock) -> None:
         """For `open` only."""
@@ -135,9 +136,9 @@ class DataDirectory:
 
     @classmethod
     def open(cls, fs: FileSystem, path: str) -> DataDirectory:
-        """Make the folder when it is missing, lock it, and remove left-over temporary files from it.
+        """Create the directory if it is missing, lock it, and remove left-over temporary files from it.
 
-        Raises `Conflict` when another process, or another server in this one, has it.
+        Raises `Conflict` if another process, or another server in this one, has it.
         """
         fs.make_directories(path)
         lock = fs.lock(names.join(path, names.LOCK_FILE))
@@ -158,10 +159,10 @@ class DataDirectory:
         return any(entry.name in checkpoints for entry in self._fs.list_directory(self.path))
 
     def take_clean_shutdown(self) -> bool:
-        """Whether the last server that used the directory shut down orderly. The next call says no.
+        """Return whether the last server that used the directory shut down gracefully, and remove the marker.
 
-        Call it once, before the first log is opened. A damaged marker counts as none. `not_closed` then holds the
-        buckets of which the marker says nothing.
+        Call it once, before the first log is opened: the next call returns False. A damaged marker counts as none.
+        `not_closed` then holds the buckets that the marker excepts.
         """
         marker = names.join(self.path, names.CLEAN_SHUTDOWN_FILE)
         try:
@@ -174,8 +175,8 @@ class DataDirectory:
         return not_closed is not None
 
     def mark_clean_shutdown(self, not_closed: Iterable[TableBucket] = ()) -> None:
-        """Say, durably, that all logs are closed and the recovery points checkpointed after that, but for those that
-        were `not_closed`: after an unclean end they have not been opened, and so not been checked."""
+        """Record, durably, that all logs are closed and the recovery points checkpointed after that, except
+        `not_closed`: buckets that have not been opened, and so not been checked, since a crash."""
         self._fs.write_atomic(names.join(self.path, names.CLEAN_SHUTDOWN_FILE), _marker(not_closed))
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class SparseIndex:
                 file.close()
 
     def remove_file(self) -> None:
-        """Remove the file, if there is one; the next flush writes it anew. One that cannot be removed is only stale."""
+        """Remove the file, if there is one; the next flush rewrites it. One that cannot be removed is merely stale."""
         self._stored = 0
         self._file_is_longer = False
         with contextlib.suppress(StorageFailure):

@@ -103,14 +103,15 @@ class LogReads:
     def read(
         self, from_offset: int, max_bytes: int, upper_offset: int | None = None, *, min_one_batch: bool = True
     ) -> LogSlice:
-        """Whole batches from the one that holds `from_offset` on, all below `upper_offset` (None: the end of the log).
+        """Return whole batches from the one that holds `from_offset` on, all below `upper_offset` (None: the log's
+        end).
 
-        The first batch may begin before `from_offset`; `EARLIEST_OFFSET` stands for the start of the log. At most
-        `max_bytes`, unless `min_one_batch` and the first batch is larger. Ends with the segment, so go on at
-        `next_offset` until that stands still. Raises `InvalidRequest` with LOG_OFFSET_OUT_OF_RANGE_EXCEPTION outside
-        the log, `CorruptData` where a batch does not follow the one before, and `StorageFailure`. Of batches that were
-        there when the log was opened the checksums are verified: they may have been damaged since they were written,
-        some clients never look, and a projection gives a batch a checksum anew.
+        The first batch may begin before `from_offset`; `EARLIEST_OFFSET` stands for the start of the log. Returns at
+        most `max_bytes`, unless `min_one_batch` and the first batch is larger. The slice ends with its segment, so
+        continue at `next_offset` until that no longer advances. Raises `InvalidRequest` with
+        LOG_OFFSET_OUT_OF_RANGE_EXCEPTION outside the log, `CorruptData` if a batch does not follow the one before, and
+        `StorageFailure`. Checksums are verified for batches that existed when the log was opened: they may have been
+        damaged since they were written, some clients do not check, and a projection recomputes a batch's checksum.
         """
         piece = self._consistently(lambda: self._read(from_offset, max(max_bytes, 0), upper_offset, min_one_batch))
         if piece.base_offset < self._found_end:
@@ -135,7 +136,7 @@ class LogReads:
         return _segment_of(segments, from_offset).read(from_offset, max_bytes, upper, min_one_batch)
 
     def readable_bytes(self, from_offset: int, upper_offset: int) -> int:
-        """How many bytes `read` finds at most; looks at no file."""
+        """Return an upper bound of the bytes that `read` finds, without reading files."""
         segments = self._segments
         from_offset = segments[0].base_offset if from_offset == EARLIEST_OFFSET else from_offset
         if not segments[0].base_offset <= from_offset < min(upper_offset, self._log_end_offset):

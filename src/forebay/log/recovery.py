@@ -1,14 +1,14 @@
-"""Opening a bucket's log: which files belong to it, which bytes of them are good, what its writers had done.
+"""Opening a bucket's log: which files belong to it, which of their bytes are good, and the state of its writers.
 
 Rules:
-- Below the *recovery point* the log was synced: everything there was acknowledged as durable. What is damaged or
-  missing there is corruption, and an error; nothing is cut.
-- From the recovery point on, after an unclean end, every batch is checked, and the log is cut at the first bad one: a
+- Below the *recovery point* the log was synced: everything there was acknowledged as durable. Damage or missing data
+  there is corruption, and an error; nothing is truncated.
+- From the recovery point on, after a crash, every batch is checked, and the log is truncated at the first bad one: a
   crash tears the end of a file, and the server must start all the same (apache/fluss#2942). A segment that does not
-  begin where the one before ends is cut off too.
-- What is kept is synced before anybody may build on it. What the kernel caches is dropped before it is checked: after a
-  failed sync, bytes may look written and not be.
-- Temporary files and indexes without a log are left-overs, and removed.
+  begin where the one before ends is removed too.
+- What is kept is synced before it is used. The kernel's cache is dropped before the check: after a failed sync, bytes
+  may appear written without being on the disk.
+- Temporary files and indexes without a log are left-overs, and are removed.
 
 Flow: `load_segments`, then `rebuild_writer_states`; both are called by `LogTablet.open`.
 """
@@ -61,10 +61,10 @@ def load_segments(
     start_offset: int,
     progress: Progress | None,
 ) -> tuple[list[LogSegment], RecoveryReport]:
-    """The segments of the log in `folder`, in order, the last one open for appending; at least one.
+    """Return the segments of the log in `folder`, in order, the last one open for appending; at least one.
 
-    `clean` says that the log was closed orderly; then only its tail is checked, and nothing may be wrong. A log that is
-    not there begins, empty, at `start_offset`. Raises `CorruptData` and `StorageFailure`.
+    `clean` says that the log was closed gracefully; then only its tail is checked, and nothing may be wrong. A log that
+    does not exist begins, empty, at `start_offset`. Raises `CorruptData` and `StorageFailure`.
     """
     report = RecoveryReport(clean)
     fs.make_directories(folder)
@@ -142,7 +142,9 @@ def _check(
 
 
 def _below_recovery_point(problem: CorruptBatch, durable_up_to: int) -> CorruptBatch:
-    end = "the log was closed orderly" if durable_up_to == _NO_OFFSET else f"the log was durable up to {durable_up_to}"
+    end = (
+        "the log was closed gracefully" if durable_up_to == _NO_OFFSET else f"the log was durable up to {durable_up_to}"
+    )
     error = CorruptBatch(f"{problem.message}; {end}, so this is damage, and nothing was cut")
     error.position, error.offset = problem.position, problem.offset
     return error

@@ -139,7 +139,7 @@ class LogSegment:
             self.view = SegmentView(start + size, next_offset)
 
     def undo_append(self) -> None:
-        """Cut off what a failed append may have left, durably: a later, shorter append must not make it reappear."""
+        """Durably truncate what a failed append may have left: a later, shorter append must not make it reappear."""
         file = self._append_file()
         file.truncate(self.view.size)
         file.sync()
@@ -358,7 +358,7 @@ class LogSegment:
         return self._index
 
     def _rebuild_index(self) -> bool:
-        """Make the index from the log alone; False when it was made so already, and is not to blame."""
+        """Rebuild the index from the log alone; return False if it was already, and is not to blame."""
         if self._index_is_from_log:
             return False
         self._load_index(rebuild=True)
@@ -384,7 +384,7 @@ class LogSegment:
             self._index_is_from_log = rebuild or from_log
 
     def _complete_index(self, index: SegmentIndex, reader: PositionalReader) -> bool:
-        """Extend `index` up to the view; make it anew when its last entry is wrong. Returns whether it was."""
+        """Extend `index` up to the view; rebuild it if its last entry is wrong. Return whether it was rebuilt."""
         try:
             self._extend(index, reader)
         except CorruptBatch:

@@ -107,15 +107,15 @@ class LogTablet(LogReads):
         start_offset: int = 0,
         progress: Progress | None = None,
     ) -> LogTablet:
-        """Open the log in `folder`, or make an empty one that begins at `start_offset`.
+        """Open the log in `folder`, or create an empty one that begins at `start_offset`.
 
-        `recovery_point` (from the checkpoint; None: never checkpointed) says up to where the log was synced;
-        `clean_shutdown`, that it was closed orderly. Otherwise every batch from the recovery point on is checked, and
-        the log is cut at the first bad one; `recovery` tells. `high_watermark` is the checkpointed one; it is lowered
-        to the end of the log. `progress` is told of long checks.
+        `recovery_point` (from the checkpoint; None: never checkpointed) is the offset up to which the log was synced;
+        `clean_shutdown` says that it was closed gracefully. Otherwise every batch from the recovery point on is
+        checked, and the log is truncated at the first bad one; `recovery` reports it. `high_watermark` is the
+        checkpointed one; it is lowered to the end of the log. `progress` receives the progress of long checks.
 
-        Everything that is found is durable when this returns. Raises `CorruptData` for damage below the recovery point
-        and `StorageFailure`.
+        Everything in the log is durable when this returns. Raises `CorruptData` for damage below the recovery point and
+        `StorageFailure`.
         """
         config = config or LogConfig()
         segments, report = load_segments(fs, folder, config, recovery_point, clean_shutdown, start_offset, progress)
@@ -152,7 +152,7 @@ class LogTablet(LogReads):
             return self._writers.as_mapping()
 
     def find_duplicate(self, writer_id: int, batch_sequence: int) -> WriterBatch | None:
-        """The remembered batch of this writer and sequence: for callers that would work in vain for a duplicate."""
+        """Return the remembered batch of this writer and sequence, so that callers can skip work for a duplicate."""
         with self._append_lock:
             self._require_usable()
             return self._writers.find_duplicate(writer_id, batch_sequence)
@@ -403,9 +403,9 @@ class LogTablet(LogReads):
     def close(self) -> None:
         """Make everything durable, write indexes and a writer snapshot, and refuse further work.
 
-        Reads in other threads end undisturbed or raise `StorageFailure`. Raises `StorageFailure` when the last sync
-        fails or the tablet is offline: the log was then not closed orderly, and its next start must check it. It is
-        closed all the same; a second call does nothing.
+        Reads in other threads end undisturbed or raise `StorageFailure`. Raises `StorageFailure` if the last sync fails
+        or the tablet is offline: the log was then not closed gracefully, and its next start must check it. It is closed
+        all the same; a second call does nothing.
         """
         with self._append_lock, self._sync_lock:
             if self._closed:

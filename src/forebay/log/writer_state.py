@@ -13,7 +13,7 @@ Rules (Fluss's, reference/fluss.md 1.7):
 - A writer silent for longer than the expiry is forgotten. So are, where a bucket has more writers than its limit, those
   that were silent the longest, but none that wrote in the last fifteen minutes: a client that is still trying its first
   batch again must not find its id forgotten, because that batch would then be stored twice. A later batch of a
-  forgotten writer is refused (error 31), and its client goes on under a new id.
+  forgotten writer is refused (error 31), and its client continues with a new id.
 
 Snapshots are taken on roll, on close and before retention removes segments. They only save time, except for the state
 of writers whose batches retention has removed. Unlike Fluss's, they hold all five batches, so that a restart does not

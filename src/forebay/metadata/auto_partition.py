@@ -1,8 +1,8 @@
-"""Partitions that come and go with time: `table.auto-partition.*`.
+"""Partitions that follow the clock: `table.auto-partition.*`.
 
 One partition key holds a time as text, such as `20260131`, by a unit (year, quarter, month, day, hour) and a format in
-which earlier times sort before later ones. From the clock, the number of partitions to make ahead and the number of
-past ones to keep it follows which partitions there should be; `forebay.server.auto_partitions` makes it so.
+which earlier times sort before later ones. The clock, the number of partitions to create ahead and the number of past
+ones to keep determine the partitions of the table; `forebay.server.auto_partitions` creates and drops them.
 
 Rules, formats and messages of errors follow Fluss (`PartitionUtils`, `AutoPartitionStrategy`,
 `TableDescriptorValidation`), except that the zone is UTC where a table names none: there it is that of the machine.
@@ -145,10 +145,10 @@ def time_zone(text: str) -> dt.tzinfo:
 
 @dataclass(frozen=True)
 class AutoPartitioning:
-    """How partitions of a table follow the clock. `key` is the partition key with the time.
+    """How the partitions of a table follow the clock. `key` is the partition key with the time.
 
-    `precreate`: how many partitions from the present one on there should be. `retention`: how many past ones are kept;
-    a negative number keeps all.
+    `precreate`: the number of partitions to keep ready, from the current one on. `retention`: the number of past ones
+    to keep; a negative number keeps all.
     """
 
     key: str
@@ -161,9 +161,9 @@ class AutoPartitioning:
 
     @classmethod
     def of(cls, descriptor: TableDescriptor) -> AutoPartitioning | None:
-        """A table's, or None where nothing is said of times. Raises `InvalidRequest` for options that cannot be.
+        """Return a table's rules, or None if it has none. Raises `InvalidRequest` for invalid combinations of options.
 
-        With a time format, and not `enabled`, values are checked and nothing comes or goes by itself.
+        With a time format but not `enabled`, values are checked and no partition is created or dropped automatically.
         """
         enabled = bool(option_value(descriptor, _PREFIX + "enabled"))
         pattern = option_value(descriptor, _PREFIX + "time-format")
@@ -194,7 +194,7 @@ class AutoPartitioning:
         if len(keys) > 1 and self.precreate > 0:
             raise _invalid(
                 f"'{_PREFIX}num-precreate' must be 0 for a table with several partition keys, not {self.precreate}: "
-                "nobody knows the values of the others"
+                "the values of the other keys are unknown"
             )
         if descriptor.schema.column(self.key).data_type.root is TypeRoot.DATE and (
             self.unit != "day" or self.format.pattern != _DATE_FORMAT
@@ -215,17 +215,17 @@ class AutoPartitioning:
             return self.format.text(dt.datetime.min if offset < 0 else dt.datetime.max)
 
     def wanted(self, now_ms: int) -> list[str]:
-        """The values for which there should be partitions."""
+        """Return the values for which partitions should exist."""
         return [self.value(now_ms, offset) for offset in range(self.precreate)]
 
     def has_expired(self, value: str, now_ms: int) -> bool:
-        """Whether a partition with this value should not be there any more."""
+        """Return whether a partition with this value has expired."""
         if not self.enabled or self.retention < 0 or not self.format.matches(value):
             return False
         return value < self.value(now_ms, -self.retention)
 
     def check_new(self, value: str, now_ms: int) -> None:
-        """Raise `InvalidRequest` (PARTITION_SPEC_INVALID) for a new partition that is none, or would expire at once."""
+        """Raise `InvalidRequest` (PARTITION_SPEC_INVALID) for a new partition whose value is invalid or expired."""
         if not self.format.matches(value):
             raise InvalidRequest(
                 f"partition value '{value}' of '{self.key}' is no {self.unit} in the format '{self.format.pattern}'",

@@ -236,7 +236,7 @@ class TableDescriptor:
 
     @property
     def is_default_bucket_key(self) -> bool:
-        """Whether the bucket key is what it would be if nobody had named one."""
+        """Whether the bucket key equals the default, whether or not it was named."""
         return self.bucket_keys == (self.physical_primary_key if self.has_primary_key else ())
 
     def property_or(self, key: str, default: str) -> str:

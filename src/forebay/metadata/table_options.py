@@ -1,8 +1,8 @@
 """The `table.*` options that Fluss knows: names, value types, defaults, and which of them Forebay serves.
 
-Option names and defaults are those of Apache Fluss (`ConfigOptions`), so that its documentation holds. An option that
-Fluss has and we do not serve yet is refused by `unserved_option`, by name; one that nobody knows is an error of its
-own, as in Fluss.
+Option names and defaults are those of Apache Fluss (`ConfigOptions`), so its documentation applies. An option that
+Fluss has and Forebay does not serve yet is refused by `unserved_option`, by name; an unknown one is a separate error,
+as in Fluss.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def parse_option(key: str, text: str) -> Any:
 
 
 def unserved_option(key: str, text: str) -> str | None:
-    """What Forebay lacks to serve this value of the option, in words; None where it serves it."""
+    """Return the missing feature behind this value of the option, in words; None if the value is served."""
     value = parse_option(key, text)
     for unserved_key, applies, what in _UNSERVED:
         if key == unserved_key and applies(value):
@@ -147,10 +147,12 @@ def lake_options_prefix(descriptor: TableDescriptor) -> str | None:
 
 
 def lake_options(info: TableInfo) -> dict[str, str]:
-    """The options of the lake that a lake table lies in, as `forebay.lake.registry.create_lake_storage` takes them.
+    """Return the options of the lake that a lake table is in, as `forebay.lake.registry.create_lake_storage` takes
+    them.
 
-    A server puts its `datalake.<format>.*` settings, secrets left out, into the properties of lake tables that it
-    describes, under `table.datalake.<format>.*`. Empty where the table is no lake table, or the server told nothing.
+    A server puts its `datalake.<format>.*` settings, without secrets, into the properties of the lake tables that it
+    describes, under `table.datalake.<format>.*`. Empty if the table is not a lake table, or the server published no
+    options.
     """
     prefix = lake_options_prefix(info.descriptor)
     if not info.lake_enabled or prefix is None:

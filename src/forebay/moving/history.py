@@ -3,7 +3,7 @@
 A lake snapshot belongs to a stream table: it names the log offsets that it holds, and these are offsets of one cluster.
 So the lake table goes over with one more snapshot, without rows, that names the offsets of the new cluster. It is made
 as rounds of tiering are (`forebay.tiering.round`): the new cluster saves the offsets, the lake commits a snapshot that
-has their path, the new cluster is told. From that commit on, rounds of the old cluster are refused.
+has their path, and it is registered with the new cluster. From that commit on, rounds of the old cluster are refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
     """The id of the lake snapshot with which the target has the lake table.
 
     `offsets`: what of the target's logs is in it.
-    Raises `Conflict` where somebody else committed a round meanwhile; nothing has changed then.
+    Raises `Conflict`, with nothing changed, if another worker committed a round in the meantime.
     """
     known, newest = source.known, newest_snapshot(storage, source)
     if (known is None) != (newest is None) or (known and newest and known.snapshot_id != newest.snapshot_id):

@@ -127,7 +127,7 @@ class _Move:
         return create_lake_storage(LAKE_FORMAT, options)
 
     def _is_handed_over(self, target: Side) -> bool:
-        """Whether the lake table is the target's already: it knows a snapshot of it, or was about to be told of one."""
+        """Whether the lake table is the target's already: a snapshot is registered there, or about to be."""
         if not self._plan.with_lake:
             return False
         newest = newest_snapshot(self._storage(), self._source)

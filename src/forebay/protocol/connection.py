@@ -28,7 +28,7 @@ Server states, with what is accepted in them; all else is answered with error 46
     READY           everything
     CLOSED          nothing               (from every state: violation, end of stream, close())
 
-Which rounds lead from one state to the next is told by forebay.protocol.handshake (client) and .sasl (both).
+The rounds that lead from one state to the next are in forebay.protocol.handshake (client) and .sasl (both).
 Prior art: h11's Connection and its state tables.
 """
 

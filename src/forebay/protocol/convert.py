@@ -100,7 +100,7 @@ def server_node_to_pb(node: ServerNode) -> pb.PbServerNode:
 
 
 def server_node_from_pb(message: pb.PbServerNode, role: ServerRole) -> ServerNode:
-    """The node; its role is told by the field of MetadataResponse in which it stands."""
+    """Return the node; the field of MetadataResponse that contains it determines its role."""
     rack = message.rack if message.HasField("rack") else None
     return ServerNode(message.node_id, message.host, message.port, role, rack)
 

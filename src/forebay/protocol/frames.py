@@ -5,7 +5,7 @@ answers); the rest is the *body*, one protobuf message.
 
 The rule: bytes go in, whole frames come out, whatever the cuts between reads; nothing here reads a socket. A peer can
 break the rules in only two ways that matter here, a length that cannot be and a length above the limit, and both end
-the connection, because nobody knows where the next frame would begin.
+the connection, because the start of the next frame is unknown.
 
 Flow: a transport asks for room with `get_buffer`, fills it and says how much with `buffer_updated` (that is
 asyncio.BufferedProtocol; a blocking client does the same around `socket.recv_into`), or hands in bytes with
@@ -83,7 +83,7 @@ class FrameDecoder:
     are dropped; frames that were whole before stay available.
 
     `body_bytes_max`, given a frame's header, says how long its body may be; a longer one is dropped as it comes, and
-    the frame is told without it (`Frame.dropped_bytes`). `step_bytes` is the first size of a large body's buffer.
+    the frame is reported without it (`Frame.dropped_bytes`). `step_bytes` is the first size of a large body's buffer.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class FrameDecoder:
             self._move(min(4 * len(self._shared), SHARED_BUFFER_BYTES))
 
     def receive_data(self, data: Buffer) -> None:
-        """Take bytes that somebody else has read already."""
+        """Take bytes that the caller has already read."""
         view = memoryview(data)
         while len(view):
             with self.get_buffer() as room:

@@ -7,7 +7,7 @@
 The rule: a connection is used for other requests only when `done`, and a failed handshake means closing it.
 
 A server that answers in another role than the one it was looked up for is the wrong process behind a right-looking
-address, after a restart for instance. That is `Unavailable` with stale metadata: ask for the servers anew.
+address, after a restart for instance. That is `Unavailable` with stale metadata: look up the servers again.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Authenticator(Protocol):
 
 
 class PlaintextAuthenticator:
-    """For listeners that do not authenticate: everybody is ANONYMOUS from the start.
+    """For listeners that do not authenticate: every client is ANONYMOUS from the start.
 
     A client that sends Authenticate all the same is answered, if it means the same protocol.
     """
@@ -164,11 +164,11 @@ def credential_verifier(credentials: Mapping[str, str]) -> Verify:
     It takes the same time whether the user exists or not and however much of the password is right.
     """
     digests = {user: _digest(password) for user, password in credentials.items()}
-    nobody = _digest("")
+    no_user = _digest("")
 
     def verify(user: str, password: str) -> bool:
         expected = digests.get(user)
-        same = hmac.compare_digest(_digest(password), nobody if expected is None else expected)
+        same = hmac.compare_digest(_digest(password), no_user if expected is None else expected)
         return same and expected is not None
 
     return verify
