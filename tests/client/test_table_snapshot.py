@@ -421,7 +421,7 @@ def test_after_kill_9_a_snapshot_is_unknown_and_another_one_can_be_opened(tmp_pa
         assert len(rows_of(snapshot.scan())) == 100
         server.kill()
         server.start(keep_ports=True)
-        with pytest.raises(NotFound, match=r"started anew since.*open another one") as error:
+        with pytest.raises(NotFound, match=r"restarted since.*open another one") as error:
             rows_of(snapshot.scan())
         assert error.value.code == ErrorCode.UNKNOWN_SCANNER_ID
         with pytest.raises(NotFound, match="open another one"):

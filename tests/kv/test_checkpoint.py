@@ -158,7 +158,7 @@ def test_a_damaged_checkpoint_is_not_used_and_everything_is_replayed(bucket: Buc
     flip(bucket.file_with_rows("checkpoint-*"))
     shutil.rmtree(bucket.path / "db")
     assert bucket.offset_found() == 0
-    assert "a checkpoint of the key-value state is damaged, and is not used" in caplog.text
+    assert "ignoring a damaged checkpoint of the key-value state" in caplog.text
     assert not list(bucket.path.glob("checkpoint-*"))
 
 

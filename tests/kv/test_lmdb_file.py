@@ -195,7 +195,7 @@ def test_a_meta_page_with_one_wrong_number_is_none(
 @pytest.mark.parametrize(
     ("field", "change", "words"),
     [
-        (_LAST_PAGE, lambda _: 0, "its last page is said to be 0"),
+        (_LAST_PAGE, lambda _: 0, "its last page number is 0"),
         (_LAST_PAGE, lambda last: last + 10**6, "bytes and should have"),
         (_MAIN_ENTRIES, lambda count: count + 1, "3 trees are named, and should be 4"),
         (_MAIN_DEPTH, lambda _: 0, "a tree has the depth 0"),

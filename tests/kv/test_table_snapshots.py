@@ -342,7 +342,7 @@ def test_an_id_of_another_life_of_the_server_is_unknown_and_says_what_to_do():
     bench = Bench()
     code, message = bench.ended_with(OpenedSnapshot(b"old", 1, {}))
     assert code == ErrorCode.UNKNOWN_SCANNER_ID
-    assert "started anew" in message
+    assert "restarted" in message
     assert "open another one" in message
     bench.manager.release(b"old")
 

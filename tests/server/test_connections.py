@@ -59,7 +59,7 @@ def test_the_oldest_strangers_make_room_and_are_counted_no_more() -> None:
     fourth.is_known = True
     refused = door.admit(Peer("c"))
     assert refused is not None
-    assert "3 connections, as many as it may have (server.connections.max)" in refused.message
+    assert "3 connections, its maximum (server.connections.max)" in refused.message
     assert refused.code == ErrorCode.NETWORK_EXCEPTION
     assert (known.closes, third.closes, fourth.closes, len(door.connections)) == (0, 0, 0, 3)
 
@@ -72,7 +72,7 @@ def test_an_address_with_all_its_connections_takes_no_room_from_others() -> None
         assert door.admit(each) is None
     refused = door.admit(Peer())
     assert refused is not None
-    assert "2 connections from a, as many as one address may have" in refused.message
+    assert "2 connections from a, the maximum for one address" in refused.message
     assert (stranger.closes, len(door.connections)) == (0, 3)
     for each in (mine[0], mine[0], Peer()):  # one that is gone already, and one that never was
         door.connections.remove(each, each.address)  # type: ignore[arg-type]

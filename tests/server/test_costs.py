@@ -147,7 +147,7 @@ def test_lists_and_answers_may_be_as_long_as_their_limits() -> None:
     limited = costs.RequestCosts(items_max=3, answer_bytes_max=10)
     limited.check_items(3, "things")
     limited.check_answer_bytes(10, "words")
-    with pytest.raises(LimitExceeded, match=r"about 4 things; one request may be about 3 \(server\.request\.max-items"):
+    with pytest.raises(LimitExceeded, match=r"names 4 things; one request may name 3 \(server\.request\.max-items"):
         limited.check_items(4, "things")
     with pytest.raises(LimitExceeded, match=r"larger than 10 bytes \(words; server\.request\.max-answer-size"):
         limited.check_answer_bytes(11, "words")

@@ -178,7 +178,7 @@ def test_all_columns_may_be_asked_for_and_not_one_more(bench):
     request = bench.fetch_request(created, 0, projected_fields=[0, 1, 0])
     answer = bench.tablet.call(ApiKey.FETCH_LOG, request).tables_resp[0].buckets_resp[0]
     assert answer.error_code == ErrorCode.INVALID_COLUMN_PROJECTION
-    assert "3 columns are asked for" in answer.error_message
+    assert "3 columns are requested" in answer.error_message
 
 
 def test_of_a_bucket_that_is_named_twice_the_last_word_counts(bench):

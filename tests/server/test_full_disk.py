@@ -149,7 +149,7 @@ def test_upkeep_on_a_full_disk_is_a_line_in_the_log_and_goes_on_with_room(
         disk.fill()
         met_by_the_write(monkeypatch)
         assert writers.write(bench, writers.log) is None  # there is room in the log's last page, so its end moves
-        wait_until(lambda: "upkeep failed and will be tried again: cannot write" in caplog.text, "the error")
+        wait_until(lambda: "maintenance failed and will be retried: cannot write" in caplog.text, "the error")
         assert "Traceback" not in caplog.text
         disk.make_room()
         points = disk.path / "data" / names.RECOVERY_POINTS_FILE

@@ -109,7 +109,7 @@ def test_unfinished_requests_of_all_clients_share_one_budget_and_others_are_serv
                 put_patiently(bench, table, kv_records([{"id": i, "name": "x" * 500_000}]))
                 assert receiving(bench).used <= receiving(bench).limit + MEGABYTE  # the one being handed over
             assert bench.lookup(table, [kv_key(1)]).values[0].HasField("values")
-            assert "giving up an unfinished request" in caplog.text
+            assert "abandoning an unfinished request" in caplog.text
             wait_until(lambda: any(_answer_code(each.socket) is not None for each in hoarders), "no client was told")
         wait_until(lambda: receiving(bench).used == 0, "memory of clients that are gone is not given back")
 
@@ -168,7 +168,7 @@ def test_answers_that_are_not_taken_share_one_budget_and_the_slowest_clients_are
                 assert len(answer.records) > 5 * MEGABYTE
                 # The budget, and what the one answer in the making may have been underestimated by.
                 assert answering(bench).used < answering(bench).limit + 8 * MEGABYTE
-            assert "does not take its answers" in caplog.text
+            assert "does not read its responses" in caplog.text
         wait_until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
 
 

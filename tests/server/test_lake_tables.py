@@ -354,5 +354,5 @@ def test_a_lake_that_cannot_be_opened_keeps_no_server_from_starting(tmp_path, ca
         forebay.connect(server.bootstrap_servers) as connection,
     ):
         connection.admin.create_table(PATH, SCHEMA)
-    assert "the lake cannot be opened; requests for lake tables will try again: no way to log in" in caplog.text
+    assert "the lake cannot be opened; requests for lake tables will retry: no way to log in" in caplog.text
     assert "5ecret-token" not in caplog.text

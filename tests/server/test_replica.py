@@ -139,7 +139,7 @@ def test_a_batch_names_a_schema_that_there_is_or_is_damaged(bucket: Bucket, sche
 
 def test_a_closed_bucket_takes_no_writes_and_a_sealed_one_takes_them_again(bucket: Bucket) -> None:
     bucket.replica.seal()
-    with pytest.raises(Unavailable, match=r"table db\.t takes no writes") as refused:
+    with pytest.raises(Unavailable, match=r"table db\.t accepts no writes") as refused:
         bucket.replica.append(AppendRequest(ONE)).result()
     assert refused.value.code == ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
     bucket.replica.unseal()
@@ -269,7 +269,7 @@ def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_se
     replica.put(PutRequest(b"new")).result(20)
     assert (groups, bucket.required, bucket.told) == ([2, 1], [8, 3], 1)
     replica.seal()
-    with pytest.raises(Unavailable, match=r"table db\.t takes no writes"):
+    with pytest.raises(Unavailable, match=r"table db\.t accepts no writes"):
         replica.put(PutRequest(b"new")).result(20)
     replica.unseal()
     replica.closed = True

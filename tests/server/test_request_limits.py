@@ -22,7 +22,7 @@ def test_requests_and_answers_may_be_as_large_as_their_limits_and_no_larger() ->
     costs = RequestCosts(ManualClock(), items_max=10, answer_bytes_max=1000)
     costs.check_items(10, "buckets")
     costs.check_answer_bytes(1000, "tables")
-    with pytest.raises(LimitExceeded, match="about 11 buckets; one request may be about 10") as items:
+    with pytest.raises(LimitExceeded, match="names 11 buckets; one request may name 10") as items:
         costs.check_items(11, "buckets")
     with pytest.raises(LimitExceeded, match=r"larger than 1000 bytes \(tables") as size:
         costs.check_answer_bytes(1001, "tables")

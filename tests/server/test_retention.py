@@ -196,7 +196,7 @@ def test_the_state_of_a_primary_key_table_survives_without_the_changelog_that_ex
         answer = server.bench.lookup(table, [kv_key(1)])
         # Not KV_STORAGE_EXCEPTION: clients would wait for what only a copy of the data can mend.
         assert answer.error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
-        assert "the checkpoint that stood for the records" in answer.error_message
+        assert "the checkpoint that covered the records" in answer.error_message
 
 
 def test_a_changelog_that_clients_may_need_goes_only_where_the_table_says_so(tmp_path, clock):
@@ -234,7 +234,7 @@ def test_changelog_that_cannot_be_replaced_by_a_checkpoint_stays(tmp_path, clock
         monkeypatch.setattr(KvFolder, "write_checkpoint", fail)
         assert server.expire() == 0
         assert server.start(table) == 0
-        assert "stay for now: the disk is full" in caplog.text
+        assert "are kept for now: the disk is full" in caplog.text
 
 
 def test_the_server_expires_records_by_itself(tmp_path):

@@ -163,7 +163,7 @@ def test_a_server_that_was_stopped_orderly_or_not_knows_no_snapshots(tmp_path):
         assert answer.error_code == ErrorCode.UNKNOWN_SCANNER_ID
         assert "open another one" in answer.error_message
         renew = pb.RenewTableSnapshotRequest(table_snapshot_id=opened.table_snapshot_id)
-        with pytest.raises(NotFound, match="started anew"):
+        with pytest.raises(NotFound, match="restarted"):
             own.tablet.call(ApiKey.RENEW_TABLE_SNAPSHOT, renew)
         assert rows_in(own, open_snapshot(own, created), created, 1)
 

@@ -14,7 +14,7 @@ from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="comes with Spark 4.2")
 
-EXPIRED = "has not read all of lake snapshot .* has expired: start it anew with another checkpoint"
+EXPIRED = "has not read all of lake snapshot .* has expired: start it with another checkpoint"
 
 
 @pytest.fixture(scope="module", params=[PAIMON, ICEBERG])

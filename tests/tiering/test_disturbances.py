@@ -206,7 +206,7 @@ def test_a_snapshot_that_somebody_else_expired_is_followed_by_another_one_even_w
     second = memory_lake.tier(table)
     assert second.rows == 0
     assert second.snapshot_id not in (first.snapshot_id, None)
-    assert "was expired by somebody else" in caplog.text
+    assert "was expired by another process" in caplog.text
     assert len(memory_lake.check_complete(table)) == 10
     assert memory_lake.tier(table).snapshot_id is None
 

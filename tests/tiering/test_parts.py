@@ -149,7 +149,7 @@ def test_a_report_that_does_not_get_through_is_made_again(service: Service, roun
     for text in ("away", "still away"):
         assert not tiering._heartbeat()
         assert tiering.status().cluster_error == text
-        assert f"the cluster does not answer: {text}" in tiering.status().title
+        assert f"the cluster does not respond: {text}" in tiering.status().title
     tiering._heartbeat()
     assert tiering.status().cluster_error is None
     assert [told[1] for told in cluster.told[1:]] == [[1], [1], [1]]
@@ -209,7 +209,7 @@ def test_a_table_that_is_handed_out_again_ends_the_older_round(service: Service,
     until(lambda: 1 in rounds.controls)
     older = rounds.controls[1]
     tiering._heartbeat()
-    with pytest.raises(Unavailable, match="handed the table out anew"):
+    with pytest.raises(Unavailable, match="reassigned the table"):
         older.check()
     until(lambda: rounds.controls[1] is not older)
     rounds.controls[1].check()
@@ -414,7 +414,7 @@ def test_a_status_adds_up_its_tables_and_leaves_out_what_is_not_known() -> None:
     status = ServiceStatus(False, (one, two))
     assert (status.rounds, status.failures, status.rows, status.read_bytes) == (3, 2, 1_005, 1_500_001)
     assert status.title == "stopped, 3 rounds, 1,005 rows"
-    assert ServiceStatus(True, (), "gone").title == "running, 0 rounds, 0 rows, the cluster does not answer: gone"
+    assert ServiceStatus(True, (), "gone").title == "running, 0 rounds, 0 rows, the cluster does not respond: gone"
 
 
 def test_a_lake_snapshot_of_another_table_or_of_nobody_is_not_carried_on_from() -> None:
@@ -432,7 +432,9 @@ def test_a_lake_snapshot_of_another_table_or_of_nobody_is_not_carried_on_from() 
         return _offsets_path(cast(Any, SimpleNamespace(prepare=prepare)), info, snapshot)
 
     assert path(fluss_offsets="a/path") == "a/path"
-    with pytest.raises(Conflict, match=r"\(table id 7\) holds snapshot 4 of somebody who noted no log offsets; drop"):
+    with pytest.raises(
+        Conflict, match=r"\(table id 7\) holds snapshot 4 of a writer that recorded no log offsets; drop"
+    ):
         path()
     with pytest.raises(Conflict, match=r"holds snapshot 4 of table 8; drop the lake table"):
         _offsets_path(cast(Any, None), info, CommittedLakeSnapshot(4, {OFFSETS_PROPERTY: "p", TABLE_PROPERTY: "8"}))

@@ -431,7 +431,7 @@ def test_files_that_cannot_be_removed_do_not_hide_why_a_round_failed(
     control.cancel(NotFound("given up"))
     with pytest.raises(NotFound, match="given up"):
         commit_round(memory_lake.connection, ready, results, control)
-    assert f"table {table.path}: files of a round that failed stay behind: the disk is gone" in caplog.text
+    assert f"table {table.path}: files of a failed round are left behind: the disk is gone" in caplog.text
     assert open_committers == []
 
 

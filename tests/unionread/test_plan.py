@@ -76,7 +76,7 @@ def test_the_head_says_what_is_read_and_of_which_snapshot() -> None:
         NO_SNAPSHOT,
         nothing,
     ]
-    expired = "lake: paimon, snapshot 7 was expired by somebody else, so "
+    expired = "lake: paimon, snapshot 7 was expired by another process, so "
     for facts, line in (
         (PlanFacts("paimon", 7), "lake: paimon, snapshot 7, the newest that a union read may start from"),
         (PlanFacts("paimon", None, 7), f"{expired}only the stream is read, which has all rows"),

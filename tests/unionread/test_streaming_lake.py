@@ -146,7 +146,9 @@ def test_pieces_of_an_expired_snapshot_say_what_to_do(lake: World, monkeypatch: 
     table = tiered(lake)
     snapshot_id = lake.admin.lake_snapshot(table.path).snapshot_id
     expire(lake, table)
-    with pytest.raises(NotFound, match=rf"lake snapshot {snapshot_id}, which has expired: start it anew") as gone:
+    with pytest.raises(
+        NotFound, match=rf"lake snapshot {snapshot_id}, which has expired: start it with another"
+    ) as gone:
         lake_pieces(table, snapshot_id)
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 

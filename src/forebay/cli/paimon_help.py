@@ -40,8 +40,8 @@ Each commit makes a snapshot. "change" is how many records it added, or took awa
   forebay paimon snapshots -w /lake sales.orders -n 5
 """,
     "compact": """\
-Readers and writers go on meanwhile; they see the table before or behind the compaction. Without --full, only what the
-table's options say is due. Works on `write-only` tables: it is the job that they leave to somebody else.
+Readers and writers continue; they see the table before or after the compaction. Without --full, only what the table's
+options consider due. Works on `write-only` tables: it is the job that they leave compaction to.
 
   forebay paimon compact -w /lake sales.orders
   forebay paimon compact -w /lake sales.orders --full -p day=2026-01-31
@@ -83,8 +83,8 @@ Reads the whole table. Planners of queries (Paimon's in Spark) find the statisti
   forebay paimon analyze -w /lake sales.orders -c customer,amount
 """,
     "purge": """\
-Rows, branches, tags, consumers and old snapshots are deleted, and every file that nothing refers to, however young it
-is: nobody may write meanwhile. The schema and an empty snapshot stay.
+Deletes rows, branches, tags, consumers and old snapshots, and every unreferenced file, however young: there must be no
+concurrent writer. The schema and an empty snapshot stay.
 
   forebay paimon purge -w /lake sales.orders --dry-run
   forebay paimon purge -w /lake sales.orders --yes
@@ -104,7 +104,7 @@ A branch is a history of its own: what is written to it is not seen in the table
   forebay paimon branch -w /lake sales.orders test --fast-forward
 """,
     "rollback": """\
-All snapshots and tags behind it are dropped; nobody may commit meanwhile. It cannot be undone.
+All later snapshots and tags are deleted; there must be no concurrent commit. It cannot be undone.
 
   forebay paimon rollback -w /lake sales.orders --snapshot 7 --dry-run
   forebay paimon rollback -w /lake sales.orders --snapshot 7

@@ -1,4 +1,4 @@
-"""`forebay server`: run a server until it is told to stop."""
+"""`forebay server`: run a server until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay tiering`: move rows from streams into their lakes, on Spark or in threads, until it is told to stop."""
+"""`forebay tiering`: move rows from streams into their lakes, on Spark or in threads, until it is stopped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Auto-increment ids: unique in a table, ascending within a segment, with gaps.
 
-Ids come in segments that are taken from a durable counter of the table (`table.auto-increment.cache-size` ids each),
-so that buckets need not talk to each other for every row. A segment's rest is kept with the rows; where it is lost,
-its ids are skipped, never given twice. Ids begin at 1 (reference: BoundedSegmentSequenceGenerator).
+Ids come in segments that are taken from a durable counter of the table (`table.auto-increment.cache-size` ids each), so
+that buckets need not coordinate for every row. The rest of a segment is stored with the rows; if it is lost, its ids
+are skipped, never reused. Ids begin at 1 (reference: BoundedSegmentSequenceGenerator).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AutoIncrementSequence:
         self.last_id = last_id
 
     def next(self) -> int:
-        """The next id. Raises `InvalidRequest` when the column's type has no more."""
+        """Return the next id. Raises `InvalidRequest` when the column's type is exhausted."""
         if self.next_id > self.last_id:
             self.next_id = self._fetch_segment(self._segment_size)
             self.last_id = self.next_id + self._segment_size - 1

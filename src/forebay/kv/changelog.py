@@ -1,11 +1,11 @@
-"""Changelog batches of a primary-key table: built from what a merge did, and read back to restore the state.
+"""Changelog batches of a primary-key table: built from the result of a merge, and read back to restore the state.
 
 Exactly one log batch per KV batch, in the table's log format and with its latest schema. A batch without any change
 is still written, empty, and takes one offset: it remembers its writer's sequence.
 
-The log is the truth, so what goes into it is checked as the truth must be: rows decode under the table's schema, NOT
-NULL columns have values, and the key bytes are the ones that the row's key columns encode to. Otherwise a restart,
-which restores the state from the log, would not restore what was there.
+The log is the source of truth, so everything is checked before it is appended: rows decode under the table's schema,
+NOT NULL columns have values, and the key bytes are the encoding of the row's key columns. Otherwise a restart, which
+restores the state from the log, would not restore the same rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Writes = dict[bytes, bytes | None]
 
 
 class _StoredPrefixes(dict[int, bytes]):
-    """What stands before a row in its stored value, by the row's length: few lengths serve many rows."""
+    """The prefix of a row in its stored value, by the row's length: few lengths serve many rows."""
 
     def __init__(self, schema_id: int) -> None:
         self._schema_id = schema_id
@@ -74,17 +74,17 @@ class ChangelogCodec:
     def build(
         self, kinds: bytes, rows: RowSlices, keys: list[bytes], writer_id: int, sequence: int
     ) -> bytes | bytearray:
-        """The log batch of a merge's outcome: a change type, a row and a key for each changelog record.
+        """Return the log batch of a merge's outcome: a change type, a row and a key for each changelog record.
 
-        Raises `CorruptData` for rows that do not decode or whose key is another one, and `InvalidRequest` for a null
-        in a NOT NULL column.
+        Raises `CorruptData` for rows that do not decode or do not match their key, and `InvalidRequest` for a null in a
+        NOT NULL column.
         """
         schema_id = self.info.schema_id
         if not kinds:
             return build_empty_batch(schema_id=schema_id, writer_id=writer_id, batch_sequence=sequence)
         batch = self._rows.decode(rows)
         try:
-            batch.validate(full=True)  # texts that are no UTF-8 would be damage to every reader, and to recovery
+            batch.validate(full=True)  # text that is not UTF-8 would look like damage to every reader, and to recovery
         except pa.ArrowInvalid as e:
             raise CorruptData(
                 f"a row written to table {self.info.path} is malformed: {e}", ErrorCode.CORRUPT_RECORD_EXCEPTION
@@ -123,13 +123,13 @@ class ChangelogCodec:
             )
 
     def upgrade(self, values: list[bytes]) -> list[bytes]:
-        """Stored values of older schema versions as stored values of the latest one."""
+        """Return stored values of older schema versions as stored values of the latest one."""
         ids = np.fromiter((stored_schema_id(value) for value in values), np.int16, len(values))
         encoded = self._rows.encode(self._upgrade.decode(ids, RowSlices.from_values(values, 6)))
         return [stored_value(self.info.schema_id, row) for row in encoded.to_pylist()]
 
     def upgrade_rows(self, rows: RowSlices, schema_id: int) -> RowSlices:
-        """Rows that a client wrote under an older schema as rows of the latest one; nulls (deletes) stay."""
+        """Return rows of an older schema as rows of the latest one; nulls (deletes) stay."""
         present = np.flatnonzero(~rows.nulls())
         ids = np.full(len(present), schema_id, np.int16)
         encoded = self._rows.encode(self._upgrade.decode(ids, rows.take(present))).to_pylist()
@@ -139,7 +139,7 @@ class ChangelogCodec:
         return RowSlices.from_values(upgraded)
 
     def with_canonical_keys(self, batch: KvBatch, rows: RowSlices) -> tuple[KvBatch, RowSlices]:
-        """A batch and its rows (of the latest schema) whose keys have the one form of zero and NaN, whoever sent it."""
+        """Return a batch and its rows (of the latest schema) with zeros and NaNs in keys in canonical form."""
         keys = self._keys.canonical(batch.keys)
         if keys is batch.keys:
             return batch, rows
@@ -153,7 +153,7 @@ class ChangelogCodec:
     # ---- reading back -----------------------------------------------------------------------------------------------
 
     def replay(self, header: LogBatchHeader, data: memoryview) -> tuple[Writes, int]:
-        """What a log batch did to the state: the last value (None: deleted) of each key, and the rows it added."""
+        """Return the effect of a log batch: the last value of each key (None: deleted), and the rows added."""
         if header.record_count == 0:
             return {}, 0
         columns = self._schema_by_id(header.schema_id).columns

@@ -1,14 +1,14 @@
-"""Durable copies of the key-value state, and which files of it may be trusted after a restart.
+"""Durable copies of the key-value state, and which of its files may be trusted after a restart.
 
-An engine does not sync its files. They are trusted after a graceful close while they have the checksums that they had
-then. After the process alone died they are trusted while the kernel provably has every page that was written: a
-witness of the page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. LMDB's file is
-then also walked (`kv.lmdb_file`): its trees must be sound, and its rows must have the digest that was kept of what was
-written. Otherwise, and when the engine finds them damaged, files are thrown away: the state is restored from the newest
-checkpoint whose checksums are right, or from nothing, and the changelog from there on. The log therefore keeps
-everything from the newest checkpoint's offset on (`retained_offset`).
+An engine does not sync its files. After a graceful shutdown they are trusted if their checksums are unchanged. After a
+crash of the process alone they are trusted if the kernel provably has every page that was written: a witness of the
+page cache (`base.host.page_cache_witnesses`) is the same as when the files were opened. LMDB's file is then also walked
+(`kv.lmdb_file`): its trees must be sound, and its rows must match the digest of the writes. Otherwise, and if the
+engine finds them damaged, the files are discarded: the state is restored from the newest checkpoint with correct
+checksums, or from nothing, and the changelog from there on. The log therefore keeps everything from the newest
+checkpoint's offset on (`retained_offset`).
 
-A checkpoint counts only if its rows have their digest; a state that fails this is not trusted after the next close.
+A checkpoint is valid only if its rows match their digest; a state that fails this is not trusted after the next close.
 
 Layout of a `kv-<bucket>` folder (docs/format/value_batch.md): `db/` the engine's files; `trust` says "clean" with the
 listing of their checksums (`kv.file_checksums`), or "in use" with the witnesses; `checkpoint-<20-digit offset>/`
@@ -43,11 +43,11 @@ _CHECKSUMS_FILE = "checksums"
 _COPY_CHUNK_BYTES = 4 << 20
 
 PageCacheWitnesses = Callable[[str], frozenset[str]]
-"""Tells what proves that the kernel has not lost a page of a folder's files: see `base.host.page_cache_witnesses`."""
+"""Returns proof that the kernel has not lost a page of a folder's files: see `base.host.page_cache_witnesses`."""
 
 
 class Trust(Enum):
-    """What a folder's file `trust` says of the engine's files."""
+    """The state of the engine's files according to the file `trust`."""
 
     MISSING = "missing"
     DAMAGED = "damaged"
@@ -56,14 +56,14 @@ class Trust(Enum):
 
 
 class TrustMark(NamedTuple):
-    """What it says, and the listing (`CLEAN`) or the witnesses (`IN_USE`) in it."""
+    """The content of the file `trust`: the state, with the listing (`CLEAN`) or the witnesses (`IN_USE`)."""
 
     kind: Trust
     text: str = ""
 
 
 def trust_mark(fs: FileSystem, path: str) -> TrustMark:
-    """What the file `trust` in the folder `path` says."""
+    """Return the content of the file `trust` in the folder `path`."""
     try:
         text = fs.read_bytes(names.join(path, _TRUST_FILE)).decode("utf-8", "replace")
     except FileMissing:
@@ -75,7 +75,7 @@ def trust_mark(fs: FileSystem, path: str) -> TrustMark:
 
 
 def checkpoints(fs: FileSystem, path: str) -> list[str]:
-    """The names of the complete checkpoints in the folder `path`, the oldest first."""
+    """Return the names of the complete checkpoints in the folder `path`, oldest first."""
     try:
         entries = fs.list_directory(path)
     except FileMissing:
@@ -88,7 +88,7 @@ def checkpoints(fs: FileSystem, path: str) -> list[str]:
 
 
 def damage_of_checkpoint(fs: FileSystem, path: str) -> str | None:
-    """What is wrong with the checkpoint `path`, or None. Raises `StorageFailure` when reading fails."""
+    """Return what is wrong with the checkpoint `path`, or None. Raises `StorageFailure` if reading fails."""
     try:
         listing = fs.read_bytes(names.join(path, _CHECKSUMS_FILE)).decode("utf-8", "replace")
         return first_difference(fs, path, listing)
@@ -109,7 +109,7 @@ class KvFolder:
     def open_engine(
         self, factory: EngineFactory, witnesses: PageCacheWitnesses, *, is_parked: bool = False
     ) -> KvEngine:
-        """Open the engine on files that can be trusted: its own, or else those of the newest checkpoint, or none.
+        """Open the engine on trusted files: its own, else those of the newest checkpoint, or none.
 
         `is_parked`: `park_engine` closed it last. Nothing is written then, so it works on a full disk.
         """
@@ -124,7 +124,7 @@ class KvFolder:
             return factory(Path(self._engine_path))
 
     def _prepare(self, witnesses: PageCacheWitnesses) -> None:
-        """Put files in place that can be trusted, and mark them as in use."""
+        """Put trusted files in place, and mark them as in use."""
         self._fs.make_directories(self._path)
         self._remove_leftovers()
         if not self._is_trusted(witnesses):
@@ -136,14 +136,14 @@ class KvFolder:
         self._fs.write_atomic(self._trust_path, in_use.encode())
 
     def close_engine(self, engine: KvEngine) -> None:
-        """Close the engine so that its files will be trusted whatever happens to the machine."""
+        """Close the engine so that its files will be trusted even after a crash of the machine."""
         self.park_engine(engine)
         self.mark_clean()
 
     def park_engine(self, engine: KvEngine) -> None:
-        """Close the engine durably, for this process to open it again.
+        """Close the engine durably, to be reopened by this process.
 
-        That reads no file, as `mark_clean` does to take checksums: large state may be parked often.
+        Unlike `mark_clean`, which reads files to compute checksums, this reads none: large state may be parked often.
         """
         try:
             try:
@@ -152,20 +152,20 @@ class KvFolder:
                 engine.close()
             sync_files(self._fs, self._engine_path)
         except StorageFailure:
-            # The kernel may have thrown unwritten pages away, and says so only once.
+            # The kernel may have dropped unwritten pages, and reports that only once.
             self._fs.remove(self._trust_path)
             raise
         if self._found_damaged:
             self._fs.remove(self._trust_path)
 
     def mark_clean(self) -> None:
-        """Let the files of a parked engine be trusted whatever happens to the machine, unless they are damaged."""
+        """Mark a parked engine's files as trusted, even after a crash of the machine, unless they are damaged."""
         if self._found_damaged:
             return
         self._fs.write_atomic(self._trust_path, (_CLEAN + list_files(self._fs, self._engine_path)).encode())
 
     def discard_engine(self) -> None:
-        """Throw the engine's files away (it must be closed); `open_engine` will begin at the newest checkpoint."""
+        """Discard the engine's files (it must be closed); `open_engine` will start from the newest checkpoint."""
         self._fs.remove_tree(self._engine_path)
 
     def _is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
@@ -184,7 +184,7 @@ class KvFolder:
         return damage is None
 
     def _has_its_pages(self, recorded: str, witnesses: PageCacheWitnesses) -> bool:
-        """Whether the kernel provably has every page of files whose last server did not close them."""
+        """Return whether the kernel provably has every page of files that were not closed."""
         if not witnesses(self._engine_path).isdisjoint(recorded.splitlines()):
             try:
                 check_engine_files(self._fs, self._engine_path)
@@ -201,13 +201,13 @@ class KvFolder:
         return False
 
     def _restore(self) -> None:
-        """Put the files of the newest undamaged checkpoint, if there is one, in the place of the engine's own."""
+        """Replace the engine's files by those of the newest undamaged checkpoint, if there is one."""
         while (newest := self._newest_checkpoint()) is not None:
             damage = damage_of_checkpoint(self._fs, newest)
             if damage is None:
                 self._copy_files(newest, self._engine_path)
                 return
-            _LOGGER.warning("a checkpoint of the key-value state is damaged, and is not used: %s", damage)
+            _LOGGER.warning("ignoring a damaged checkpoint of the key-value state: %s", damage)
             self._fs.remove_tree(newest)
 
     def _copy_files(self, source: str, target: str) -> None:
@@ -228,8 +228,8 @@ class KvFolder:
     def write_checkpoint(self, engine: KvEngine, sync_log: Callable[[], object] = lambda: None) -> int:
         """Write a durable copy of the engine's rows; return the changelog offset that it contains (exclusive).
 
-        `sync_log` makes the changelog durable. It is called before the copy counts: a copy that holds changes which
-        the log loses with the power would not be a state of that log.
+        `sync_log` makes the changelog durable. It is called before the copy becomes valid: a copy with changes that the
+        log loses in a power failure would not be a state of that log.
         """
         offset = engine.state.applied_offset
         final = names.join(self._path, f"{_CHECKPOINT_PREFIX}{offset:020d}")
@@ -245,7 +245,7 @@ class KvFolder:
             self._fs.rename(temporary, final)
         except (StorageFailure, CorruptData) as failure:
             self._found_damaged = self._found_damaged or isinstance(failure, CorruptData)
-            # Half a copy would keep space from a full disk, and be in the way of the next one.
+            # A partial copy would take space on a full disk, and block the next one.
             with contextlib.suppress(StorageFailure):
                 self._fs.remove_tree(temporary)
             raise
@@ -256,7 +256,7 @@ class KvFolder:
 
     @property
     def retained_offset(self) -> int:
-        """The changelog is needed from this offset on, should the engine's own files be lost."""
+        """Return the offset from which the changelog is needed if the engine's own files are lost."""
         found = checkpoints(self._fs, self._path)
         return int(found[-1].removeprefix(_CHECKPOINT_PREFIX)) if found else 0
 
@@ -265,7 +265,7 @@ class KvFolder:
         return names.join(self._path, found[-1]) if found else None
 
     def _remove_leftovers(self) -> None:
-        """Remove what a crash left of checkpoints and of trust files that were being written."""
+        """Remove partial checkpoints and trust files that a crash left."""
         for entry in self._fs.list_directory(self._path):
             if entry.name.endswith(names.TEMPORARY_SUFFIX):
                 path = names.join(self._path, entry.name)

@@ -1,8 +1,8 @@
 """The contract of a key-value engine: an ordered map of bytes that a changelog is applied to.
 
-The log is the truth and the engine an index on it (design.md D5). An engine therefore needs no log of its own: it
-stores, in one atomic step, the rows of a batch and the changelog offset up to which it has seen everything. After a
-crash whatever state it comes back with is right for the offset that it reports, and the rest is replayed.
+The log is the source of truth and the engine is an index on it (design.md D5). An engine therefore needs no log of its
+own: it stores, in one atomic step, the rows of a batch and the changelog offset up to which it has seen everything.
+After a crash, whatever state it returns with is right for the offset that it reports, and the rest is replayed.
 
 Stored values are `length i32 | schema id i16 | row` (codec.value_batch), so that a scan page is plain concatenation.
 """
@@ -22,7 +22,7 @@ from forebay.kv._digest import added
 UNBOUNDED = (1 << 63) - 1
 
 LARGE_VALUE_BYTES = 1500
-"""Engines may store values from this size on apart from others."""
+"""Engines may store values from this size on separately."""
 
 _STATE = struct.Struct("<BqqqqQ")
 _STATE_VERSION = 2
@@ -32,12 +32,12 @@ _STATE_VERSION_WITHOUT_DIGEST = 1
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What an engine keeps beside its rows, changed together with them.
+    """The metadata that an engine stores beside its rows, changed together with them.
 
     `applied_offset` is exclusive: the changelog below it is contained. `row_count` is -1 where rows are not counted.
-    `next_id` up to `last_id` (inclusive) is what is left of the auto-increment segment; empty when next > last.
-    `digest` is that of the rows (`kv._digest`), kept up to date from the writes and not from the files, so that damage
-    to these shows; None where it is not kept.
+    `next_id` up to `last_id` (inclusive) is the rest of the auto-increment segment; empty when next > last. `digest` is
+    that of the rows (`kv._digest`), updated from the writes and not from the files, so that it reveals damage to these;
+    None if it is not kept.
     """
 
     applied_offset: int = 0
@@ -54,7 +54,7 @@ class EngineState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EngineState:
-        """Raises `ValueError` for anything that `to_bytes` did not write."""
+        """Return the state from bytes. Raises `ValueError` for anything that `to_bytes` did not write."""
         if len(data) == _STATE.size and data[0] == _STATE_VERSION:
             return cls(*_STATE.unpack(data)[1:])
         if len(data) == _STATE_WITHOUT_DIGEST.size and data[0] == _STATE_VERSION_WITHOUT_DIGEST:
@@ -62,7 +62,7 @@ class EngineState:
         raise ValueError(f"{data!r} is not the state of a key-value engine")
 
     def advanced(self, applied_offset: int, rows: int, digest_change: int | None) -> EngineState:
-        """This state `rows` rows later, at `applied_offset`; `digest_change` is that of the digest, None if unknown."""
+        """Return this state `rows` rows later, at `applied_offset`; `digest_change` is None if unknown."""
         count = self.row_count if self.row_count < 0 else self.row_count + rows
         before = 0 if self.applied_offset == 0 else self.digest
         digest = None if before is None or digest_change is None else added(before, digest_change)
@@ -71,10 +71,10 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class KvCursor:
-    """A way through the stored values of a snapshot.
+    """An iterator over the stored values of a snapshot that knows its position.
 
-    `position` tells where it is, for `KvSnapshot.cursor(after=...)`: behind the value that was given last, or behind
-    the last one of all once `values` has ended. To be asked only after a value was given.
+    `position` returns it, for `KvSnapshot.cursor(after=...)`: after the last returned value, or after the last one of
+    all once `values` has ended. It is valid only after a value was returned.
     """
 
     values: Iterator[bytes]
@@ -110,7 +110,7 @@ class WriteSize:
 
 
 def size_of(writes: Mapping[bytes, bytes | None]) -> WriteSize:
-    """The size of an `apply` of these writes."""
+    """Return the size of an `apply` of these writes."""
     deletes = 0
     if None in writes.values():
         lengths = [-1 if value is None else len(value) for value in writes.values()]
@@ -134,7 +134,7 @@ def size_of(writes: Mapping[bytes, bytes | None]) -> WriteSize:
 
 
 def just_longer_than(bytes_max: int, values: Iterable[bytes]) -> list[bytes]:
-    """The first of `values` that are longer than `bytes_max` together; all of them if they are not."""
+    """Return the first of `values` that together exceed `bytes_max`; all of them if they do not."""
     found: list[bytes] = []
     left = bytes_max
     for value in values:
@@ -146,21 +146,22 @@ def just_longer_than(bytes_max: int, values: Iterable[bytes]) -> list[bytes]:
 
 
 class KvSnapshot(Protocol):
-    """An unchanging view of an engine. Not for two threads at the same time; `close` releases what it pins."""
+    """An immutable view of an engine. Not thread-safe; `close` releases its resources."""
 
     @property
     def state(self) -> EngineState:
-        """The state that belongs to exactly these rows."""
+        """Return the state that belongs to exactly these rows."""
         ...
 
     def values(self) -> Iterator[bytes]:
-        """All stored values in the order of their keys' bytes."""
+        """Return all stored values in the order of their keys' bytes."""
         ...
 
     def cursor(self, after: bytes | None = None) -> KvCursor:
-        """The stored values from the first one on, or behind a position that a cursor of this snapshot told.
+        """Return a cursor over the stored values from the first one on, or after a position from a cursor of this
+        snapshot.
 
-        A cursor is good until the next one is made. Raises `InvalidRequest` for a position that cannot be one.
+        A cursor is valid until the next one is created. Raises `InvalidRequest` for an invalid position.
         """
         ...
 
@@ -168,7 +169,7 @@ class KvSnapshot(Protocol):
 
 
 class KvEngine(Protocol):
-    """An ordered, persistent map. One thread applies; any thread reads, at any time, and sees whole batches only."""
+    """An ordered, persistent map. One thread applies; any thread can read at any time, and sees whole batches only."""
 
     name: str
 
@@ -176,7 +177,7 @@ class KvEngine(Protocol):
     def state(self) -> EngineState: ...
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The stored value of each key, None where there is none. Keys may repeat."""
+        """Return the stored value of each key, None if there is none. Keys may repeat."""
         ...
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
@@ -187,21 +188,21 @@ class KvEngine(Protocol):
         ...
 
     def make_room(self, size: WriteSize) -> None:
-        """See to it that an `apply` of this size finds space on the disk, before anything is written for it.
+        """Reserve disk space for an `apply` of this size, before anything is written for it.
 
         Raises `DiskFull` (DISK_WRITE_LOCKED).
         """
         ...
 
     def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
-        """The stored values of all keys that begin with `prefix`, in key order.
+        """Return the stored values of all keys that begin with `prefix`, in key order.
 
-        Where these are longer than `bytes_max` together, only as many as are just longer than that.
+        If these together exceed `bytes_max`, only the first ones that do are returned.
         """
         ...
 
     def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
-        """The stored values of the first `limit` keys; `bytes_max` as in `prefix`."""
+        """Return the stored values of the first `limit` keys; `bytes_max` as in `prefix`."""
         ...
 
     def snapshot(self) -> KvSnapshot: ...
@@ -218,6 +219,6 @@ class KvEngine(Protocol):
 
 
 class EngineFactory(Protocol):
-    """Opens (or creates) the engine whose files lie in a folder."""
+    """Opens (or creates) the engine whose files are in a folder."""
 
     def __call__(self, directory: Path) -> KvEngine: ...

@@ -1,4 +1,4 @@
-"""Checksums of the files in a folder: whether a key-value engine's files are still the ones that it left behind.
+"""Checksums of the files in a folder, to detect whether a key-value engine's files have changed since it closed.
 
 Nouns: a *listing* is one line `<crc32c> <size> <name>` for each file, sorted by name, and a last line
 `<crc32c> listing` with the checksum of the lines before. Engines such as LMDB keep no checksums of their own, so a
@@ -16,7 +16,7 @@ from forebay.fs.interface import FileSystem
 _CHUNK_BYTES = 4 << 20
 _LISTING = "listing"
 _NO_CONTENT = ("LOCK", "LOG", "lock.mdb", "checksums")
-"""Files (and beginnings of their names) that hold nothing of the rows: locks, RocksDB's own diary, the listing."""
+"""Files (and name prefixes) that hold no rows: locks, RocksDB's text log, the listing."""
 
 
 def sync_files(fs: FileSystem, folder: str) -> None:
@@ -30,13 +30,13 @@ def sync_files(fs: FileSystem, folder: str) -> None:
 
 
 def list_files(fs: FileSystem, folder: str) -> str:
-    """The listing of `folder` as it is now. Raises `StorageFailure`."""
+    """Return the current listing of `folder`. Raises `StorageFailure`."""
     lines = "".join(_line(fs, folder, name) for name in _files(fs, folder))
     return lines + _last_line(lines)
 
 
 def first_difference(fs: FileSystem, folder: str, listing: str) -> str | None:
-    """What is wrong with the first file that is not as listed, or None. Raises `StorageFailure` when reading fails."""
+    """Return how the first changed file differs from the listing, or None. Raises `StorageFailure` if reading fails."""
     lines = listing.splitlines(keepends=True)
     if not lines or lines[-1] != _last_line("".join(lines[:-1])):
         return f"the listing of the files in {folder} is damaged"
@@ -57,7 +57,7 @@ def _last_line(lines: str) -> str:
 
 
 def _files(fs: FileSystem, folder: str) -> list[str]:
-    """The names of the files that hold rows, sorted."""
+    """Return the names of the files that hold rows, sorted."""
     entries = fs.list_directory(folder)
     return [entry.name for entry in entries if not entry.is_directory and not entry.name.startswith(_NO_CONTENT)]
 

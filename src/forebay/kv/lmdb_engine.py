@@ -1,16 +1,17 @@
 """The default key-value engine: LMDB through py-lmdb.
 
 LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
-not synced (the changelog is the log of record), so files that a power cut may have torn must be thrown away and
-rebuilt; after the mere death of the process they are whole. `WRITEMAP` halves the cost of a write (docs/benchmarks.md);
-its danger is that a full disk becomes a fatal signal, so space is allocated before each write
-(`forebay.kv.map_space`), and file systems on which that is no promise are written without it.
+not synced (the changelog is the log of record), so files that a power failure may have torn must be discarded and
+rebuilt; after a crash of the process alone they are whole. `WRITEMAP` halves the cost of a write (docs/benchmarks.md);
+its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.map_space`),
+and file systems on which that is no guarantee are written without it.
 
-The map grows with the data. LMDB allows that only while nobody reads, so it grows early, when there is no reader at
-the moment; only when it is full are short reads waited for, and is the owner of open snapshots asked to close them.
+The map grows with the data. LMDB allows that only without readers, so it grows ahead of need, when there is no reader
+at the moment. Only when it is full does the engine wait for short reads and ask the owner of open snapshots to close
+them.
 
 LMDB keys hold 511 bytes. Longer keys are stored under their first 478 bytes plus a SHA-256 digest, with the whole key
-in a table beside it: order is exact but for keys that share 478 leading bytes, and nothing else can tell.
+in a separate table: the order is exact except among keys that share 478 leading bytes, and nothing else differs.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from forebay.kv.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROW
 from forebay.kv.map_space import PAGE_BYTES, MapSpace, TreeSize, allocate_file, allocates_in_place, pages_at_most
 
 MAP_BYTES_START = 256 << 20
-"""Address space that a new bucket reserves; the file is sparse behind what is allocated (`MapSpace`)."""
+"""Address space that a new bucket reserves; the file is sparse after the allocated part (`MapSpace`)."""
 
 MAP_GROWTH = 4
 
@@ -51,15 +52,15 @@ _LOCK_FILE = "lock.mdb"
 _LOCK_HEAD_BYTES = 4096
 _LOCK_READER_BYTES = 64
 _LOCK_STEP_READERS = 192
-"""The table of readers is written through a map as well. It is allocated for so many readers at a time, of which
-a part is left for short reads."""
+"""The table of readers is written through a map as well. It is allocated in steps of this many readers, part of which
+is reserved for short reads."""
 _FIRST_PAGES_BYTES = 256 << 10
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
 _KEY_BYTES_MAX = 511
 
 
 class LmdbSnapshot:
-    """A read transaction: the rows and the state of one instant."""
+    """A read transaction: the rows and the state at one point in time."""
 
     def __init__(self, engine: LmdbEngine, transaction: Any, rows: Any) -> None:
         self._engine = engine
@@ -165,7 +166,7 @@ class LmdbEngine:
             raise
 
     def _used_bytes(self) -> int:
-        """Bytes of the data file that hold pages; what follows is room to grow."""
+        """Return the bytes of the data file that hold pages; the rest is room to grow."""
         return int((self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"])
 
     @property
@@ -173,7 +174,7 @@ class LmdbEngine:
         return self._state
 
     def read_state(self, transaction: Any) -> EngineState:
-        """The state that `transaction` sees."""
+        """Return the state that `transaction` sees."""
         data = transaction.get(STATE_KEY, db=self._meta)
         return EngineState() if data is None else EngineState.from_bytes(data)
 
@@ -229,13 +230,13 @@ class LmdbEngine:
             return snapshot
 
     def _make_reader_room(self) -> None:
-        """Allocate the table of readers for some more of them."""
+        """Allocate the table of readers for some more readers."""
         self._reader_room = min(self._reader_room + _LOCK_STEP_READERS, READERS_MAX)
         size = _LOCK_HEAD_BYTES + self._reader_room * _LOCK_READER_BYTES
         allocate_file(self._directory / _LOCK_FILE, 0, size)
 
     def snapshot_closed(self) -> None:
-        """A snapshot has released its transaction."""
+        """Note that a snapshot has released its transaction."""
         with self._reads:
             self._snapshots -= 1
             self._reads.notify_all()
@@ -327,7 +328,7 @@ class LmdbEngine:
         )
 
     def _growing(self, size: WriteSize, write: Callable[[], None]) -> None:
-        """Run `write`; while the map is full, grow it and run `write` again (a failed transaction left no trace)."""
+        """Run `write`; while the map is full, grow it and run `write` again (a failed transaction leaves no trace)."""
         while True:
             self._make_room(size)
             try:
@@ -342,7 +343,7 @@ class LmdbEngine:
         return int(self._environment.info()["map_size"])
 
     def _grow_unless_read(self, wanted: int) -> None:
-        """Make the map larger if there is no reader at the moment; otherwise the next write tries again."""
+        """Enlarge the map if there is no reader at the moment; otherwise the next write tries again."""
         if not self._reads.acquire(blocking=False):
             return
         try:
@@ -352,7 +353,7 @@ class LmdbEngine:
             self._reads.release()
 
     def _grow(self) -> None:
-        """Make the full map larger; the owner of open snapshots is asked to close them."""
+        """Enlarge the full map, asking the owner of open snapshots to close them."""
         self.close_snapshots()
         with self._reads:
             if self._snapshots:
@@ -377,13 +378,13 @@ class LmdbEngine:
     def checkpoint(self, directory: Path) -> None:
         try:
             directory.mkdir(names.FOLDER_MODE, parents=True)
-            with self._reading():  # keeps the environment open; the copy has a transaction of its own
+            with self._reading():  # keeps the environment open; the copy has its own transaction
                 self._space.require_free(self._used_bytes(), may_use_reserve=True)
                 self._environment.copy(str(directory), compact=True)
             for target in (directory / DATA_FILE, directory):
                 descriptor = os.open(target, os.O_RDONLY)
                 try:
-                    if target.is_file():  # LMDB makes it for everyone
+                    if target.is_file():  # LMDB creates it readable for everyone
                         os.fchmod(descriptor, names.FILE_MODE)
                     os.fsync(descriptor)
                 finally:
@@ -399,10 +400,10 @@ class LmdbEngine:
             raise _failure(f"cannot sync the key-value state in {self._directory}", e) from e
 
     def close(self) -> None:
-        """Close the environment once nobody uses it: LMDB would crash a thread that still does.
+        """Close the environment once it is no longer in use: LMDB would crash a thread that still uses it.
 
-        Gives back what the data file has reserved beyond its pages, so that copying or checking it takes no longer
-        than it must.
+        Releases the space that the data file has reserved beyond its pages, so that copying or checking it takes no
+        longer than necessary.
         """
         self.close_snapshots()
         with self._writing, self._reads:
@@ -427,11 +428,11 @@ class LmdbEngine:
 
 
 def _keep_snapshots() -> None:
-    """Nobody offered to close snapshots: growing will have to fail while there are any."""
+    """Keep the snapshots: without an owner that closes them, growing fails while there are any."""
 
 
 def _stored_key(key: bytes) -> bytes:
-    """`key` itself (the same object) while LMDB can hold it, otherwise its prefix and digest."""
+    """Return `key` itself (the same object) if LMDB can hold it, otherwise its prefix and digest."""
     if len(key) <= LONG_KEY_BYTES:
         # LMDB has no empty keys, but a primary key has at least one column and so at least one byte.
         return key

@@ -1,9 +1,9 @@
-"""An LMDB data file, examined without LMDB: whether every page that its trees name is sound, and what rows they hold.
+"""Checks an LMDB data file without LMDB: whether every page that its trees name is sound, and which rows they hold.
 
-LMDB has no checksums and believes what its pages say: a damaged one can end the process (SIGSEGV, or an assertion that
-aborts). So files that may be damaged are walked here first, by reads that check every bound. The walk sees what a
-reader of the newest commit would see, and meets each page once: the trees of the rows, of long keys, of the state and
-of free pages, and pages of large values. On the way it computes the digest of the rows (`kv._digest`).
+LMDB has no checksums and trusts its pages: a damaged one can abort the process (SIGSEGV, or a failed assertion). So
+files that may be damaged are walked here first, by reads that check every bound. The walk sees what a reader of the
+newest commit would see, and visits each page once: the trees of the rows, of long keys, of the state and of free pages,
+and pages of large values. On the way it computes the digest of the rows (`kv._digest`).
 
 File: pages of 4 kB (by the machine). Pages 0 and 1 are meta pages; that with the larger transaction id counts. A meta
 page names the roots of two trees: free pages (by transaction id, lists of page numbers) and the main tree, whose
@@ -60,7 +60,7 @@ class _Tree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LmdbContent:
-    """What a sound file holds."""
+    """The content of a sound file."""
 
     state: EngineState
     row_count: int
@@ -90,7 +90,7 @@ class LmdbFile:
     # ---- the walk ---------------------------------------------------------------------------------------------------
 
     def check(self, progress: OnProgress = no_progress) -> LmdbContent:
-        """Walk over all pages; `progress` is told of pages. The digest is compared with the one in the state."""
+        """Walk all pages, with `progress` in pages. The digest is compared with the one in the state."""
         meta = self._meta()
         self._seen = bytearray(meta.last_page + 1)
         self._seen[:2] = b"\1\1"
@@ -122,12 +122,12 @@ class LmdbFile:
         return LmdbContent(state, rows, digest)
 
     def state(self) -> EngineState:
-        """The engine's state; to be asked after `check`."""
+        """Return the engine's state; valid after `check`."""
         self._start_again()
         return self._state(dict(self._named_trees(self._meta())).get(META))
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, stored value) of all rows in any order, with long keys whole; to be asked after `check`."""
+        """Yield (key, stored value) of all rows in any order, with long keys whole; valid after `check`."""
         self._start_again()
         trees = dict(self._named_trees(self._meta()))
         long_keys = dict(self._pairs(trees[LONG_KEYS])) if LONG_KEYS in trees else {}
@@ -152,7 +152,7 @@ class LmdbFile:
             raise self._damaged(0, str(e)) from e
 
     def _again(self, walk: Callable[[], Iterator[tuple[bytes, bytes]]]) -> Iterator[tuple[bytes, bytes]]:
-        """Walk over pages that have been met already."""
+        """Walk over pages that have been visited already."""
         seen, self._seen = self._seen, bytearray(len(self._seen))
         yield from walk()
         self._seen = seen
@@ -160,7 +160,7 @@ class LmdbFile:
     # ---- meta pages and trees ---------------------------------------------------------------------------------------
 
     def _meta(self) -> _MetaPage:
-        """The meta page that counts."""
+        """Return the current meta page."""
         first = self._meta_at(0)
         self._page_bytes = first.free.page_bytes
         second = self._meta_at(self._page_bytes)
@@ -168,7 +168,7 @@ class LmdbFile:
         self._require(second.free.page_bytes == first.free.page_bytes, 0, "its meta pages differ in their page size")
         size = self._reader.size()
         needed = (newest.last_page + 1) * self._page_bytes
-        self._require(newest.last_page >= 1, 0, f"its last page is said to be {newest.last_page}")
+        self._require(newest.last_page >= 1, 0, f"its last page number is {newest.last_page}")
         self._require(needed <= size, 0, f"it has {size} bytes and should have {needed} or more")
         return newest
 
@@ -225,7 +225,7 @@ class LmdbFile:
     # ---- pages ------------------------------------------------------------------------------------------------------
 
     def _leaves(self, tree: _Tree, progress: OnProgress, *, integer_keys: bool = False) -> Iterator[_Page]:
-        """The leaf pages of a tree in order, checked for their place in it."""
+        """Yield the leaf pages of a tree in order, checked for their place in it."""
         if tree.root == _NO_PAGE:
             self._require(tree.entries == 0 and tree.depth == 0, 0, "a tree with entries has no root")
             return
@@ -273,14 +273,14 @@ class LmdbFile:
         return _Page(position, data)
 
     def _claim(self, number: int, named_at: int) -> None:
-        """Note that a page is used. Each is used once."""
+        """Record that a page is used. Each is used once."""
         known = 2 <= number < len(self._seen)
         self._require(known, named_at, f"page {number} is named there, and the last one is {len(self._seen) - 1}")
         self._require(not self._seen[number], named_at, f"page {number} is used twice")
         self._seen[number] = 1
 
     def _value(self, leaf: _Page, data: bytes, flags: int, size: int) -> bytes:
-        """The value of a special node: it may have pages of its own."""
+        """Return the value of a special node, which may have its own pages."""
         if flags == 0:
             return data
         self._require(flags == _BIG_DATA, leaf.position, "a row is said to be a tree")
@@ -312,7 +312,7 @@ class _Page(NamedTuple):
 
 
 def check_engine_files(fs: FileSystem, folder: str, progress: OnProgress = no_progress) -> LmdbContent | None:
-    """Check the files of an engine that has no checksums of its own; None where there are no files of LMDB.
+    """Check the files of an engine without checksums; return None if there are no LMDB files.
 
     Raises `CorruptData`, which names file and byte, and `StorageFailure`.
     """

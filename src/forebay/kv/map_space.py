@@ -1,15 +1,15 @@
-"""Disk blocks for what an LMDB transaction writes through its memory map.
+"""Disk blocks for the pages that an LMDB transaction writes through its memory map.
 
-A store into a mapped page that has no block on the disk, where none is left, ends the process with SIGBUS: there is no
-error to catch. So blocks are allocated (`posix_fallocate`) before a transaction begins, for as many pages as it can
-take, and a disk without room is an error before anything is written.
+A store into a mapped page without a block on a full disk kills the process with SIGBUS: there is no error to catch. So
+blocks are allocated (`posix_fallocate`) before a transaction begins, for as many pages as it can take, and a disk
+without space is an error before anything is written.
 
-Nouns: the *used* part of a data file holds pages of some transaction; behind it lies *room*, of which a beginning is
+Nouns: the *used* part of a data file holds pages of some transaction; after it comes *room*, the beginning of which is
 allocated, up to the end of the map.
 
-What allocation is worth depends on the file system. ext4 and XFS write into allocated extents without needing more
-space; tmpfs allocates memory pages; overlayfs passes the call on to the file system below. File systems that copy on
-write (btrfs, ZFS, bcachefs) need new blocks for every page, allocated or not, and network file systems allocate when
+Whether allocation is a guarantee depends on the file system. ext4 and XFS write into allocated extents without needing
+more space; tmpfs allocates memory pages; overlayfs passes the call on to the underlying file system. Copy-on-write file
+systems (btrfs, ZFS, bcachefs) need new blocks for every page, allocated or not, and network file systems allocate when
 they please. There LMDB writes its pages by system calls, which report a full disk (`allocates_in_place`).
 """
 
@@ -38,11 +38,11 @@ _ROOM_KEPT_BYTES = 4 << 20
 _BRANCH_KEYS_MIN = 3
 """Keys of half a branch page, if they are as long as LMDB allows."""
 _FIXED_PAGES = 64
-"""Pages of the small tables (state, long keys, table of tables, list of free pages), with what rebalancing takes."""
+"""Pages of the small tables (state, long keys, table of tables, list of free pages), including rebalancing."""
 
 
 def allocates_in_place(directory: Path) -> bool:
-    """Whether blocks that are allocated in files of `directory` can be written without further space."""
+    """Return whether blocks allocated in files of `directory` can be written without further space."""
     return hasattr(os, "posix_fallocate") and file_system_type(directory) in _ALLOCATING
 
 
@@ -58,10 +58,10 @@ class TreeSize:
 
 
 def pages_at_most(write: WriteSize, tree: TreeSize) -> int:
-    """The most pages that a transaction takes behind the used part, if it finds no free page to use again.
+    """Return an upper bound of the pages that a transaction takes after the used part, if it can reuse no free page.
 
-    LMDB copies every page that it changes, once in a transaction: with random keys, one leaf for each key and the
-    branches above it, and a neighbour where a delete merges pages. Keys are written in their order, so a page is split
+    LMDB copies every page that it changes, once per transaction: with random keys, one leaf for each key and the
+    branches above it, and a neighbour if a delete merges pages. Keys are written in their order, so a page is split
     once when it is found full, and again only when about half a page of new rows has gone into one of the halves.
     """
     touched = write.keys + write.deletes
@@ -81,19 +81,19 @@ def pages_at_most(write: WriteSize, tree: TreeSize) -> int:
 
 
 class MapSpace:
-    """The allocated beginning of one data file that is open. For one thread at a time."""
+    """The allocated beginning of one open data file. Not thread-safe."""
 
     def __init__(self, path: Path, reserve_bytes: Callable[[], int]) -> None:
-        """`reserve_bytes` says how much of the disk is to stay free."""
+        """`reserve_bytes`: how much of the disk must stay free."""
         self._path = path
         self._reserve_bytes = reserve_bytes
         self._end = 0
 
     def begin(self, end: int, file_bytes: int) -> None:
-        """Give the first `end` bytes of the file blocks where they have none, and take away those behind.
+        """Allocate blocks for the first `end` bytes of the file, and release those after them.
 
-        The file has `file_bytes` then. The reserve is not looked at: a full disk keeps nobody from opening what is
-        there.
+        The file has `file_bytes` afterwards. The reserve is ignored: a full disk must not prevent opening existing
+        data.
         """
         try:
             os.truncate(self._path, end)
@@ -104,7 +104,7 @@ class MapSpace:
         self._end = end
 
     def allocate(self, end: int, limit: int) -> None:
-        """Make sure that the first `end` bytes of the file have blocks, and some more up to `limit` if that is easy.
+        """Ensure that the first `end` bytes of the file have blocks, and some more up to `limit` if there is space.
 
         Raises `DiskFull` (DISK_WRITE_LOCKED): nothing was written.
         """
@@ -121,9 +121,9 @@ class MapSpace:
         self._end = wanted
 
     def release(self, used: int, file_bytes: int) -> None:
-        """Give back what is allocated far behind the first `used` bytes; the file keeps its size, `file_bytes`.
+        """Release blocks allocated far after the first `used` bytes; the file keeps its size, `file_bytes`.
 
-        A bound is far above what most transactions take. Nobody may write meanwhile.
+        The bound is far above what most transactions take. There must be no concurrent write.
         """
         keep = used + min(max(used // 4, _ROOM_KEPT_BYTES), _STEP_BYTES_MAX)
         if self._end <= 2 * keep - used:
@@ -138,7 +138,7 @@ class MapSpace:
     def require_free(self, size: int, *, may_use_reserve: bool = False) -> None:
         """Raise `DiskFull` (DISK_WRITE_LOCKED) unless `size` bytes can be written and the reserve stays free.
 
-        What lets the log be cut (a checkpoint) may use the reserve.
+        Writes that allow the log to be truncated (checkpoints) may use the reserve.
         """
         free = self._free_bytes()
         if free - size < (0 if may_use_reserve else self._reserve_bytes()):
@@ -154,14 +154,14 @@ class MapSpace:
     def _full(self, size: int, free: int) -> DiskFull:
         return DiskFull(
             f"the disk of {self._path} has {free} bytes free, of which {self._reserve_bytes()} are reserved "
-            f"('server.data-disk.reserve'); a write that may need {size} bytes was refused. Free some space on it; "
-            "writes go on then",
+            f"('server.data-disk.reserve'); a write that may need {size} bytes was refused. Free some space on it: "
+            "writes continue then",
             ErrorCode.DISK_WRITE_LOCKED,
         )
 
 
 def allocate_file(path: Path, start: int, size: int) -> None:
-    """Give `size` bytes of a file from `start` on blocks on the disk; the file is made if it is not there.
+    """Allocate blocks for `size` bytes of a file from `start` on; the file is created if it does not exist.
 
     Raises `DiskFull` and `StorageFailure`.
     """

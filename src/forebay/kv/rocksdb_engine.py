@@ -1,9 +1,9 @@
-"""The second key-value engine: RocksDB through rocksdict, for state far beyond memory.
+"""The second key-value engine: RocksDB through rocksdict, for state far larger than memory.
 
-The write-ahead log is off (the changelog is the log of record), so after a crash RocksDB comes back with what it had
-flushed: older, but consistent, because rows and state lie in one column family and one write batch. The state is kept
-under the empty key, which no row has. rocksdict's `write` and iterators hold Python's global lock; a write stall
-stalls the server (reference performance.md, section 3), which is why LMDB is the default.
+The write-ahead log is off (the changelog is the log of record), so after a crash RocksDB returns with its last flush:
+older, but consistent, because rows and state are in one column family and one write batch. The state is stored under
+the empty key, which no row has. rocksdict's `write` and iterators hold the GIL; a write stall stalls the server
+(reference performance.md, section 3), which is why LMDB is the default.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_
 from forebay.kv.map_space import MapSpace
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
-"""Words in RocksDB's errors, and in ours, that no passing trouble can cause."""
+"""Words in RocksDB's errors, and in ours, that no transient failure can cause."""
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
-_REMEDY = "stop the server, remove the folder and start again, and it will be made anew from the changelog"
+_REMEDY = "stop the server, remove the folder and start again: it will be rebuilt from the changelog"
 _UNREADABLE = f"a block in the middle cannot be read; {_REMEDY}"
 
 _STATE_KEY = b""
@@ -55,13 +55,13 @@ def _rocksdict() -> Any:
 
 
 class RocksDbSnapshot:
-    """The rows and the state of one instant: that at which its two iterators were made, between two writes.
+    """The rows and the state at one point in time: when its two iterators were created, between two writes.
 
-    rocksdict's own snapshots are not used: what is read through them includes later writes (0.3.29).
+    rocksdict's own snapshots are not used: reads through them include later writes (0.3.29).
     """
 
     def __init__(self, database: Any, directory: Path) -> None:
-        """While nobody writes. Raises `CorruptData` when RocksDB finds its files damaged, as `values` does."""
+        """Must not run beside a write. Raises `CorruptData` if RocksDB finds its files damaged, as `values` does."""
         self._values: Iterator[bytes] | None = iter(database.values())
         end = RocksDbEnd(database, directory)
         self._end: RocksDbEnd | None = end
@@ -88,15 +88,15 @@ class RocksDbSnapshot:
         return end.cursor(after)
 
     def close(self) -> None:
-        # Both iterators keep files and memory of RocksDB from going.
+        # Both iterators keep files and memory of RocksDB alive.
         self._values = self._end = None
 
 
 class RocksDbEnd:
-    """Tells whether an iterator that came to an end has seen all rows.
+    """Checks whether an exhausted iterator has seen all rows.
 
-    An iterator of rocksdict that meets a damaged block ends as if there were no more rows. So whoever comes to an end
-    asks a second iterator, made at the same time, which tells.
+    An iterator of rocksdict that meets a damaged block ends as if there were no more rows. So at its end, a second
+    iterator, created at the same time, is consulted.
     """
 
     def __init__(self, database: Any, directory: Path) -> None:
@@ -112,7 +112,7 @@ class RocksDbEnd:
             raise _damaged(self._directory, _UNREADABLE)
 
     def cursor(self, after: bytes | None) -> KvCursor:
-        """The rows from the first one on, or behind `after`."""
+        """Return a cursor over the rows from the first one on, or after `after`."""
         cursor = self._cursor
         cursor.seek(_FIRST_ROW_KEY if after is None else after)
         if after is not None and cursor.valid() and cursor.key() == after:
@@ -187,7 +187,7 @@ class RocksDbEngine:
         return values
 
     def make_room(self, size: WriteSize) -> None:
-        # What is in memory now, and this, will be written, at some later time and without us.
+        # The memtable, and this write, will be flushed later, in the background.
         self._space.require_free(2 * _WRITE_BUFFER_BYTES + size.total_bytes)
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
@@ -225,7 +225,7 @@ class RocksDbEngine:
         return values
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, stored value) of all rows. Raises `CorruptData` where a block cannot be read."""
+        """Yield (key, stored value) of all rows. Raises `CorruptData` if a block cannot be read."""
         with self._writing:
             items = iter(self._database.items(from_key=_FIRST_ROW_KEY))
             end = RocksDbEnd(self._database, self._directory)

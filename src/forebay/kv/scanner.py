@@ -1,20 +1,20 @@
 """Full scans of the key-value state: sessions of the ScanKv protocol (FIP-17), on one server.
 
-A session pins a snapshot of one bucket and hands out its rows page by page, in key order. `ScannerManager` keeps the
-sessions: it limits them per bucket and per server, forgets those that nobody asks for (TTL; sooner where others are
-wanted and there are as many as there may be), and remembers for a while which ones it took away, so that a client
-learns that its scan *expired* and not merely that it is unknown.
+A session pins a snapshot of one bucket and returns its rows page by page, in key order. `ScannerManager` keeps the
+sessions. It limits them per bucket and per server, expires idle ones (after the TTL; sooner if the limit is reached and
+others want to scan), and remembers expired ones for a while, so that a client learns that its scan *expired* and not
+merely that it is unknown.
 
 Rules (reference: fluss.md part 3; numbers there):
 
-- A session is used by one call at a time. A call that meets another one fails, and the session is gone (rule 9).
-  Removing a session never frees a snapshot under a running call: the last user closes it.
-- Calls are numbered. The answer to the call before the expected one is repeated to the byte, because its response may
-  have been lost (Fluss fails such a scan). Any other number fails, and the session is gone (rule 11).
-- Every error ends the session. So do the last page and a close; the last page may still be asked for again.
+- A session is used by one call at a time. A concurrent call fails, and the session ends (rule 9). Removing a session
+  never frees a snapshot during a running call: the last user closes it.
+- Calls are numbered. The response to the call before the expected one is repeated byte for byte, because it may have
+  been lost (Fluss fails such a scan). Any other number fails, and the session ends (rule 11).
+- Every error ends the session. So do the last page and a close; the last page may still be requested again.
 
-Nothing here takes longer the more scans have ended: sessions, ended scans and expired ids lie in the order of their
-last use, and the size of the pages that are kept is counted as they come and go.
+Costs do not grow with the number of ended scans: sessions, ended scans and expired ids are kept in the order of their
+last use, and the size of kept pages is counted as they come and go.
 
 Threads: everything here may be called from any thread.
 """
@@ -37,7 +37,7 @@ from forebay.metadata.table import TableBucket
 FIRST_CALL = 0
 
 PRESSED_SECONDS = 60.0
-"""How long a session may be idle where another one is wanted and there are as many as there may be."""
+"""How long a session may be idle when the limit is reached and another scan is requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,21 @@ class ScannerLimits:
     per_server_max: int = 200
     page_bytes_max: int = 10 << 20
     replayable_bytes_max: int = 256 << 20
-    """Pages kept for clients that may have lost a response, all sessions together; the oldest go first."""
+    """Total size of pages kept for clients that may have lost a response; the oldest are dropped first."""
     finished_max: int = 10_000
-    """Scans that ended whose last page is kept, and scans that expired of which that is known; the oldest go first."""
+    """Number of ended scans whose last page is kept, and of remembered expired scans; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """One answer: a value batch, and whether the scan goes on."""
+    """One response: a value batch, and whether the scan continues."""
 
     records: bytes
     has_more: bool
 
 
 class ScanSession:
-    """One scan of one bucket. `ScannerManager` makes them and guards their use."""
+    """One scan of one bucket. `ScannerManager` creates sessions and guards their use."""
 
     def __init__(self, scanner_id: bytes, bucket: TableBucket, snapshot: KvSnapshot, limit: int | None) -> None:
         self.scanner_id = scanner_id
@@ -76,16 +76,16 @@ class ScanSession:
         self._values: Iterator[bytes] = snapshot.values()
         self._ahead: bytes | None = next(self._values, None)
         self.is_empty = self._ahead is None
-        """Whether there is not a single row."""
+        """Whether there are no rows."""
         self._remaining = limit
         self._use = threads.lock()
         self.is_closed = False
 
     def try_begin_use(self) -> bool:
-        """Whether a call may begin: none is running, and the session is not closed."""
+        """Begin a call; return False if another one is running, or the session is closed."""
         if not self._use.acquire(blocking=False):
             return False
-        if self.is_closed:  # by the call that ended just now, which has not come to release the snapshot
+        if self.is_closed:  # by the call that has just ended, which has not released the snapshot yet
             self.end_use()
             return False
         return True
@@ -96,7 +96,7 @@ class ScanSession:
             self.close()
 
     def close(self) -> bool:
-        """Release the snapshot, and let no call begin any more. False if one is running, which does it when it ends."""
+        """Release the snapshot, and refuse further calls. Returns False if one is running, which then releases it."""
         self.is_closed = True
         if not self._use.acquire(blocking=False):
             return False
@@ -105,8 +105,8 @@ class ScanSession:
         return True
 
     def next_page(self, bytes_max: int) -> ScanPage:
-        """The next rows: at least one, and no more once `bytes_max` bytes are reached. To be called in use."""
-        assert self._ahead is not None, "a scan that has ended is asked for no page"
+        """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
+        assert self._ahead is not None, "a page was requested of a scan that has ended"
         rows_max = (1 << 62) if self._remaining is None else self._remaining
         records, rows, ended = join_value_batch(self._ahead, self._values, bytes_max, rows_max)
         self._ahead = None if ended else next(self._values, None)
@@ -138,7 +138,7 @@ class ScannerManager:
 
     @property
     def finished_count(self) -> int:
-        """Scans that ended whose last page may be asked for again."""
+        """Return the number of ended scans whose last page may be requested again."""
         with self._lock:
             return len(self._drained)
 
@@ -151,7 +151,7 @@ class ScannerManager:
     def open(
         self, bucket: TableBucket, take_snapshot: Callable[[], KvSnapshot], limit: int | None
     ) -> tuple[ScanSession | None, int]:
-        """Begin a scan: (session, or None when the bucket is empty; log offset that the snapshot contains).
+        """Begin a scan; return (session, or None if the bucket is empty; log offset that the snapshot contains).
 
         Raises `LimitExceeded` (TOO_MANY_SCANNERS).
         """
@@ -183,7 +183,7 @@ class ScannerManager:
         return session, session.log_offset
 
     def page(self, scanner_id: bytes, call: int | None, bytes_max: int) -> ScanPage:
-        """The page of call number `call` of a session; of the first call too.
+        """Return the page of call number `call` of a session, including the first call.
 
         Raises `NotFound` (SCANNER_EXPIRED, UNKNOWN_SCANNER_ID) and `InvalidRequest` (INVALID_SCAN_REQUEST), after
         which the session is gone.
@@ -229,10 +229,10 @@ class ScannerManager:
         if self._remove(session) and not session.close():
             raise _invalid(f"scanner {scanner_id.decode()} was closed while one of its calls was running")
 
-    # ---- what takes sessions away -----------------------------------------------------------------------------------
+    # ---- expiry and removal -----------------------------------------------------------------------------------------
 
     def expire(self) -> int:
-        """Close sessions that nobody has used for the TTL; return how many. The server calls this periodically."""
+        """Close sessions idle for longer than the TTL; return how many. The server calls this periodically."""
         now = self._clock.monotonic()
         with self._lock:
             idle = list(takewhile(lambda s: now - s.last_used > self.limits.ttl_seconds, self._sessions.values()))
@@ -248,7 +248,7 @@ class ScannerManager:
         return len(idle)
 
     def _close_longest_idle(self, bucket: TableBucket) -> bool:
-        """Make room for a scan of `bucket`; returns whether a session was idle for long enough."""
+        """Make room for a scan of `bucket`; return whether a session was idle for long enough."""
         limit = self._clock.monotonic() - PRESSED_SECONDS
         with self._lock:
             is_full = self._per_bucket.get(bucket, 0) >= self.limits.per_bucket_max
@@ -294,20 +294,20 @@ class ScannerManager:
             if len(self._sessions) + self._opening >= self.limits.per_server_max:
                 raise LimitExceeded(
                     f"the server has its {self.limits.per_server_max} scans open already "
-                    "('kv.scanner.max-per-server'); try again when some have ended",
+                    "('kv.scanner.max-per-server'); retry when some have ended",
                     ErrorCode.TOO_MANY_SCANNERS,
                 )
             if self._per_bucket.get(bucket, 0) >= self.limits.per_bucket_max:
                 raise LimitExceeded(
                     f"bucket {bucket} has its {self.limits.per_bucket_max} scans open already "
-                    "('kv.scanner.max-per-bucket'); try again when some have ended",
+                    "('kv.scanner.max-per-bucket'); retry when some have ended",
                     ErrorCode.TOO_MANY_SCANNERS,
                 )
             self._per_bucket[bucket] = self._per_bucket.get(bucket, 0) + 1
             self._opening += 1
 
     def _forget_bucket(self, bucket: TableBucket) -> None:
-        """One session of `bucket` less. With the lock held."""
+        """Count one session of `bucket` less. With the lock held."""
         left = self._per_bucket.pop(bucket) - 1
         if left:
             self._per_bucket[bucket] = left
@@ -335,7 +335,7 @@ class ScannerManager:
             if expired:
                 raise NotFound(
                     f"scanner {_shown(scanner_id)} was closed after {self.limits.ttl_seconds:.0f} s without a call "
-                    f"('kv.scanner.ttl'; {PRESSED_SECONDS:.0f} s where others want to scan), or because its bucket "
+                    f"('kv.scanner.ttl'; {PRESSED_SECONDS:.0f} s if others want to scan), or because its bucket "
                     "went away; scan again",
                     ErrorCode.SCANNER_EXPIRED,
                 )
@@ -344,7 +344,7 @@ class ScannerManager:
                 ErrorCode.UNKNOWN_SCANNER_ID,
             )
         if not session.try_begin_use():
-            if session.is_closed:  # meanwhile, after it was removed
+            if session.is_closed:  # in the meantime, after it was removed
                 return self._begin_use(scanner_id)
             self._remove(session)
             session.close()
@@ -352,16 +352,16 @@ class ScannerManager:
         return session
 
     def _replay_drained(self, scanner_id: bytes, call: int | None) -> ScanPage | None:
-        """The last page of a finished scan, for a client that did not get it."""
+        """Return the last page of a finished scan, for a client that did not get it."""
         with self._lock:
             session = self._drained.get(scanner_id)
             return session.last_page if session is not None and session.call == call else None
 
     def _keep_page(self, session: ScanSession, page: ScanPage) -> None:
-        """Keep a page, in case its client asks for it again, and let others go that are too many."""
+        """Keep a page, in case its client requests it again, and drop the oldest ones above the limit."""
         with self._lock:
             self._drop_page(session)
-            if session.scanner_id not in self._sessions:  # ended by another call meanwhile
+            if session.scanner_id not in self._sessions:  # ended by another call in the meantime
                 return
             session.last_page = page
             self._kept_bytes += len(page.records)

@@ -1,20 +1,21 @@
-"""Table snapshots: all buckets of a primary-key table pinned at one instant, for many readers.
+"""Table snapshots: all buckets of a primary-key table pinned at one point in time, for many readers.
 
-Nouns: a *handle* is one table snapshot, known by its id; a *pin* is the snapshot of one bucket that a handle holds; a
-*page* is one answer with rows of a pin; a *position* is a place between two rows, as a page tells it.
+Nouns: a *handle* is one table snapshot, identified by its id; a *pin* is the snapshot of one bucket that a handle
+holds; a *page* is one response with rows of a pin; a *position* is a place between two rows, as returned with a page.
 
 Rules:
 
-- A handle has no reading state. A page is asked for by bucket and position, by whoever knows the id, in any order, any
-  number of times: a lost page, a second attempt of a task, a reader that goes on where another one stopped.
+- A handle has no reading state. A page is requested by bucket and position, by any client that knows the id, in any
+  order, any number of times: a lost page, a second attempt of a task, a reader that continues where another one
+  stopped.
 - A handle lives for its lease after it was last used, never longer than `age_seconds_max`, because a pin keeps the
   engine from reusing the space of rows that have changed since. Time is monotonic.
-- Pages of one pin are made one after the other: an engine's snapshot is for one thread at a time. Nothing is freed
-  under a page that is being made.
-- What takes a bucket away (its table is dropped, its engine must grow, the server stops) takes its pin away, also where
-  the handle is just being opened. The handle goes with its last pin.
+- Pages of one pin are built one after the other: an engine's snapshot is not thread-safe. Nothing is freed while a page
+  is being built.
+- When a bucket goes away (its table is dropped, its engine must grow, the server stops), its pins are released, even of
+  handles that are just being opened. A handle ends with its last pin.
 
-Who takes the pins sees to it that no write lies between two of them (forebay.server.write_gate).
+The caller that takes the pins ensures that no write falls between two of them (forebay.server.write_gate).
 
 Threads: everything here may be called from any thread.
 """
@@ -35,7 +36,7 @@ from forebay.kv.engine import EngineState, KvSnapshot
 from forebay.metadata.table import TableBucket
 
 _ENDED_REMEMBERED = 1000
-"""Handles of which is remembered why they ended."""
+"""Number of ended handles whose reason is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class TableSnapshotLimits:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPage:
-    """Rows as a value batch; the position behind the last one (None: no rows); whether there are more."""
+    """Rows as a value batch; the position after the last one (None: no rows); whether there are more."""
 
     records: bytes
     position: bytes | None
@@ -60,7 +61,7 @@ class SnapshotPage:
 
 @dataclass(frozen=True, slots=True)
 class OpenedSnapshot:
-    """A new handle: its id, the lease that was granted, and the state of each bucket at its instant."""
+    """A new handle: its id, the granted lease, and the state of each bucket at its point in time."""
 
     snapshot_id: bytes
     lease_seconds: float
@@ -69,7 +70,7 @@ class OpenedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDescription:
-    """A handle as people see it."""
+    """A handle as shown to users."""
 
     snapshot_id: bytes
     table_id: int
@@ -89,7 +90,7 @@ class _Pin:
         self._use = threads.lock()
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> SnapshotPage | None:
-        """None if the pin is gone."""
+        """Return a page, or None if the pin is released."""
         with self._use:
             if self._snapshot is None:
                 return None
@@ -102,7 +103,7 @@ class _Pin:
             return SnapshotPage(records, position, not ended and next(cursor.values, None) is not None)
 
     def close(self) -> None:
-        """Let go of the snapshot, once no page is being made of it."""
+        """Release the snapshot, once no page of it is being built."""
         with self._use:
             snapshot, self._snapshot = self._snapshot, None
             if snapshot is not None:
@@ -146,10 +147,10 @@ class TableSnapshotManager:
         lease_seconds: float | None = None,
         name: str = "",
     ) -> OpenedSnapshot:
-        """Begin a table snapshot of `buckets`, whose snapshots `take_pins` takes at one instant.
+        """Begin a table snapshot of `buckets`, whose snapshots `take_pins` takes at one point in time.
 
-        Raises `LimitExceeded` (TOO_MANY_SCANNERS), `InvalidRequest` for a lease that is no time, and what `take_pins`
-        raises.
+        Raises `LimitExceeded` (TOO_MANY_SCANNERS), `InvalidRequest` for an invalid lease, and the errors of
+        `take_pins`.
         """
         lease = self._granted(self.limits.lease_seconds_default if lease_seconds is None else lease_seconds)
         gone = self._begin_opening()
@@ -181,7 +182,7 @@ class TableSnapshotManager:
     def page(
         self, snapshot_id: bytes, bucket: TableBucket, after: bytes | None, bytes_max: int, rows_max: int | None
     ) -> SnapshotPage:
-        """Rows of a bucket from position `after` on (None: from the first), at least one if there is any.
+        """Return rows of a bucket from position `after` on (None: from the first), at least one if there is any.
 
         Raises `NotFound` (SCANNER_EXPIRED, UNKNOWN_SCANNER_ID), `InvalidRequest` (INVALID_SCAN_REQUEST).
         """
@@ -198,8 +199,8 @@ class TableSnapshotManager:
         page = None if pin is None else pin.page(after, min(bytes_max, self.limits.page_bytes_max), rows)
         if page is None:
             raise NotFound(
-                f"bucket {bucket} is no longer in table snapshot {_shown(snapshot_id)}: it was dropped, or had to grow "
-                "or close; open another table snapshot",
+                f"bucket {bucket} is no longer in table snapshot {_shown(snapshot_id)}: it was dropped, had to grow "
+                "or was closed; open another table snapshot",
                 ErrorCode.SCANNER_EXPIRED,
             )
         with self._lock:
@@ -209,7 +210,7 @@ class TableSnapshotManager:
         return page
 
     def renew(self, snapshot_id: bytes, lease_seconds: float | None = None) -> float:
-        """Begin the lease anew, with another length if one is given; the seconds that the handle will live unused.
+        """Renew the lease, with another length if one is given; return the seconds that the handle will live unused.
 
         Raises as `page` does.
         """
@@ -225,7 +226,7 @@ class TableSnapshotManager:
         self._end([snapshot_id], "it was released")
 
     def describe(self, table_id: int | None = None) -> list[SnapshotDescription]:
-        """The open handles (of one table), the oldest first."""
+        """Return the open handles (of one table), oldest first."""
         now = self._clock.monotonic()
         with self._lock:
             return [
@@ -243,10 +244,10 @@ class TableSnapshotManager:
                 if table_id is None or handle.table_id == table_id
             ]
 
-    # ---- what takes handles and pins away ---------------------------------------------------------------------------
+    # ---- expiry and removal -----------------------------------------------------------------------------------------
 
     def expire(self) -> int:
-        """End the handles whose lease is over; return how many. The server calls this periodically."""
+        """End the handles whose lease has expired; return how many. The server calls this periodically."""
         now = self._clock.monotonic()
         with self._lock:
             over = [handle.snapshot_id for handle in self._handles.values() if now >= handle.expires_at]
@@ -254,7 +255,7 @@ class TableSnapshotManager:
         return len(over)
 
     def close_bucket(self, bucket: TableBucket) -> int:
-        """Take away all pins of a bucket, also those that are being taken now; return how many there were."""
+        """Release all pins of a bucket, including those being taken now; return how many there were."""
         doomed: list[_Pin] = []
         with self._lock:
             for gone in self._opening:
@@ -266,7 +267,7 @@ class TableSnapshotManager:
         return len(doomed)
 
     def has_pinned(self, bucket: TableBucket) -> bool:
-        """Whether a table snapshot that is open, or is being opened, may read the bucket."""
+        """Return whether an open table snapshot, or one being opened, may read the bucket."""
         with self._lock:
             return any(bucket in handle.pins for handle in self._handles.values())
 
@@ -280,7 +281,7 @@ class TableSnapshotManager:
     # ---- bookkeeping ------------------------------------------------------------------------------------------------
 
     def _begin_opening(self) -> set[TableBucket]:
-        """Take a place among the handles. The set that is returned gets the buckets that go away meanwhile."""
+        """Reserve a handle. The returned set collects the buckets that go away in the meantime."""
         self.expire()
         with self._lock:
             if self._shut_down:
@@ -288,7 +289,7 @@ class TableSnapshotManager:
             if len(self._handles) + len(self._opening) >= self.limits.handles_max:
                 raise LimitExceeded(
                     f"the server has its {self.limits.handles_max} table snapshots open already "
-                    "('kv.snapshot-handle.max-count'); release those that are not needed, or try again later",
+                    "('kv.snapshot-handle.max-count'); release unused ones, or retry later",
                     ErrorCode.TOO_MANY_SCANNERS,
                 )
             gone: set[TableBucket] = set()
@@ -300,13 +301,13 @@ class TableSnapshotManager:
         self._opening = [other for other in self._opening if other is not gone]
 
     def _take_away(self, handle: _Handle, buckets: Collection[TableBucket]) -> list[_Pin]:
-        """The pins of these buckets, which the handle has no more; they are to be closed. With the lock held."""
+        """Remove and return the handle's pins of these buckets, for the caller to close. With the lock held."""
         doomed = [pin for bucket in buckets if (pin := handle.pins.pop(bucket, None)) is not None]
         if doomed:
             handle.lost.update(buckets)
             if not handle.pins:
                 self._handles.pop(handle.snapshot_id, None)
-                self._remember(handle.snapshot_id, "its buckets were dropped, or had to grow or close")
+                self._remember(handle.snapshot_id, "its buckets were dropped, had to grow or were closed")
         return doomed
 
     def _end(self, ids: Collection[bytes], reason: str) -> None:
@@ -332,8 +333,8 @@ class TableSnapshotManager:
             return handle
         if handle is None and snapshot_id not in self._ended:
             raise NotFound(
-                f"there is no table snapshot {_shown(snapshot_id)}: the server has been started anew since it was "
-                "opened, or it never was; open another one",
+                f"there is no table snapshot {_shown(snapshot_id)}: the server has restarted since it was "
+                "opened, or it never existed; open another one",
                 ErrorCode.UNKNOWN_SCANNER_ID,
             )
         reason = self._expiry_reason() if handle is not None else self._ended[snapshot_id]
@@ -342,18 +343,18 @@ class TableSnapshotManager:
         )
 
     def _extend(self, handle: _Handle) -> None:
-        """The handle is being used now."""
+        """Note that the handle is in use now."""
         lease_end = self._clock.monotonic() + handle.lease_seconds
         handle.expires_at = min(lease_end, handle.opened_at + self.limits.age_seconds_max)
 
     def _granted(self, lease_seconds: float) -> float:
         if not lease_seconds > 0:
-            raise InvalidRequest(f"a lease of {lease_seconds:g} s makes no sense", ErrorCode.INVALID_SCAN_REQUEST)
+            raise InvalidRequest(f"a lease must be positive, not {lease_seconds:g} s", ErrorCode.INVALID_SCAN_REQUEST)
         return min(lease_seconds, self.limits.lease_seconds_max, self.limits.age_seconds_max)
 
     def _expiry_reason(self) -> str:
         return (
-            "nobody used it for as long as its lease, or it reached the greatest age "
+            "it was not used for the length of its lease, or it reached the maximum age "
             f"('kv.snapshot-handle.max-age', {self.limits.age_seconds_max:g} s)"
         )
 

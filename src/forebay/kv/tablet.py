@@ -1,18 +1,18 @@
 """The key-value state of one bucket of a primary-key table, driven by its changelog.
 
-Nouns: a *put request* is one KV record batch of a client; a *group* is what has queued up for the bucket and is
-written together; the *state* is the engine's rows.
+Nouns: a *put request* is one KV record batch of a client; a *group* is the requests that have queued up for the bucket
+and are written together; the *state* is the engine's rows.
 
 Flow of `put_group`, in the one thread that writes this bucket (design.md D5, D6):
 
-1. Each request is merged against the state as the requests before it left it, and becomes one changelog batch, which
-   is appended to the log. A request that fails changes nothing and does not stop the others.
-2. If any request wants it (acks=all), the log is synced once for the group.
+1. Each request is merged against the state as left by the requests before it, and becomes one changelog batch, which is
+   appended to the log. A request that fails changes nothing and does not stop the others.
+2. If any request has acks=all, the log is synced once for the group.
 3. The engine takes all changes of the group and the new applied offset in one atomic step.
-4. The high watermark moves. Only now do readers see the changelog, and callers their answers.
+4. The high watermark advances. Only now do readers see the changelog, and callers their responses.
 
-So nothing is visible that is not in the log, nothing is acknowledged with acks=all that is not on the disk, and after
-a crash at any point the state is restored from the log beyond the engine's applied offset.
+So nothing is visible that is not in the log, nothing is acknowledged with acks=all that is not on the disk, and after a
+crash at any point the state is restored from the log beyond the engine's applied offset.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from forebay.metadata.types import TypeRoot
 ACKS_ALL = -1
 
 _PLANS_MAX = 256
-"""Plans for different target columns that are kept."""
+"""Number of cached merge plans for different target columns."""
 
 _REPLAY_ROWS = 200_000
-"""Rows that recovery gathers before it gives them to the engine in one step."""
+"""Rows that recovery collects before it applies them to the engine in one step."""
 
 
 class TableView(Protocol):
-    """What a tablet knows of its table, as it is now."""
+    """The current table, as a tablet sees it."""
 
     @property
     def info(self) -> TableInfo: ...
 
     def schema_by_id(self, schema_id: int) -> Schema:
-        """Raises `NotFound` (SCHEMA_NOT_EXIST) for a version that does not exist."""
+        """Return a version of the schema. Raises `NotFound` (SCHEMA_NOT_EXIST) for a version that does not exist."""
         ...
 
 
@@ -66,8 +66,8 @@ class TableView(Protocol):
 class PutRequest:
     """One KV record batch to write. `target_columns` are positions in the schema; empty means all columns.
 
-    `overwrite`: what was written before is put back (Fluss's undo of a failed job), so rows replace what is there and
-    deletes delete, whatever the table's merge engine and 'table.delete.behavior' make of other writes.
+    `overwrite`: earlier values are restored (Fluss's undo of a failed job), so rows replace existing ones and deletes
+    delete, whatever the table's merge engine and 'table.delete.behavior' do for other writes.
     """
 
     records: bytes | memoryview
@@ -78,14 +78,14 @@ class PutRequest:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The end of the changelog behind a put (for a repeated batch: behind the original), or why it failed."""
+    """The changelog's end offset after a put (for a duplicate: after the original), or the error."""
 
     log_end_offset: int = -1
     error: ForebayError | None = None
 
 
 class _GroupState:
-    """Stored values by key as the requests of a group have left them so far, in the latest schema."""
+    """Stored values by key, in the latest schema, as left by the group's requests so far."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}
@@ -93,7 +93,7 @@ class _GroupState:
         """Values that the engine holds under an older schema, of keys that no request has changed yet."""
 
     def before(self, keys: Mapping[bytes, object]) -> dict[bytes, bytes | None]:
-        """What the engine, or a request before, holds of `keys`, which are about to be changed."""
+        """Return the current values of `keys`, from the engine or an earlier request, before they are changed."""
         older = self.not_upgraded
         return {key: older.pop(key, self.values.get(key)) for key in keys} if older else self.values
 
@@ -112,12 +112,12 @@ class KvTablet:
 
     @property
     def applied_offset(self) -> int:
-        """The changelog below this offset is in the state."""
+        """The offset below which the changelog is in the state."""
         return self.engine.state.applied_offset
 
     @property
     def row_count(self) -> int | None:
-        """Live rows, or None for a table whose changelog image does not allow to count them."""
+        """Number of live rows, or None for a table whose changelog image does not allow counting them."""
         count = self.engine.state.row_count
         return None if count < 0 or not self._counts_rows() else count
 
@@ -132,7 +132,7 @@ class KvTablet:
         changes: dict[bytes, bytes | None] = {}
         added = digest_change = 0
         size = WriteSize()
-        keeps_digest = self._counts_rows()  # the same image of the changelog brings the old values that both need
+        keeps_digest = self._counts_rows()  # both need the old values, which the same changelog image provides
         results: list[PutResult] = []
         end_before = self._log.log_end_offset
         for request in requests:
@@ -155,23 +155,24 @@ class KvTablet:
         except ForebayError as e:
             error = _after_append(e)
             return [p if p.error else PutResult(error=error) for p in results]
-        # Also where nothing was appended: what is acknowledged now may be a batch that was sent again, whose first
-        # attempt had reached the log and then failed, without a sync and without becoming visible.
+        # Also if nothing was appended: what is acknowledged now may be a resent batch, whose first attempt had reached
+        # the log and then failed, without a sync and without becoming visible.
         self._log.high_watermark = max(self._log.high_watermark, self.applied_offset)
         return results
 
     def _append_changelog(
         self, request: PutRequest, state: _GroupState, before: WriteSize
     ) -> tuple[int, dict[bytes, bytes | None], int, WriteSize]:
-        """Merge one request and append its changelog: (log end offset, changed keys, rows added, size of the group).
+        """Merge one request and append its changelog; return (log end offset, changed keys, rows added, size of the
+        group).
 
-        The engine has room for the group with this request before its changelog is appended: on a full disk nothing
-        is written.
+        The engine reserves space for the group with this request before its changelog is appended: on a full disk
+        nothing is written.
         """
         self._require_caught_up(state)
         batch = parse_kv_batch(request.records)
         if b"" in batch.keys:
-            # Only Iceberg's encoding has such keys, of empty texts and bytes; engines need them for themselves.
+            # Only Iceberg's encoding has such keys, of empty texts and bytes; engines reserve the empty key.
             raise InvalidRequest(
                 f"table {self._table.info.path}: a key of no bytes at all, such as an empty text in an Iceberg table, "
                 "cannot be stored",
@@ -193,7 +194,7 @@ class KvTablet:
         return appended.next_offset, touched, added, size
 
     def _require_caught_up(self, state: _GroupState) -> None:
-        """The state must be at the end of the log, but for what this group has appended."""
+        """Check that the state is at the end of the log, apart from this group's appends."""
         if not state.values and self.applied_offset != self._log.log_end_offset:
             self.recover()
 
@@ -230,7 +231,7 @@ class KvTablet:
         rows: RowSlices,
         state: _GroupState,
     ) -> None:
-        """Fetch into `state` the stored values that merging this batch needs, all in the latest schema."""
+        """Fetch the stored values that merging this batch needs into `state`, all in the latest schema."""
         if plan.reads_old_values:
             missing = [key for key in dict.fromkeys(batch.keys) if key not in state.values]
         else:
@@ -276,9 +277,9 @@ class KvTablet:
     # ---- reading ----------------------------------------------------------------------------------------------------
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """`schema id | row` of each key, None where there is none."""
+        """Return `schema id | row` of each key, None if there is none."""
         keys = self._keys.canonical(keys)
-        if not all(keys):  # no row has an empty key, and engines keep things of their own under it
+        if not all(keys):  # no row has an empty key, and engines store their state under it
             found = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
             values = [found.get(key) for key in keys]
         else:
@@ -294,16 +295,16 @@ class KvTablet:
         return prefix_encoder(self._table.info.descriptor)
 
     def prefix_lookup(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
-        """`schema id | row` of each key that begins with `prefix`, in key order; `bytes_max` as in `KvEngine`."""
+        """Return `schema id | row` of each key with this `prefix`, in key order; `bytes_max` as in `KvEngine`."""
         [canonical] = self._prefixes.canonical([prefix]) if self._prefixes is not None else [prefix]
         return [value[LENGTH_PREFIX_BYTES:] for value in self.engine.prefix(canonical, bytes_max)]
 
     def first_values(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
-        """The stored values of the first `limit` keys; `bytes_max` as in `KvEngine.prefix`."""
+        """Return the stored values of the first `limit` keys; `bytes_max` as in `KvEngine.prefix`."""
         return self.engine.first(limit, bytes_max)
 
     def snapshot(self) -> KvSnapshot:
-        """The rows of this instant, with the changelog offset that they contain (exclusive)."""
+        """Return a snapshot of the current rows, with the changelog offset that they contain (exclusive)."""
         return self.engine.snapshot()
 
     # ---- recovery ---------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ class KvTablet:
         if state.applied_offset < self._log.log_start_offset:
             raise CorruptData(
                 f"the key-value state of table {self._table.info.path} is at changelog offset {state.applied_offset}, "
-                f"and {self._log.folder} begins at {self._log.log_start_offset}: the checkpoint that stood for the "
+                f"and {self._log.folder} begins at {self._log.log_start_offset}: the checkpoint that covered the "
                 "records in between ('table.log.ttl' removed them) is lost or damaged; restore it from a copy",
                 ErrorCode.KV_STORAGE_EXCEPTION,
             )
@@ -327,7 +328,7 @@ class KvTablet:
         if state.applied_offset == end:
             return 0
         codec = self._changelog_codec()
-        # What is left of an id segment is unknown once changes are replayed: the next id begins a new segment.
+        # The rest of an id segment is unknown once changes are replayed: the next id begins a new segment.
         state = replace(state, next_id=1, last_id=0, row_count=state.row_count if self._counts_rows() else -1)
         writes: dict[bytes, bytes | None] = {}
         added = batches = 0
@@ -347,7 +348,7 @@ class KvTablet:
         return batches
 
     def _digest_change(self, writes: Mapping[bytes, bytes | None]) -> int | None:
-        """What `writes` will add to the digest of the state; None where it is not kept."""
+        """Return the change of the state's digest by `writes`; None if it is not kept."""
         state = self.engine.state
         if not self._counts_rows() or (state.applied_offset > 0 and state.digest is None):
             return None
@@ -356,7 +357,7 @@ class KvTablet:
 
 
 def _after_append(error: ForebayError) -> ForebayError:
-    """What a group is told whose changelog is written and whose state is not: not that nothing was written."""
+    """Return the error for a group whose changelog is written but whose state is not; it must not deny the write."""
     if error.code != ErrorCode.DISK_WRITE_LOCKED:
         return error
     return StorageFailure(
@@ -366,7 +367,7 @@ def _after_append(error: ForebayError) -> ForebayError:
 
 
 def merge_plan(info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False) -> MergePlan:
-    """How puts to these columns of a table merge. Raises `InvalidRequest` (INVALID_TARGET_COLUMN)."""
+    """Return the merge plan for puts to these columns. Raises `InvalidRequest` (INVALID_TARGET_COLUMN)."""
     schema = info.schema
     columns = schema.columns
     key_mask = bytes(column.name in schema.primary_key for column in columns)
@@ -384,7 +385,7 @@ def merge_plan(info: TableInfo, target_columns: tuple[int, ...], overwrite: bool
 
 
 def _target_mask(info: TableInfo, target_columns: tuple[int, ...], key_mask: bytes, auto: int) -> bytes | None:
-    """A byte for each column that a partial update writes; None for a write of whole rows."""
+    """Return a byte for each column that a partial update writes; None for writes of whole rows."""
     schema = info.schema
     names = schema.names
 

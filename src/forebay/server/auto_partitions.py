@@ -1,10 +1,10 @@
-"""Partitions that the clock makes and drops (`table.auto-partition.*`, `forebay.metadata.auto_partition`).
+"""Partitions that follow the clock (`table.auto-partition.*`, `forebay.metadata.auto_partition`).
 
-Looked at when a table is created or altered, when the server starts, and every `auto-partition.check.interval`. What
-fails is logged, and tried again the next time.
+They are checked when a table is created or altered, when the server starts, and every `auto-partition.check.interval`.
+Failures are logged and retried the next time.
 
-A partition of a lake table that has expired goes only when the lake has all of its records in a snapshot that can be
-read. From then on it is read from the lake alone. (Fluss drops it at once; what was not tiered by then is lost.)
+An expired partition of a lake table is dropped only once the lake has all of its records in a readable snapshot. From
+then on it is read from the lake alone. (Fluss drops it immediately; records that were not tiered by then are lost.)
 
 Prior art: AutoPartitionManager of Fluss.
 """
@@ -24,13 +24,13 @@ _LOGGER = logging.getLogger(__name__)
 
 
 async def follow_the_clock(context: ServerContext) -> None:
-    """Make and drop the partitions of all tables that ask for it."""
+    """Create and drop the automatic partitions of all tables."""
     for table in context.catalog.tables():
         await follow_the_clock_for(context, table)
 
 
 async def follow_the_clock_for(context: ServerContext, table: LiveTable) -> None:
-    """Make and drop the partitions of one table. A failure is logged."""
+    """Create and drop the automatic partitions of one table. A failure is logged."""
     try:
         rules = AutoPartitioning.of(table.info.descriptor)
         if rules is None or not rules.enabled:
@@ -40,7 +40,7 @@ async def follow_the_clock_for(context: ServerContext, table: LiveTable) -> None
         if len(table.info.descriptor.partition_keys) == 1:
             await _create_wanted(context, table, rules, now_ms)
     except ForebayError as e:
-        _LOGGER.error("automatic partitions of table %s: %s; tried again later", table.info.path, e)
+        _LOGGER.error("automatic partitions of table %s: %s; will be retried", table.info.path, e)
 
 
 async def _create_wanted(context: ServerContext, table: LiveTable, rules: AutoPartitioning, now_ms: int) -> None:
@@ -51,11 +51,11 @@ async def _create_wanted(context: ServerContext, table: LiveTable, rules: AutoPa
         try:
             await context.in_coordinator(context.catalog.create_partition, info.path, {rules.key: value}, False)
         except AlreadyExists:
-            continue  # somebody has made it meanwhile
+            continue  # a client has created it in the meantime
         except LimitExceeded as e:
-            _LOGGER.warning("partition '%s' of table %s is not made: %s", value, info.path, e)
+            _LOGGER.warning("partition '%s' of table %s was not created: %s", value, info.path, e)
             return
-        _LOGGER.info("made partition '%s' of table %s", value, info.path)
+        _LOGGER.info("created partition '%s' of table %s", value, info.path)
 
 
 async def _drop_expired(context: ServerContext, table: LiveTable, rules: AutoPartitioning, now_ms: int) -> None:
@@ -87,7 +87,7 @@ async def _drop(context: ServerContext, info: TableInfo, partition: PartitionInf
     except ForebayError as e:
         if e.code not in (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.TABLE_NOT_EXIST):
             raise
-        return  # somebody has dropped it meanwhile
+        return  # a client has dropped it in the meantime
     await context.remove_data(info, [dropped.partition_id], partition_folder(info, dropped))
     _LOGGER.info("dropped partition '%s' of table %s, which has expired", dropped.name, info.path)
 
@@ -95,10 +95,11 @@ async def _drop(context: ServerContext, info: TableInfo, partition: PartitionInf
 def _sealed_if_needed_no_more(
     context: ServerContext, info: TableInfo, partition: PartitionInfo
 ) -> list[BucketReplica] | None:
-    """The buckets of a partition that the stream may forget, sealed; None where it may not.
+    """Return the sealed buckets of a partition that the stream may drop; None if it must keep them.
 
-    It may forget a partition of a lake table when the lake has all of its records. Sealed buckets take no more, so
-    that nothing comes between this and the end of the partition. They stay open until the caller ends their use.
+    The stream may drop a partition of a lake table once the lake has all of its records. Sealed buckets accept no more
+    writes, so none can come between this check and the end of the partition. They stay open until the caller ends their
+    use.
     """
     if not info.lake_enabled:
         return []

@@ -66,7 +66,7 @@ class CatalogTable:
     partition_ids: Mapping[str, int] = field(default_factory=dict)
 
     def partition(self, name: str) -> PartitionInfo:
-        """Raises `NotFound` (PARTITION_NOT_EXISTS)."""
+        """Return a partition by its name. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
         partition_id = self.partition_ids.get(name)
         if partition_id is None:
             # Programs that were written for Fluss look for this sentence (a test of its Rust client does).
@@ -134,7 +134,7 @@ class Catalog:
         return name in self._databases
 
     def database(self, name: str) -> DatabaseInfo:
-        """Raises `NotFound` (DATABASE_NOT_EXIST)."""
+        """Return a database. Raises `NotFound` (DATABASE_NOT_EXIST)."""
         info = self._databases.get(name)
         if info is None:
             raise NotFound(f"there is no database '{name}'", ErrorCode.DATABASE_NOT_EXIST)
@@ -188,7 +188,7 @@ class Catalog:
         return list(self._tables.values())
 
     def table_names(self, database: str) -> list[str]:
-        """Raises `NotFound` (DATABASE_NOT_EXIST)."""
+        """Return the names of a database's tables. Raises `NotFound` (DATABASE_NOT_EXIST)."""
         self.database(database)
         return sorted(path.table for path in self._tables if path.database == database)
 
@@ -196,7 +196,7 @@ class Catalog:
         return path in self._tables
 
     def table(self, path: TablePath) -> LiveTable:
-        """Raises `NotFound` (TABLE_NOT_EXIST)."""
+        """Return the handle of a table. Raises `NotFound` (TABLE_NOT_EXIST)."""
         table = self._tables.get(path)
         if table is None:
             raise NotFound(f"there is no table {path}", ErrorCode.TABLE_NOT_EXIST)
@@ -250,7 +250,7 @@ class Catalog:
             self._change(table, replace(table.info, descriptor=descriptor, modified_ms=self._clock.now_ms()))
 
     def add_columns(self, path: TablePath, columns: Sequence[Column]) -> None:
-        """Add nullable columns behind the last one, under a new schema id."""
+        """Append nullable columns, under a new schema id."""
         with self._changing:
             table = self.table(path)
             schema = _with_columns(table.info.schema, columns, path)
@@ -341,9 +341,9 @@ def partition_folder(info: TableInfo, partition: PartitionInfo) -> str:
 
 
 def _check_folders(info: TableInfo, name: str, spec: Sequence[tuple[str, str]]) -> None:
-    """Raise `InvalidRequest` (PARTITION_SPEC_INVALID) where a folder of the partition would have too long a name.
+    """Raise `InvalidRequest` (PARTITION_SPEC_INVALID) if the name of a directory of the partition would be too long.
 
-    In a lake each partition key has a folder of its own, `key=value`, in which some letters of the key are escaped.
+    In a lake each partition key has its own directory, `key=value`, in which some letters of the key are escaped.
     """
 
     def refuse(what: str, length: int, most: int) -> InvalidRequest:

@@ -1,9 +1,9 @@
-"""What a server is told: settings by name (Fluss's own names where it has them), checked and typed.
+"""Server settings by name (Fluss's own names where it has them), checked and typed.
 
-Settings come from a file, from `-D key=value` and from the command line's own options, later ones winning. A setting
-that Fluss has and that means nothing for one process (`zookeeper.*`, thread pools, RocksDB tuning) is accepted and
-ignored, with a line in the log; one for a feature that Forebay does not serve is refused by name; an unknown one is
-refused with the nearest names.
+Settings come from a file, from `-D key=value` and from the command line's own options, later ones winning. A Fluss
+setting that is meaningless for a single process (`zookeeper.*`, thread pools, RocksDB tuning) is accepted and ignored,
+with a line in the log; one for a feature that Forebay does not serve is refused by name; an unknown one is refused with
+the nearest names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from forebay.server.memory_budget import default_budget
 _LOG = logging.getLogger(__name__)
 
 DESCRIPTORS_PER_BUCKET = 6
-"""What an open bucket takes while it is written and read: its log, its key-value state, an older segment."""
+"""Descriptors of an open bucket that is written and read: its log, its key-value state, an older segment."""
 _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
 
 
@@ -92,37 +92,39 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    "default.bucket.number": Setting(_positive, "1", "buckets of a table that does not say how many it wants"),
+    "default.bucket.number": Setting(_positive, "1", "number of buckets of tables that do not set it"),
     "default.replication.factor": Setting(_positive, "1", "accepted for compatibility; there is one server"),
-    "max.bucket.num": Setting(_positive, "4096", "most buckets of a table, all partitions together"),
-    "max.partition.num": Setting(_positive, "1000", "most partitions of a table"),
+    "max.bucket.num": Setting(_positive, "4096", "maximum number of buckets of a table, over all partitions"),
+    "max.partition.num": Setting(_positive, "1000", "maximum number of partitions of a table"),
     "allow.create.log.tables": Setting(parse_bool, "true", "whether clients may create log tables"),
     "allow.create.kv.tables": Setting(parse_bool, "true", "whether clients may create primary-key tables"),
     "auto-partition.check.interval": Setting(
-        parse_duration_ms, "10 min", "how often automatic partitions are made and dropped"
+        parse_duration_ms, "10 min", "how often automatic partitions are created and dropped"
     ),
     "kv.scanner.ttl": Setting(parse_duration_ms, "10 min", "how long a full scan may be idle"),
-    "kv.scanner.expiration-interval": Setting(parse_duration_ms, "30 s", "how often idle scans are looked for"),
-    "kv.scanner.max-per-bucket": Setting(_positive, "8", "most full scans of one bucket at a time"),
-    "kv.scanner.max-per-server": Setting(_positive, "200", "most full scans at a time"),
+    "kv.scanner.expiration-interval": Setting(parse_duration_ms, "30 s", "how often idle scans are expired"),
+    "kv.scanner.max-per-bucket": Setting(_positive, "8", "maximum concurrent full scans of one bucket"),
+    "kv.scanner.max-per-server": Setting(_positive, "200", "maximum concurrent full scans"),
     "kv.scanner.max-batch-size": Setting(parse_memory_bytes, "10mb", "largest page of a full scan"),
-    "kv.snapshot-handle.max-count": Setting(_up_to(512), "256", "most table snapshots at a time (at most 512)"),
+    "kv.snapshot-handle.max-count": Setting(_up_to(512), "256", "maximum number of open table snapshots (at most 512)"),
     "kv.snapshot-handle.default-lease": Setting(
-        parse_duration_ms, "10 min", "how long a table snapshot may be idle if its client does not say"
+        parse_duration_ms, "10 min", "how long a table snapshot may be idle, unless its client says otherwise"
     ),
-    "kv.snapshot-handle.max-lease": Setting(parse_duration_ms, "1 d", "how long it may be idle if its client says so"),
+    "kv.snapshot-handle.max-lease": Setting(
+        parse_duration_ms, "1 d", "the longest idle time that a client can ask for"
+    ),
     "kv.snapshot-handle.max-age": Setting(
-        parse_duration_ms, "1 d", "how long a table snapshot may live; state that it pins takes space all the while"
+        parse_duration_ms, "1 d", "how long a table snapshot may live; the state that it pins takes space"
     ),
     "kv.snapshot.interval": Setting(parse_duration_ms, "10 min", "how often grown key-value state is checkpointed"),
     "kv.engine": Setting(_engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
-    "kv.checkpoint.records": Setting(_positive, "1000000", "changelog records that make a checkpoint worth while"),
+    "kv.checkpoint.records": Setting(_positive, "1000000", "changelog records that trigger a checkpoint"),
     "log.segment.file-size": Setting(parse_memory_bytes, "1024m", "size at which a log segment is closed"),
     "log.index.interval-size": Setting(parse_memory_bytes, "4k", "bytes of log between two index entries"),
     "log.replica.high-watermark.checkpoint-interval": Setting(parse_duration_ms, "5 s", "how often offsets are saved"),
     "server.writer-id.expiration-time": Setting(parse_duration_ms, "7 d", "how long an idle writer is remembered"),
     "server.writer-id.max-per-bucket": Setting(
-        _positive, "10000", "writers that a bucket remembers, besides those of the last 15 minutes"
+        _positive, "10000", "writers that a bucket remembers, in addition to those of the last 15 minutes"
     ),
     "server.writer-id.expiration-check-interval": Setting(parse_duration_ms, "10 min", "how often that is checked"),
     "server.data-disk.reserve": Setting(
@@ -132,7 +134,9 @@ SETTINGS: dict[str, Setting] = {
         _share, "1.0", "share of the data disk that may be in use before writes stop"
     ),
     "server.open-buckets.max": Setting(
-        _or_unset(_positive), "", "buckets that stay open unused; if not set, as many as the limit of open files allows"
+        _or_unset(_positive),
+        "",
+        "buckets that stay open while unused; if not set, as many as the limit of open files allows",
     ),
     "server.worker-threads": Setting(_positive, "4", "threads that write buckets"),
     "server.io-pool.size": Setting(_positive, "4", "threads that read logs and serve scans"),
@@ -149,30 +153,28 @@ SETTINGS: dict[str, Setting] = {
     "server.connections.memory-wait": Setting(
         parse_duration_ms, "5 s", "how long requests wait for memory before the largest consumer loses it"
     ),
-    "server.connections.max": Setting(_positive, "4096", "most connections at a time"),
-    "server.connections.max-per-address": Setting(_positive, "2048", "most connections from one address at a time"),
+    "server.connections.max": Setting(_positive, "4096", "maximum number of connections"),
+    "server.connections.max-per-address": Setting(_positive, "2048", "maximum number of connections from one address"),
     "server.connections.login-timeout": Setting(
-        parse_duration_ms, "30 s", "how long a client may take to log in, or without SASL to send a first request"
+        parse_duration_ms, "30 s", "how long a client may take to log in or, without SASL, to send its first request"
     ),
     "server.request.max-items": Setting(
-        _positive, "100000", "most tables, partitions, buckets or keys that one request may be about"
+        _positive, "100000", "maximum number of tables, partitions, buckets or keys in one request"
     ),
-    "server.request.max-control-size": Setting(
-        parse_memory_bytes, "4mb", "largest request of those that carry no records"
-    ),
+    "server.request.max-control-size": Setting(parse_memory_bytes, "4mb", "largest request without records"),
     "server.request.max-answer-size": Setting(
         parse_memory_bytes, "64mb", "largest answer to a lookup, a limit scan or a fetch"
     ),
     "coordinator.producer-offsets.ttl": Setting(parse_duration_ms, "24 h", "how long producer offsets are kept"),
     "remote.log.task-interval-duration": Setting(
-        parse_duration_ms, "1 min", "how often log segments older than 'table.log.ttl' are looked for"
+        parse_duration_ms, "1 min", "how often log segments older than 'table.log.ttl' are deleted"
     ),
     "datalake.enabled": Setting(
-        _or_unset(parse_bool), "", "whether tables may be tiered; if not set, they may where there is a format"
+        _or_unset(parse_bool), "", "whether tables may be tiered; if not set, they may if there is a format"
     ),
     "datalake.format": Setting(_or_unset(lake_format_name), "", "the lake's format, such as paimon"),
     "datalake.public-options": Setting(
-        _names, "", "further options of the lake, with commas, that clients may be told (docs/server.md)"
+        _names, "", "further lake options, separated by commas, that clients may see (docs/server.md)"
     ),
     "tablet-server.id": Setting(int, "0", "the number of this server"),
 }
@@ -185,7 +187,7 @@ _LAKE_SETTING = re.compile(r"datalake\.([a-z]+)\.(.+)")
 _SHOWN = frozenset(
     {"bind.listeners", "advertised.listeners", "security.protocol.map", "security.sasl.enabled.mechanisms"}
 )
-"""What clients are shown besides `SETTINGS`, for each role, too. All else may hold secrets."""
+"""Settings that clients may see in addition to `SETTINGS`, also per role. All others may hold secrets."""
 
 _SECURITY_PREFIXES = ("security.", "bind.listeners", "advertised.listeners", "internal.listener.name")
 _ROLE_PREFIXES = ("coordinator.", "tablet-server.")
@@ -205,7 +207,7 @@ _UNSERVED = {
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Everything a server needs to know before it starts. Make one with `server_config`."""
+    """Everything a server needs to know before it starts. Create one with `server_config`."""
 
     data_dir: Path
     host: str = "127.0.0.1"
@@ -213,7 +215,7 @@ class ServerConfig:
     tablet_port: int = 9124
     sasl: bool = False
     plain: bool = False
-    """Whether clients may come in without a password beside `sasl`; without `sasl` they may in any case."""
+    """Whether clients may connect without a password beside `sasl`; without `sasl` they always may."""
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def value(self, key: str) -> Any:
@@ -238,7 +240,7 @@ class ServerConfig:
 
     @property
     def open_buckets_max(self) -> int:
-        """How many buckets stay open while nothing uses them."""
+        """Return how many buckets stay open while unused."""
         given: int | None = self.value("server.open-buckets.max")
         if given is not None:
             return given
@@ -253,7 +255,7 @@ class ServerConfig:
 
     @property
     def answer_bytes_max(self) -> int:
-        """The largest answer: a quarter of the memory for all connections at most, so that others find room beside."""
+        """The largest answer: at most a quarter of the memory for all connections, which leaves room for others."""
         wanted: int = self.value("server.request.max-answer-size")
         return min(wanted, self.connection_memory // 4)
 
@@ -269,12 +271,12 @@ class ServerConfig:
         )
 
     def shown(self) -> dict[str, str]:
-        """All settings that are set or have a default, as clients may see them: values that may be secret are hidden.
+        """Return all settings that are set or have a default, as clients may see them: possible secrets are hidden.
 
-        Of the lake's options those are shown that clients are told (`forebay.lake.public_options`).
+        Of the lake's options only the public ones are shown (`forebay.lake.public_options`).
         """
         lake = self.lake
-        told = {f"datalake.{lake.format}.{key}": value for key, value in lake.told.items()}
+        told = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}
         found = {key: setting.default for key, setting in SETTINGS.items() if setting.default}
         for key, text in self.settings.items():
             public = key in SETTINGS or _without_role(key) in _SHOWN
@@ -384,7 +386,7 @@ def _check(key: str, text: str) -> None:
 def read_settings_file(path: str | Path) -> dict[str, str]:
     """Settings from a file of `key: value` (Fluss's server.yaml) or `key = value` lines; '#' begins a comment.
 
-    Values may stand elsewhere (`forebay.base.indirect`). Raises `InvalidRequest` naming the line that cannot be read.
+    Values may be indirect (`forebay.base.indirect`). Raises `InvalidRequest` naming the line that cannot be read.
     """
     try:
         found = settings_of(path)
@@ -394,7 +396,7 @@ def read_settings_file(path: str | Path) -> dict[str, str]:
 
 
 def parse_definition(text: str) -> tuple[str, str]:
-    """(key, value) of a command-line definition 'key=value'; the value may stand elsewhere.
+    """(key, value) of a command-line definition 'key=value'; the value may be indirect.
 
     Raises `InvalidRequest`.
     """
@@ -411,7 +413,7 @@ def _split_definition(text: str) -> tuple[str, str]:
 
 
 def exposed_settings(config: ServerConfig, definitions: Sequence[str]) -> list[str]:
-    """The keys of command-line definitions whose values are secrets, and stand there for everyone to see."""
+    """Return the keys of command-line definitions whose values are secrets, which every user of the machine can see."""
     shown = config.shown()
     given = dict(_split_definition(text) for text in definitions)
     return sorted(

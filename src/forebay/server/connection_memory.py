@@ -1,4 +1,4 @@
-"""What one connection takes of the server's memory budget: a large request on its way in, answers on their way out."""
+"""One connection's share of the server's memory budget: a large incoming request, outgoing responses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from forebay.server.memory_budget import Half, MemoryBudget
 _LOGGER = logging.getLogger(__name__)
 
 _STILL_SECONDS = 2.0
-"""After so long without a byte a connection stands still."""
+"""Seconds without a byte after which a connection counts as stalled."""
 
 
 class Owner(Protocol):
-    """The connection, as the memory sees it."""
+    """The part of a connection that its memory accounting uses."""
 
     address: str
     last_active: float
@@ -43,7 +43,7 @@ class ConnectionMemory:
         self.answering = budget.answering
         self.large_counted = 0
         self.open_control_bytes = 0
-        """What unanswered requests without records take; they may wait for news as long as they like."""
+        """Memory of unanswered requests without records, which may be long polls."""
         self.is_starved = False
         """Whether a large request waits for memory."""
         self._wanted = 0
@@ -56,14 +56,14 @@ class ConnectionMemory:
         return self.receiving.is_overfull
 
     def give_all(self) -> None:
-        """The connection is gone."""
+        """Release everything: the connection is closed."""
         self._count_large(0)
         self._count_unsent(0)
 
     # ---- a large request --------------------------------------------------------------------------------------------
 
     def feed_large(self) -> None:
-        """Count the large request under way, and let its buffer grow if it is full; else wait for memory."""
+        """Count the current large request, and grow its buffer if it is full, or wait for memory."""
         connection = self._connection
         self._count_large(connection.large_bytes)
         wanted = connection.wanted_bytes
@@ -106,7 +106,7 @@ class ConnectionMemory:
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def count_unsent(self) -> None:
-        """Count the answers that wait until the peer takes them."""
+        """Count the responses that the peer has not read yet."""
         self._count_unsent(self._owner.unsent_bytes)
 
     def _count_unsent(self, size: int) -> None:
@@ -135,18 +135,20 @@ class ConnectionMemory:
         return self._clock.monotonic() - self._taken_at > _STILL_SECONDS
 
     def give_back(self, half: Half, reason: str) -> None:
-        """Lose the unfinished request, or the whole connection if it is about answers or open requests."""
+        """Drop the unfinished request, or close the connection to free responses or open requests."""
         if half is self.receiving and self.open_control_bytes > self.large_counted:
             _LOGGER.warning("closing a connection from %s with many open requests: %s", self._owner.address, reason)
             self._owner.abort()
             return
         if half is self.receiving:
-            _LOGGER.warning("giving up an unfinished request from %s: %s", self._owner.address, reason)
+            _LOGGER.warning("abandoning an unfinished request from %s: %s", self._owner.address, reason)
             if self.is_starved:
                 self.is_starved = False
                 half.forget(self)
             self._give_up_large(Unavailable(f"{reason}; try again later", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
             return
-        _LOGGER.warning("closing a connection from %s that does not take its answers: %s", self._owner.address, reason)
+        _LOGGER.warning(
+            "closing a connection from %s that does not read its responses: %s", self._owner.address, reason
+        )
         self._owner.abort()
         self._count_unsent(0)

@@ -1,4 +1,4 @@
-"""All connections of a server: how many there may be, and what they share."""
+"""All connections of a server: their limits and shared state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_FRAME_BYTES_MAX = 16 * 1024
 
 
 class Connection(Protocol):
-    """A connection, as the server sees it that has all of them."""
+    """The part of a connection that the set of all connections uses."""
 
     @property
     def memory(self) -> Consumer: ...
@@ -55,7 +55,7 @@ class Connection(Protocol):
 
 
 class Connections:
-    """The connections that were let in, by address; turns, memory and logins of all of them."""
+    """The admitted connections, by address, with their turns, memory and logins."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, config: ServerConfig) -> None:
         self.clock = clock
@@ -65,21 +65,21 @@ class Connections:
         )
         self.logins = Logins(clock)
         self.open_requests_max: int = config.value("netty.server.max-queued-requests")
-        # A request has to fit into its half of the budget, whatever else is there.
+        # A request has to fit into its half of the budget, whatever else is in it.
         self.frame_bytes_max: int = min(
             config.value("netty.server.max-request-size"), max(self.budget.receiving.limit, FIRST_FRAME_BYTES_MAX)
         )
         self._version_answers: dict[tuple[str, ServerRole], Message] = {}
         self.is_closing = False
-        """Whether the server stops: connections that were on their way in are refused."""
+        """Whether the server is stopping: incoming connections are refused."""
         self.refusals = 0
-        """Connections that are being told why they are refused."""
+        """Connections that are being sent the reason for their refusal."""
         self._control_bytes_max: int = config.value("server.request.max-control-size")
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")
         self._all: set[Connection] = set()
         self._strangers: dict[Connection, None] = {}
-        """Those that were not known when they were looked at, the oldest first."""
+        """Connections that had not identified themselves when last checked, oldest first."""
         self._by_address: Counter[str] = Counter()
         self._refused = 0
         self._warned_at: float | None = None
@@ -91,7 +91,7 @@ class Connections:
         return len(self._all)
 
     def version_answer(self, listener: str, role: ServerRole, offered: Mapping[int, Api]) -> Message:
-        """The answer to ApiVersions at a listener; made once."""
+        """Return the response to ApiVersions at a listener; built once."""
         answer = self._version_answers.get((listener, role))
         if answer is None:
             answer = self._version_answers[listener, role] = api_versions_response(offered, role)
@@ -99,29 +99,30 @@ class Connections:
 
     @property
     def open_bytes_share(self) -> int:
-        """What each connection may have once memory for requests is overfull: a part of what it could have if all had
-        the same. So the shares of those that come late do not fill it twice, and small requests need never wait."""
+        """Return the memory that each connection may have once memory for requests is overfull: part of an equal share.
+
+        Latecomers' shares therefore do not fill it twice, and small requests never have to wait."""
         return self.budget.receiving.limit // (_LATE_SHARE * max(len(self._all), 1))
 
     def _consumers(self) -> Iterator[Consumer]:
         return (each.memory for each in self._all)
 
     def body_bytes_max(self, api_key: int) -> int:
-        """How long the body of a request may be, by its API."""
+        """Return the maximum length of a request's body, by its API."""
         return self.frame_bytes_max if api_key in BULK_REQUESTS else self._control_bytes_max
 
     def admit(self, connection: Connection, address: str) -> ForebayError | None:
-        """Let a new connection in; or the error to tell it, if there are too many, or the server stops."""
+        """Admit a new connection, or return the error to send it: too many connections, or the server is stopping."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
-        # First: who may have no more connections must not cost others theirs.
+        # First: an address at its limit must not cost other clients their connections.
         if self._by_address[address] >= self._count_max_per_address:
             what = (
-                f"{self._count_max_per_address} connections from {address}, as many as one address may have "
+                f"{self._count_max_per_address} connections from {address}, the maximum for one address "
                 "(server.connections.max-per-address)"
             )
         elif len(self._all) >= self._count_max and not self._close_stranger():
-            what = f"{self._count_max} connections, as many as it may have (server.connections.max)"
+            what = f"{self._count_max} connections, its maximum (server.connections.max)"
         else:
             self._all.add(connection)
             self._strangers[connection] = None
@@ -134,10 +135,10 @@ class Connections:
             _LOGGER.warning(
                 "refusing a connection from %s: the server has %s (%d refused)", address, what, self._refused
             )
-        return Unavailable(f"the server has {what}; close some, or try again later", ErrorCode.NETWORK_EXCEPTION)
+        return Unavailable(f"the server has {what}; close some, or retry later", ErrorCode.NETWORK_EXCEPTION)
 
     def _close_stranger(self) -> bool:
-        """Make room by closing the oldest connection that has not said who it is; returns whether there was one."""
+        """Make room by closing the oldest unidentified connection; return whether there was one."""
         for oldest in list(self._strangers):
             del self._strangers[oldest]
             if not oldest.is_known:
@@ -147,7 +148,7 @@ class Connections:
         return False
 
     def remove(self, connection: Connection, address: str) -> None:
-        """A connection is gone; does nothing for one that was not let in."""
+        """Remove a closed connection; does nothing for one that was not admitted."""
         if connection not in self._all:
             return
         self._all.discard(connection)
@@ -158,7 +159,7 @@ class Connections:
         self.budget.forget(connection.memory)
 
     def close_idle(self, idle_seconds: float, unknown_seconds: float) -> None:
-        """Close those that do nothing, or take nothing, for too long, and those that do not say who they are."""
+        """Close connections that neither send nor read for too long, and those that do not identify themselves."""
         now = self.clock.monotonic()
         for each in list(self._all):
             is_unknown = not each.is_known and each.opened < now - unknown_seconds

@@ -1,4 +1,4 @@
-"""What handlers work with: the server's parts, and one call."""
+"""The context of request handlers: the server's parts, and one call."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SHARE_OF_ONE_ANSWER = 2
-"""What is reserved for one answer in advance is at most this part of all memory for answers."""
+"""The reservation for one response is at most this part of all memory for responses."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeParts:
-    """What serves tiering: the lake's tables, the snapshots that are known, whose turn it is."""
+    """The parts that serve tiering: lake tables, known snapshots, the schedule."""
 
     tables: LakeTables
     snapshots: LakeSnapshots
     tiering: TieringManager
     coordinator_epoch: int
-    """One more than in the server's life before: tiering epochs of that life are void."""
+    """Incremented at every start: tiering epochs from before are void."""
 
 
 @dataclass
@@ -70,9 +70,9 @@ class ServerContext:
     io: Executor
     """Threads for reads that may touch the disk."""
     costs: RequestCosts = field(default_factory=RequestCosts)
-    """What one request may cost."""
+    """Limits of one request."""
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
-    """(coordinator, tablet server) as the clients of each listener see them."""
+    """(coordinator, tablet server) addresses by listener."""
     descriptions: Descriptions = field(init=False)
     writer_ids: WriterIds = field(init=False)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
@@ -89,9 +89,8 @@ class ServerContext:
         return await asyncio.wrap_future(self._changes.submit(function, *arguments))
 
     async def in_io(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run something that reads files. It has ended, or never begins, when this ends, also when that is a
-        cancellation: what it works with may be given back then.
-        """
+        """Run a function that reads files. It has ended, or never begins, when this returns, even after a cancellation:
+        its resources may be released then."""
         work = self._reads.submit(function, *arguments)
         try:
             return await asyncio.wrap_future(work)
@@ -101,13 +100,13 @@ class ServerContext:
             raise
 
     async def remove_data(self, info: TableInfo, partition_ids: Sequence[int], folder: str) -> None:
-        """Close the buckets of something dropped and remove its folder. Nobody need wait for the removal."""
+        """Close the buckets of a dropped object and remove its directory in the background."""
         await self.in_io(self.replicas.drop, buckets_of(info, partition_ids))
         self.coordinator.submit(self.replicas.remove_folders, [folder])
 
     @asynccontextmanager
     async def using(self, bucket: TableBucket) -> AsyncIterator[BucketReplica]:
-        """The replica of a bucket, which stays open inside the block. Raises what `begin` raises."""
+        """Yield the replica of a bucket, which stays open inside the block. Raises as `begin` does."""
         replica = await self.begin(bucket)
         try:
             yield replica
@@ -119,8 +118,8 @@ class ServerContext:
 
         Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET).
 
-        Calls that wait for a bucket to open get it in the order in which they came, and nobody overtakes them: writes
-        of one connection must reach the bucket in their order.
+        Calls that wait for a bucket to open are served in order of arrival, with no overtaking: writes of one
+        connection must reach the bucket in their order.
         """
         opened = self._begin_if_open(bucket)
         if opened is not None:
@@ -139,9 +138,9 @@ class ServerContext:
     async def using_group(
         self, buckets: Sequence[TableBucket], of: int
     ) -> AsyncIterator[dict[TableBucket, BucketReplica | Exception]]:
-        """For each of different buckets, in order, its replica, which stays open in the block, or why there is none.
+        """Yield, for each of several different buckets, its replica, open inside the block, or the reason it has none.
 
-        Not all buckets can be open at once, so this is for a group of up to `SHORT_LIST` `of` all that a request names.
+        Not all buckets can be open at once, so this takes a group of up to `SHORT_LIST` `of` all that a request names.
         """
         found: dict[TableBucket, BucketReplica | Exception] = {}
         unopened: list[TableBucket] = []
@@ -160,7 +159,7 @@ class ServerContext:
                     found[bucket] = opened
 
         if of > SHORT_LIST:
-            await asyncio.sleep(0)  # a group may have nothing to wait for, and others wait for it
+            await asyncio.sleep(0)  # a group may never wait, while others wait for it
         try:
             await self.costs.each(buckets, of, look_up)
             for bucket in unopened:
@@ -187,7 +186,7 @@ class ServerContext:
         opening = asyncio.ensure_future(self.in_io(self.replicas.begin, bucket))
         try:
             return await asyncio.shield(opening)
-        except asyncio.CancelledError:  # the thread goes on, and what it begins must end
+        except asyncio.CancelledError:  # the thread continues, and the use it begins must end
             opening.add_done_callback(self._end_opened)
             raise
 
@@ -206,7 +205,7 @@ async def _end_of(work: Future[Any]) -> None:
 
 
 class _Opening:
-    """Those who wait for one bucket to open."""
+    """The calls that wait for one bucket to open."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -214,10 +213,10 @@ class _Opening:
 
 
 class AnswerRoom:
-    """Room in memory for the answer to one call, if it may be large: among the answers of its connection, and in the
-    budget of the server.
+    """Memory for the response to one call, if it may be large: a place among the connection's responses, and bytes of
+    the server's budget.
 
-    It is entered before the answer is made, and left when the client has taken it, or when there is none yet.
+    It is entered before the response is built, and left when the client has read it, or when there is none yet.
     """
 
     def __init__(self, room: asyncio.Semaphore, budget: MemoryBudget, consumer: Consumer) -> None:
@@ -231,16 +230,16 @@ class AnswerRoom:
         self._unwritten: list[Future[Any]] = []
 
     async def take_place(self) -> None:
-        """Wait until the client has taken enough of its earlier answers, and keep the place until `close`.
+        """Wait until the client has read enough of its earlier responses, and keep the place until `close`.
 
-        For long requests before their gate: inside, others wait for them.
+        For long requests, before their gate: inside, other requests would wait for them.
         """
         if not self.is_held:
             await self._room.acquire()
         self._has_place = True
 
     async def enter(self, size: int) -> None:
-        """Wait until the client has taken enough of its earlier answers, and there is memory for one of `size` bytes.
+        """Wait until the client has read enough of its earlier responses, and there is memory for one of `size` bytes.
 
         Raises `Unavailable` if there is none in bounded time.
         """
@@ -265,12 +264,12 @@ class AnswerRoom:
         self.reserved = size
 
     async def enter_for(self, items: int) -> None:
-        """Enter it, with memory for an answer about so many things; a short one needs no room of its own."""
+        """Enter with memory for a response about `items` things; a short one needs no reservation."""
         if items > SHORT_LIST:
             await self.enter(items * ITEM_BYTES)
 
     async def change_to(self, size: int) -> None:
-        """Take memory for another attempt at the answer, of `size` bytes; nothing of the earlier one may be left.
+        """Reserve memory for another attempt at the response, of `size` bytes; the earlier one must be released.
 
         Raises as `enter` does.
         """
@@ -279,7 +278,7 @@ class AnswerRoom:
             await self._reserve(min(size, self._budget.answering.limit))
 
     async def grow_to(self, size: int) -> None:
-        """Take memory for an answer that turns out to be larger than what was reserved. Raises as `enter` does."""
+        """Reserve more memory for a response that is larger than its reservation. Raises as `enter` does."""
         answering = self._budget.answering
         size = min(size, answering.limit)
         missing = size - self.reserved
@@ -294,19 +293,19 @@ class AnswerRoom:
         self.reserved = size
 
     def settle(self) -> None:
-        """Give the reserved memory back: the answer is made, and what of it waits to be sent is counted elsewhere."""
+        """Release the reservation: the response is built, and its unsent part is counted elsewhere."""
         self._half.give(self.reserved)
         self.reserved = 0
 
     def leave(self) -> None:
-        """Give the room back; nothing happens where none is held."""
+        """Release the place and memory, if any are held."""
         if self.is_held:
             self.is_held = False
             self.settle()
             self._give_place()
 
     def close(self) -> None:
-        """Leave it for good."""
+        """Leave for good."""
         self.leave()
         if self._has_place:
             self._has_place = False
@@ -315,11 +314,11 @@ class AnswerRoom:
     # ---- the request, where it is a write ---------------------------------------------------------------------------
 
     def keep_until(self, written: Future[Any]) -> None:
-        """A write of the call is queued, with the request's bytes, even if its answer is no longer awaited."""
+        """Keep the request's bytes until its queued write is done, even if its response is no longer awaited."""
         self._unwritten.append(written)
 
     def when_written(self, call: Callable[[], object]) -> None:
-        """Call `call` once none of the writes is queued any more: now, where they were waited for."""
+        """Call `call` once none of the writes is queued any more; immediately if they are done."""
         queued = [asyncio.wrap_future(written) for written in self._unwritten if not written.done()]
         self._unwritten.clear()
         if not queued:
@@ -337,7 +336,7 @@ class AnswerRoom:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: its message, the `records` payloads cut out of it, and who sent it by which door."""
+    """One request: its message, the `records` payloads cut out of it, its sender and listener."""
 
     message: Any
     payloads: Sequence[memoryview]
@@ -347,12 +346,12 @@ class Call:
     principal: str | None
     room: AnswerRoom
     is_long: bool = False
-    """Whether the request is so long that it keeps other long ones waiting: it may not wait for long itself."""
+    """Whether the request is so long that other long ones wait for it; it must then not wait for long itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response message with payloads that fill its empty `records` fields, in order."""
+    """A response message, with the payloads that fill its empty `records` fields in order."""
 
     message: Message
     payloads: Sequence[Buffer] = ()
@@ -375,7 +374,7 @@ def serves(key: ApiKey) -> Callable[[Handler], Handler]:
 
 
 def put_error(answer: PerBucketAnswer, error: BaseException) -> None:
-    """Put an error into the answer for one bucket; a bug of ours is logged with its trace."""
+    """Put an error into the response for one bucket; internal errors are logged with their trace."""
     if not isinstance(error, ForebayError):
         _LOGGER.error("internal error", exc_info=error)
     answer.error_code, answer.error_message = error_to_wire(error)

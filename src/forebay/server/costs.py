@@ -1,14 +1,14 @@
-"""What one request may cost, and how long work leaves time for others.
+"""Limits of one request, and fair scheduling of long work.
 
-A request names things in lists: tables, partitions, buckets, keys. Each list is worked through once for each distinct
-thing, and a request that names more things than `server.request.max-items`, or whose answer would describe more of
-them, is refused.
+A request names things in lists: tables, partitions, buckets, keys. Each list is processed once for each distinct thing.
+A request that names more things than `server.request.max-items`, or whose response would describe more of them, is
+refused.
 
-Long requests are let in a few at a time, the next one when an earlier one is answered (`Gate`): what they become once
-they are parsed takes memory, and every full round of the garbage collector, during which nothing else runs, takes time
-for each of these objects.
+Long requests are admitted a few at a time, the next one when an earlier one is answered (`Gate`): their parsed form
+takes memory, and every full round of the garbage collector, which stops everything else, takes time for each of these
+objects.
 
-Work on a long list is done in *pieces* of a few milliseconds. Of all requests with such work only one does a piece in
+Work on a long list is done in *pieces* of a few milliseconds. Of all requests with such work only one runs a piece in
 each round of the event loop, in rotation; so others wait for one piece, however many there are.
 """
 
@@ -28,25 +28,25 @@ ITEMS_MAX = 100_000
 ANSWER_BYTES_MAX = 64 << 20
 
 ITEM_BYTES = 256
-"""What the answer about one thing takes in memory, or an error for it, while it is made."""
+"""Memory of the response about one thing, or of an error for it, while it is built."""
 
 SHORT_LIST = 256
-"""Lists of up to so many things are worked through in one go."""
+"""Lists of up to this many things are processed in one go."""
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 _PIECE_SECONDS = 0.005
 _PIECE_ITEMS = 4096
-"""A piece ends after so many things also where the clock stands still, as in a simulation."""
+"""A piece ends after this many things even if the clock stands still, as in a simulation."""
 
 
 _GATE_BYTES = 2 << 20
-"""How long the requests inside the gate may be together: one of the longest, or many of a few thousand items."""
+"""Total length of the requests inside the gate: one of the longest, or many of a few thousand items."""
 
 
 class Gate:
-    """Lets in as much as fits at a time, in the order in which it comes; something larger than all if it is alone.
+    """Admits as much as fits at a time, in order of arrival; an item larger than the limit is admitted alone.
 
     Belongs to the event loop's thread. There is no limit of time: whatever is inside ends in bounded time.
     """
@@ -104,20 +104,20 @@ class RequestCosts:
         self.items_max = items_max
         self.answer_bytes_max = answer_bytes_max
         self.gate = Gate(_GATE_BYTES)
-        """What long requests pass while they are parsed and answered, by their length."""
+        """The gate for long requests while they are parsed and answered, by length."""
         self._rotation = asyncio.Lock()
 
     def check_items(self, count: int, what: str) -> None:
-        """Raise `LimitExceeded` if a request names, or asks to describe, more things than one may."""
+        """Raise `LimitExceeded` if a request names, or asks to describe, too many things."""
         if count > self.items_max:
             raise LimitExceeded(
-                f"the request is about {count} {what}; one request may be about {self.items_max} "
+                f"the request names {count} {what}; one request may name {self.items_max} "
                 "(server.request.max-items): ask for fewer at a time",
                 ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
             )
 
     def check_answer_bytes(self, size: int, what: str) -> None:
-        """Raise `LimitExceeded` if an answer becomes larger than one may be."""
+        """Raise `LimitExceeded` if a response becomes too large."""
         if size > self.answer_bytes_max:
             raise LimitExceeded(
                 f"the answer is larger than {self.answer_bytes_max} bytes ({what}; server.request.max-answer-size): "
@@ -138,7 +138,7 @@ class RequestCosts:
                     await pieces.next()
 
     async def distinct(self, items: Iterable[H], count: int) -> list[H]:
-        """The different ones of `count` items, in the order in which they come first; in pieces if they are many."""
+        """Return the distinct ones of `count` items, in order of first appearance; in pieces if they are many."""
         found: dict[H, None] = {}
         await self.each(items, count, lambda item: found.setdefault(item))
         return list(found)
@@ -167,7 +167,7 @@ class Pieces:
         self._end = self._clock.monotonic() + _PIECE_SECONDS
 
     def is_over(self, items: int = 1) -> bool:
-        """Count `items` things as done; whether the piece has taken long enough."""
+        """Count `items` things as done; return whether the piece has taken long enough."""
         self._items += items
         return self._items >= _PIECE_ITEMS or self._clock.monotonic() >= self._end
 

@@ -1,7 +1,7 @@
-"""Descriptions of tables and schemas as clients get them, each made once.
+"""Descriptions of tables and schemas for clients, each built once.
 
-A table of a thousand columns takes milliseconds to describe, on the event loop, and every client asks for it again and
-again. What was made is kept up to a number of bytes; what was asked for least recently goes first.
+A table of a thousand columns takes milliseconds to describe, on the event loop, and every client requests it again and
+again. Descriptions are cached up to a number of bytes, with the least recently used evicted first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay.metadata.table import Schema, TableDescriptor, TableInfo
 
 BYTES_MAX = 32 << 20
 _ENTRY_BYTES = 512
-"""What an entry takes beside its text, roughly."""
+"""Approximate memory of an entry in addition to its text."""
 
 
 class Descriptions:

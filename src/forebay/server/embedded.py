@@ -1,4 +1,4 @@
-"""The server inside this process: a thread with an event loop of its own.
+"""The server inside this process, in a thread with its own event loop.
 
 For notebooks, scripts and tests. It is the same server, on ports of 127.0.0.1 that the system picks, so that other
 processes (Spark workers, pyfluss) can connect as well.
@@ -72,7 +72,7 @@ class EmbeddedServer:
         return self._server
 
     def start(self) -> EmbeddedServer:
-        """Start serving. Raises what keeps the server from starting; the data directory is then free again."""
+        """Start serving. Raises the error that prevents the start; the data directory is then unlocked again."""
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threads.thread(loop.run_forever, name="forebay-server")
         self._thread.start()
@@ -86,7 +86,7 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """Stop orderly. A second call does nothing."""
+        """Shut down gracefully. A second call does nothing."""
         server, self._server = self._server, None
         if server is None:
             return

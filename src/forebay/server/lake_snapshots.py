@@ -1,19 +1,19 @@
-"""Which lake snapshots of each table the server knows, and how much of the log is in them.
+"""The lake snapshots of each table that the server knows, and how much of the log they hold.
 
-A round of tiering asks twice: before its lake commit for a file of offsets (`prepare`), whose path goes into the lake
-snapshot; after it, to make the snapshot known (`commit`). The files lie in the table's folder, one for each `prepare`;
+A tiering round calls twice: before its lake commit for an offset file (`prepare`), whose path goes into the lake
+snapshot; after it, to register the snapshot (`commit`). The files are in the table's directory, one for each `prepare`;
 the metadata store names those that count, with their checksums. Paths are stored relative to the data directory, and
-those that a lake snapshot has kept are found again after the directory has moved.
+paths kept in lake snapshots are resolved after the directory has moved.
 
-Order: a table's snapshots are in the order of their offsets, the newest last. Snapshot ids say nothing (Iceberg's are
-random). A commit whose offsets lie behind those of the newest one comes from a worker that was overtaken, and is
-refused, but for one case: a snapshot that has become readable later (Paimon with deletion vectors) takes its place
-before the newest one. A commit that is sent again changes nothing.
+Order: a table's snapshots are in the order of their offsets, newest last. Snapshot ids carry no order (Iceberg's are
+random). A commit whose offsets are behind those of the newest one comes from a worker that was overtaken, and is
+refused, with one exception: a snapshot that has become readable later (Paimon with deletion vectors) is inserted before
+the newest one. A repeated commit changes nothing.
 
-Files of rounds that never came to their commit are removed by later ones: of what no snapshot needs, a commit of a new
-snapshot removes the files that were there at the one before. Nobody can need them any more: a worker prepares its file
-after it has seen the newest snapshot, and the lake takes its commit only while that is still the newest. So whoever
-comes with a file that is gone was overtaken, and is told so.
+Files of rounds that never committed are removed by later ones: a commit of a new snapshot removes the unreferenced
+files that already existed at the previous commit. They cannot be needed any more: a worker prepares its file after it
+has seen the newest snapshot, and the lake accepts its commit only while that is still the newest. A worker whose file
+is gone was therefore overtaken, and gets an error that says so.
 
 Prior art: LakeTableHelper of Apache Fluss; there, overtaken commits become the newest ones, whether their files are
 there or not, and files of rounds that failed stay until the table is dropped.
@@ -43,19 +43,19 @@ _LOGGER = logging.getLogger(__name__)
 Known = tuple[StoredLakeSnapshot, ...]
 
 KNOWN_MAX = 1000
-"""Snapshots of one table that are known at a time, whatever workers ask to keep: each has a file of offsets, and every
-commit stores all of them. A worker needs an earlier one to call it readable later (Paimon with deletion vectors)."""
+"""Maximum number of known snapshots per table, whatever workers ask to keep: each has an offset file, and every commit
+stores all of them. A worker needs an earlier one to mark it readable later (Paimon with deletion vectors)."""
 
 PREPARED_MAX = 1000
-"""Files of offsets of one table that rounds may leave without a commit of a new snapshot in between; then the oldest
-ones go. (A lake that refuses every commit would fill the disk.)"""
+"""Maximum number of a table's offset files from rounds without a commit of a new snapshot in between; the oldest are
+removed. (A lake that refuses every commit would fill the disk.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshotCommit:
     """A lake snapshot that a worker committed, with the paths that `prepare` gave it.
 
-    `earliest_to_keep`: the earlier snapshots from this one on stay known; None: none does;
+    `earliest_to_keep`: the earlier snapshots from this one on stay known. None: none do;
     `forebay.lake.tiering.KEEP_ALL_PREVIOUS`: all do.
     """
 
@@ -78,21 +78,21 @@ class LakeSnapshots:
         self._known: Mapping[int, Known] = store.lake_snapshots()
         self._in_lake: dict[int, tuple[OffsetsFile, BucketOffsets]] = {}
         self._unclaimed: dict[int, frozenset[str]] = {}
-        """By table id, the files that no snapshot needed at the last commit of a new one."""
+        """By table id, the files that were unreferenced at the last commit of a new snapshot."""
         self._prepared: dict[int, deque[str]] = {}
-        """By table id, the files that were prepared in this life of the server, the oldest first."""
+        """By table id, the files prepared since the server's start, oldest first."""
 
     def last_rounds_ms(self) -> dict[int, int]:
-        """When the newest snapshot of each table was committed, by table id."""
+        """Return the commit time of each table's newest snapshot, by table id."""
         return {table_id: known[-1].committed_ms for table_id, known in self._known.items()}
 
     # ---- a round's two steps ----------------------------------------------------------------------------------------
 
     def prepare(self, info: TableInfo, offsets: Mapping[TableBucket, int], *, merge: bool = True) -> str:
-        """Write the offsets of a lake snapshot to come to a durable file; its absolute path.
+        """Write the offsets of a future lake snapshot to a durable file; return its absolute path.
 
-        With `merge`, buckets that `offsets` lacks get those of the newest known snapshot. Raises `InvalidRequest` for
-        buckets that the table does not have: the file has a place for each number up to the greatest.
+        With `merge`, buckets missing in `offsets` get those of the newest known snapshot. Raises `InvalidRequest` for
+        buckets that the table does not have: the file has a slot for each number up to the greatest.
         """
         for bucket in offsets:
             if not 0 <= bucket.bucket < info.bucket_count:
@@ -120,10 +120,10 @@ class LakeSnapshots:
             self._remove({prepared.popleft()} - needed)
 
     def commit(self, info: TableInfo, commit: LakeSnapshotCommit) -> None:
-        """Make a lake snapshot known, durably, and forget those that it says.
+        """Register a lake snapshot, durably, and forget the earlier ones that it does not keep.
 
         Raises `Conflict` (FENCED_TIERING_EPOCH) for the late commit of an overtaken worker, and `InvalidRequest` for
-        paths that `prepare` did not give for this table.
+        paths that `prepare` did not return for this table.
         """
         with self._lock:
             known = self._known.get(info.table_id, ())
@@ -163,13 +163,13 @@ class LakeSnapshots:
         return any(after.get(bucket, -1) < offset for bucket, offset in before.items())
 
     def _never_claimed(self, info: TableInfo, kept: Known) -> frozenset[str]:
-        """The files of rounds that cannot come to their commit any more: see the module."""
+        """Return the files of rounds that can no longer commit: see the module."""
         folder = names.lake_offsets_folder(info.path, info.table_id)
         needed = {file.path for snapshot in kept for file in snapshot.files}
         try:
             entries = self._fs.list_directory(names.join(self._data_dir, folder))
         except ForebayError as e:
-            _LOGGER.warning("cannot look for files of offsets that nobody needs in %s: %s", folder, e)
+            _LOGGER.warning("cannot look for unreferenced offset files in %s: %s", folder, e)
             return frozenset()
         there = frozenset(f"{folder}/{e.name}" for e in entries if names.is_lake_offsets_file(e.name)) - needed
         abandoned = there & self._unclaimed.get(info.table_id, frozenset())
@@ -177,7 +177,7 @@ class LakeSnapshots:
         return abandoned
 
     def _remove(self, paths: Iterable[str]) -> None:
-        """Remove files that no snapshot needs; what fails is left to the removal of the table."""
+        """Remove unreferenced files; failures are left to the removal of the table."""
         for path in paths:
             try:
                 self._fs.remove(names.join(self._data_dir, path))
@@ -189,7 +189,7 @@ class LakeSnapshots:
     # ---- asking -----------------------------------------------------------------------------------------------------
 
     def newest(self, info: TableInfo) -> tuple[int, BucketOffsets]:
-        """The newest snapshot's id, and what of the log it holds. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+        """Return the newest snapshot's id and log offsets. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
         with self._lock:
             known = self._known.get(info.table_id)
             if not known:
@@ -197,7 +197,7 @@ class LakeSnapshots:
             return known[-1].snapshot_id, self._read(info, known[-1].tiered)
 
     def newest_readable(self, info: TableInfo) -> tuple[int, BucketOffsets]:
-        """The newest snapshot from which a union read may start, and from where on in the log it goes on."""
+        """Return the newest snapshot from which a union read may start, and the log offsets where it continues."""
         with self._lock:
             for snapshot in reversed(self._known.get(info.table_id, ())):
                 if snapshot.readable is not None:
@@ -205,17 +205,17 @@ class LakeSnapshots:
         raise _missing(f"table {info.path} has no readable lake snapshot")
 
     def by_id(self, info: TableInfo, snapshot_id: int) -> tuple[int, BucketOffsets]:
-        """A snapshot that is still known."""
+        """Return a snapshot that is still known, and how much of the log it holds."""
         with self._lock:
             for snapshot in self._known.get(info.table_id, ()):
                 if snapshot.snapshot_id == snapshot_id:
                     return snapshot_id, self._read(info, snapshot.tiered)
-        raise _missing(f"table {info.path} has no lake snapshot {snapshot_id}, or none that is known any more")
+        raise _missing(f"table {info.path} has no lake snapshot {snapshot_id}, or it is no longer known")
 
     def log_needed_from(self, info: TableInfo, bucket: TableBucket) -> int:
-        """The first log offset of a lake table's bucket that the stream must keep: the lake does not have it readable.
+        """Return the first log offset of a lake table's bucket that the stream must keep: the lake cannot serve it yet.
 
-        Raises `CorruptData` and `StorageFailure` where that cannot be told.
+        Raises `CorruptData` and `StorageFailure` if that cannot be determined.
         """
         with self._lock:
             for snapshot in reversed(self._known.get(info.table_id, ())):
@@ -230,7 +230,7 @@ class LakeSnapshots:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def forget(self, table_id: int) -> None:
-        """Forget a dropped table, whose rows the store and whose files the server has removed."""
+        """Forget a dropped table, whose metadata and files are already removed."""
         with self._lock:
             self._known = {key: known for key, known in self._known.items() if key != table_id}
             self._in_lake.pop(table_id, None)
@@ -278,7 +278,7 @@ def _parse(data: bytes, info: TableInfo, path: str) -> BucketOffsets:
 
 
 def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
-    """What stays of the earlier snapshots; an id that is not among them keeps all, as in Fluss."""
+    """Return the earlier snapshots to keep; an id that is not among them keeps all, as in Fluss."""
     if earliest_to_keep is None:
         return ()
     ids = [snapshot.snapshot_id for snapshot in earlier]
@@ -288,7 +288,7 @@ def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
 
 
 def _bounded(known: Known) -> Known:
-    """The newest ones, and that from which readers start."""
+    """Return the newest snapshots, and the one from which readers start."""
     if len(known) <= KNOWN_MAX:
         return known
     older, newer = known[:-KNOWN_MAX], known[-KNOWN_MAX:]

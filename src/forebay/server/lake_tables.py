@@ -1,11 +1,11 @@
-"""The lake side of the catalog: lake tables are made and altered with their stream tables, before these.
+"""The lake side of the catalog: lake tables are created and altered before their stream tables.
 
-The lake goes first and the store second, so no stream table promises a lake table that is not there. A server that
-dies in between leaves the lake one step ahead; the same request, sent again, finds that step done
+The lake goes first and the store second, so a stream table never promises a lake table that does not exist. If the
+server crashes in between, the lake is one step ahead; repeating the request finds that step done
 (`LakeCatalog.create_table`, `alter_table`). A dropped table's lake table stays, as on a Fluss cluster: it is the
 history of the data.
 
-The lake is opened in the background after the start (`LakeTables.load`), because importing its package takes seconds;
+The lake is opened in the background after the start (`LakeTables.load`), because importing its package takes seconds,
 or by the first request that needs it, in the thread that changes metadata. The rules are those of Fluss
 (`CoordinatorService`, `MetadataManager`, `LakeCatalogDynamicLoader`).
 """
@@ -38,7 +38,7 @@ _ENABLED, _FORMAT = "table.datalake.enabled", "table.datalake.format"
 class LakeSettings:
     """`datalake.format`, whether tables may be tiered, and the format's own options (`datalake.<format>.*`).
 
-    `public` are further names of options that clients are told (`datalake.public-options`).
+    `public` are further option names that clients may see (`datalake.public-options`).
     """
 
     format: str | None = None
@@ -47,13 +47,13 @@ class LakeSettings:
     public: tuple[str, ...] = ()
 
     @property
-    def told(self) -> dict[str, str]:
-        """The options as clients are told them."""
+    def public_options(self) -> dict[str, str]:
+        """Return the options as clients see them."""
         return public_options(self.options, self.public)
 
 
 class LakeTables:
-    """What the catalog asks about lakes. Changes are made one at a time, by the catalog."""
+    """The catalog's interface to the lake. Changes are made one at a time, by the catalog."""
 
     def __init__(
         self,
@@ -62,20 +62,20 @@ class LakeTables:
         snapshots: LakeSnapshots | None = None,
         create_storage: LakeStorageFactory = create_lake_storage,
     ) -> None:
-        """`tiering` and `snapshots` are told of the tables that come and go."""
+        """`tiering` and `snapshots` are notified of created and dropped tables."""
         self._settings = settings or LakeSettings()
         self._tiering = tiering
         self._snapshots = snapshots
         self._create_storage = create_storage
         self._lock = threads.lock()
         self._opened: LakeCatalog | None = None
-        self._told = self._settings.told
+        self._public_options = self._settings.public_options
         self._mask = SecretMask(self._settings.options, self._settings.public)
 
     # ---- what a table may ask for -----------------------------------------------------------------------------------
 
     def with_format(self, descriptor: TableDescriptor) -> TableDescriptor:
-        """A new table's descriptor with the lake format recorded: keys and buckets are made to fit it from then on."""
+        """Return a new table's descriptor with the lake format recorded, which determines keys and buckets."""
         if self._settings.format is None or descriptor.lake_format is not None:
             return descriptor
         return replace(descriptor, properties={**descriptor.properties, _FORMAT: self._settings.format})
@@ -98,7 +98,7 @@ class LakeTables:
             )
 
     def for_alter(self, path: TablePath, current: TableDescriptor, altered: TableDescriptor) -> TableDescriptor:
-        """`altered`, with the lake format recorded where tiering is switched on for a table without one.
+        """Return `altered`, with the lake format recorded if tiering is switched on for a table without one.
 
         Raises `InvalidRequest` (INVALID_ALTER_TABLE) where that is not possible.
         """
@@ -111,7 +111,7 @@ class LakeTables:
             )
         if current.lake_format is None and (current.has_primary_key or current.bucket_keys):
             raise InvalidRequest(
-                f"table {path} cannot be tiered: it was created while the server had no lake, so its rows lie in other "
+                f"table {path} cannot be tiered: it was created while the server had no lake, so its rows are in other "
                 "buckets than the lake's would; copy it into a new table",
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             )
@@ -122,15 +122,15 @@ class LakeTables:
     # ---- the lake's tables ------------------------------------------------------------------------------------------
 
     def create(self, path: TablePath, descriptor: TableDescriptor) -> None:
-        """Make the lake table of a table that is about to be created. Raises what the lake does."""
+        """Create the lake table of a table that is about to be created. Raises the lake's errors."""
         if descriptor.lake_enabled:
             with self._without_secrets():
                 self._catalog().create_table(path, descriptor, creating=True)
 
     def alter(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
-        """Bring the lake table of a table that is about to be altered to `expected`.
+        """Alter the lake table of a table that is about to be altered, to match `expected`.
 
-        A table that was tiered once is kept up to date while it is not: it may be tiered again.
+        A table that was once tiered is kept up to date while tiering is off: it may be tiered again.
         """
         if current == expected or not (expected.lake_enabled or _ENABLED in current.properties):
             return
@@ -156,14 +156,14 @@ class LakeTables:
         except NotFound as e:
             if expected.lake_enabled:
                 raise NotFound(
-                    f"the lake table of {path} is gone, so it cannot be altered; was it dropped by hand? Switch "
-                    f"'{_ENABLED}' off and on to make it anew ({e.message})",
+                    f"the lake table of {path} is gone, so it cannot be altered; was it dropped in the lake? Switch "
+                    f"'{_ENABLED}' off and on to recreate it ({e.message})",
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                 ) from e
 
     @contextmanager
     def _without_secrets(self) -> Iterator[None]:
-        """Errors of the body tell no secrets of the lake: they go to clients, and into the log."""
+        """Remove the lake's secrets from errors of the body, which go to clients and into the log."""
         try:
             yield
         except Exception as e:
@@ -173,14 +173,14 @@ class LakeTables:
             raise cleaned from None
 
     def load(self) -> None:
-        """Open the lake ahead of the first request that needs it. What fails is logged, and told to that request."""
+        """Open the lake ahead of the first request that needs it. Failures are logged, and reported to that request."""
         if not self._settings.enabled:
             return
         try:
             with self._without_secrets():
                 self._catalog()
         except Exception as e:  # noqa: BLE001 - a lake may raise anything, and streams are served without it
-            _LOGGER.warning("the lake cannot be opened; requests for lake tables will try again: %s", e)
+            _LOGGER.warning("the lake cannot be opened; requests for lake tables will retry: %s", e)
 
     def _catalog(self) -> LakeCatalog:
         with self._lock:
@@ -190,20 +190,20 @@ class LakeTables:
                 self._opened = self._create_storage(self._settings.format, self._settings.options).create_catalog()
             return self._opened
 
-    # ---- what clients are told --------------------------------------------------------------------------------------
+    # ---- the clients' view ------------------------------------------------------------------------------------------
 
     def described(self, descriptor: TableDescriptor) -> TableDescriptor:
-        """The descriptor as clients see it: lake tables say where their lake is (`lake_options`), without secrets."""
+        """Return the descriptor as clients see it: lake tables have their lake's public options (`lake_options`)."""
         if not descriptor.lake_enabled or self._settings.format is None:
             return descriptor
         prefix = f"table.datalake.{self._settings.format}."
-        told = {prefix + key: value for key, value in self._told.items()}
+        told = {prefix + key: value for key, value in self._public_options.items()}
         return replace(descriptor, properties={**descriptor.properties, **told})
 
-    # ---- whose turn it is to be tiered ------------------------------------------------------------------------------
+    # ---- scheduling of tiering --------------------------------------------------------------------------------------
 
     def opened(self, tables: Iterable[TableInfo]) -> None:
-        """Schedule the tables that were there when the server started."""
+        """Schedule the tables that existed when the server started."""
         last_rounds_ms = {} if self._snapshots is None else self._snapshots.last_rounds_ms()
         for info in tables:
             if not info.lake_enabled:

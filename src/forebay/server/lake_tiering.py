@@ -1,4 +1,4 @@
-"""Whose turn it is to be tiered: the state of every lake-enabled table, and who works on it.
+"""Scheduling of tiering: the state of every lake-enabled table, and the worker that tiers it.
 
     NEW, INITIALIZED -> SCHEDULED -> PENDING -> TIERING -> TIERED -> SCHEDULED
                                         ^          |          |
@@ -7,16 +7,16 @@
                                         +---------------------+
 
 A table waits (SCHEDULED) until its freshness has passed since the last round, queues (PENDING) until a tiering worker
-asks for a table, and is that worker's (TIERING) while heartbeats come. The tiering epoch goes up whenever the table
-enters the queue, so whoever held it before is refused from then on.
+asks for a table, and is assigned to that worker (TIERING) while heartbeats come. The tiering epoch is incremented
+whenever the table enters the queue, so its previous worker is refused from then on.
 
-A table whose logs have not grown since its last round began is not handed out when its time comes: it is as fresh as
-can be, and waits for another freshness. Every `UNCHANGED_SECONDS` it has a round all the same, for what only a worker
-sees: that the snapshot which readers use has gone from the lake.
+A table whose logs have not grown since its last round began is not assigned when its time comes: it is up to date, and
+waits for another freshness. Every `UNCHANGED_SECONDS` it has a round all the same, for a change that only a worker
+sees: that the readers' snapshot has disappeared from the lake.
 
-Nothing runs in the background: what time has changed is worked out at the start of every call. Times are the clock's
-monotonic ones, but for the last tiered time, which outlives the process. Prior art: LakeTableTieringManager of
-Apache Fluss; unlike there, a worker that reports twice is told that it did, not ignored.
+Nothing runs in the background: the effects of time are computed at the start of every call. Times are the clock's
+monotonic ones, except the last tiered time, which outlives the process. Prior art: LakeTableTieringManager of Apache
+Fluss; unlike there, a duplicate report is an error, not ignored.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
 
 WORKER_TIMEOUT_SECONDS = 120.0
-"""A worker that is not heard of for so long has lost its table (as in Fluss)."""
+"""A worker without a heartbeat for this long loses its table (as in Fluss)."""
 
 
 UNCHANGED_SECONDS = 600.0
-"""After so long a table has a round although nothing was written to it."""
+"""After this long a table has a round even if nothing was written to it."""
 
 
 class TieringState(Enum):
-    """Where a table stands; the names are Fluss's."""
+    """The tiering state of a table; the names are Fluss's."""
 
     NEW = "New"
     INITIALIZED = "Initialized"
@@ -52,7 +52,7 @@ class TieringState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TieringAssignment:
-    """A table handed to a worker, with the epoch that the worker shows from then on."""
+    """A table assigned to a worker, with the epoch of the assignment."""
 
     table_id: int
     path: TablePath
@@ -61,7 +61,7 @@ class TieringAssignment:
 
 @dataclass(frozen=True, slots=True)
 class TieringStatus:
-    """A table's state for people and metrics; times in seconds, None for what has not happened."""
+    """A table's state for users and metrics; times in seconds, None if not applicable."""
 
     state: TieringState
     epoch: int
@@ -104,7 +104,7 @@ class TieringManager:
     # ---- tables come and go -----------------------------------------------------------------------------------------
 
     def add(self, table_id: int, path: TablePath, freshness_ms: int, last_round_ms: int | None = None) -> None:
-        """Schedule a table: a new one after its freshness, one that was tiered at `last_round_ms` when that is over."""
+        """Schedule a table: a new one after its freshness, one tiered at `last_round_ms` a freshness after that."""
         with self._lock:
             now = self._clock.monotonic()
             age = 0.0 if last_round_ms is None else max(self._clock.now_ms() - last_round_ms, 0) / 1000
@@ -113,11 +113,11 @@ class TieringManager:
             if last_round_ms is not None:
                 table.state = TieringState.INITIALIZED
             self._tables[table_id] = table
-            self._changed.add(table_id)  # what the lake has of it is not known here
+            self._changed.add(table_id)  # how much of it the lake has is not known here
             self._enter(table_id, table, TieringState.SCHEDULED)
 
     def remove(self, table_id: int) -> None:
-        """Forget a table that was dropped or is no lake table any more; its worker is refused from now on."""
+        """Forget a table that was dropped or is no longer a lake table; its worker is refused from now on."""
         with self._lock:
             self._tables.pop(table_id, None)
             self._changed.discard(table_id)
@@ -125,7 +125,7 @@ class TieringManager:
                 self._queue.remove(table_id)
 
     def set_freshness(self, table_id: int, freshness_ms: int) -> None:
-        """Change how often a table is tiered; a waiting table waits anew, from its last round on."""
+        """Change how often a table is tiered; a waiting table's time is recomputed from its last round."""
         with self._lock:
             table = self._tables.get(table_id)
             if table is not None:
@@ -134,14 +134,14 @@ class TieringManager:
                     table.due = table.last_round + table.freshness
 
     def changed(self, table_id: int) -> None:
-        """Rows were written to a table, of any kind. Takes no lock: it is called with every group of writes."""
+        """Note that rows were written to any table. Takes no lock: it is called with every group of writes."""
         if table_id in self._tables:
             self._changed.add(table_id)
 
     # ---- workers ----------------------------------------------------------------------------------------------------
 
     def request(self) -> TieringAssignment | None:
-        """The table that has waited longest, for the worker that asks; None where none waits."""
+        """Assign the table that has waited longest; None if none waits."""
         with self._lock:
             self._advance()
             if not self._queue:
@@ -149,13 +149,13 @@ class TieringManager:
             table_id = self._queue.popleft()
             table = self._tables[table_id]
             self._enter(table_id, table, TieringState.TIERING)
-            # What is written from now on may be missed by the round, or not; the next one finds out.
+            # The round may or may not see later writes; the next one checks.
             self._changed.discard(table_id)
             table.handed_out = self._clock.monotonic()
             return TieringAssignment(table_id, table.path, table.epoch)
 
     def heartbeat(self, table_id: int, epoch: int) -> None:
-        """A worker is still at it. Raises `NotFound`, `Conflict` (FENCED_TIERING_EPOCH; -1 if nobody tiers it now)."""
+        """Record a heartbeat. Raises `NotFound`, `Conflict` (FENCED_TIERING_EPOCH; -1 if it is not being tiered)."""
         with self._lock:
             self._held(table_id, epoch).heard = self._clock.monotonic()
 
@@ -168,7 +168,7 @@ class TieringManager:
         file_bytes: int | None = None,
         rows: int | None = None,
     ) -> None:
-        """A round is done. `forced`: its time was up and there is more, so the table queues again at once."""
+        """Record a finished round. `forced`: its time was up before the end of the log, so the table is requeued."""
         with self._lock:
             table = self._held(table_id, epoch)
             now = self._clock.monotonic()
@@ -180,14 +180,14 @@ class TieringManager:
             self._enter(table_id, table, TieringState.PENDING if forced else TieringState.SCHEDULED)
 
     def fail(self, table_id: int, epoch: int) -> None:
-        """A round has failed: the table queues again, for any worker."""
+        """Record a failed round: the table queues again, for any worker."""
         with self._lock:
             self._failed(table_id, self._held(table_id, epoch))
 
     # ---- for people -------------------------------------------------------------------------------------------------
 
     def status(self, table_id: int) -> TieringStatus:
-        """Raises `NotFound`."""
+        """Return a table's status. Raises `NotFound`."""
         with self._lock:
             self._advance()
             table = self._tables.get(table_id)
@@ -221,7 +221,7 @@ class TieringManager:
             )
         if table.state is not TieringState.TIERING:
             raise Conflict(
-                f"table {table.path} is {table.state.value}, nobody tiers it now", ErrorCode.UNKNOWN_SERVER_ERROR
+                f"table {table.path} is {table.state.value}, no worker tiers it now", ErrorCode.UNKNOWN_SERVER_ERROR
             )
         return table
 

@@ -1,10 +1,10 @@
 """A lane: the writes of one bucket, one group at a time, on a shared pool of threads.
 
-Whatever queues up while a group is being written becomes the next group. Under load groups grow, and the cost of a
-sync is shared (group commit); without load each write is a group of its own and waits for nobody.
+Writes that queue up while a group is being written form the next group. Under load groups grow, and the cost of a sync
+is shared (group commit); without load each write is its own group and never waits.
 
-Lanes take turns: a thread writes one group of a lane, then one of another that waits, so that buckets with very much to
-write cannot keep the threads for themselves. Lanes with little to write go first, but not always.
+Lanes take turns: a thread writes one group of a lane, then one of another waiting lane, so buckets with very much to
+write cannot monopolise the threads. Lanes with little to write go first, but not always.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Result = TypeVar("Result")
 
 GROUP_ITEMS_MAX = 64
 GROUP_BYTES_MAX = 2 << 20
-"""Most writes of one group, and their size together, but for the last one: bounds what one group takes of memory and
-time."""
+"""Maximum number of writes in one group, and their total size, not counting the last one: bounds the memory and time of
+one group."""
 
 SHORT_BYTES = 64 << 10
-"""A lane with no more to write goes before those with more."""
+"""A lane with at most this much to write goes before those with more."""
 
 SHORT_IN_A_ROW = 8
-"""After so many short ones it is the turn of a lane with more to write, if one waits."""
+"""After this many short ones it is the turn of a waiting lane with more to write."""
 
 
 class LaneTurns:
-    """Which lane's group is written next by the threads of a pool."""
+    """Chooses the lane whose group a thread of the pool writes next."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -48,7 +48,7 @@ class LaneTurns:
         self._executor.submit(self._work)
 
     def rejoin(self, write: Callable[[], None], size: int) -> None:
-        """As `join`, from inside of a `write`: its thread goes on with whatever waits."""
+        """As `join`, from inside a `write`: its thread continues with the next waiting lane."""
         with self._lock:
             (self._short if size <= SHORT_BYTES else self._long).append(write)
 
@@ -68,8 +68,8 @@ class LaneTurns:
 class Lane(Generic[Item, Result]):
     """Runs work on groups of submitted items, in order, never two groups at once.
 
-    A lane does not know its work while it is idle: an owner whose method that is would be in a cycle with it, and
-    would keep what it holds (of a bucket hundreds of kilobytes) from its end until the next garbage collection.
+    A lane does not hold a reference to its work while it is idle: it would form a cycle with an owner whose method that
+    is, and keep the owner's memory (hundreds of kilobytes for a bucket) until the next garbage collection.
     """
 
     def __init__(self, turns: LaneTurns) -> None:

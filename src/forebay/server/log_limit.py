@@ -1,4 +1,4 @@
-"""A limit for lines of the log that say the same, so that clients who cause them cannot fill a disk with them."""
+"""A rate limit for similar log lines, so that clients cannot fill a disk with them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 LINES_MAX = 20
 PERIOD_SECONDS = 10.0
-"""Of one kind of line so many are logged in so long a time. The next one after that tells how many were left out."""
+"""Number of lines of one kind that are logged per period. The next one after that reports how many were suppressed."""
 
 _KINDS_MAX = 1000
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines of one logger that are alike but for their arguments."""
+    """Lines of one logger that differ only in their arguments."""
 
     since: float
     lines: int = 0

@@ -1,15 +1,15 @@
-"""Guesses of passwords, slowed down.
+"""Rate limiting of password guesses.
 
-Failed logins are counted for the address they come from and for the user they name. The first few cost nothing (people
-mistype); from then on each further login from that address, or for that user, is looked at only some time after the one
-before, up to `_DELAY_MAX` seconds. Logins that would have to wait for too long are refused with an error that says when
-to try again. Nothing is ever locked: a failure is forgotten after a while.
+Failed logins are counted by source address and by user name. The first few have no effect (people mistype). From then
+on each further login from that address, or for that user, is checked only some time after the one before, up to
+`_DELAY_MAX` seconds. Logins that would have to wait too long are refused with an error that says when to retry. Nothing
+is ever locked: failures are forgotten after a while.
 
-A user who has logged in from an address before is counted there apart from all others, so that those who guess from
-elsewhere, or guess other names from the same address, cannot keep the user out.
+A user who has logged in from an address before is counted separately there, so that guesses from elsewhere, or of other
+names from the same address, cannot lock the user out.
 
-What is remembered is bounded: addresses and known pairs by number, the longest unused go first; users share a fixed
-number of slots. IPv6 addresses count by their first 64 bits.
+Memory is bounded: addresses and known pairs are limited in number, with the least recently used forgotten first; users
+share a fixed number of slots. IPv6 addresses count by their first 64 bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DELAY_FIRST = 0.2
 _DELAY_MAX = 5.0
 _WAIT_MAX = 10.0
 _FORGIVEN_SECONDS = 60.0
-"""One failure is forgotten after so long."""
+"""Seconds after which one failure is forgotten."""
 
 _REMEMBERED = 10_000
 _USER_SLOTS = 4096
@@ -61,13 +61,13 @@ class _Record:
 
     @property
     def delay(self) -> float:
-        """How long after this login the next one is looked at."""
+        """Return how long after this login the next one is checked."""
         over = self.failures - _FREE_FAILURES
         return 0.0 if over < 0 else backoff(over + 1, _DELAY_FIRST, _DELAY_MAX)
 
 
 class _Remembered(Generic[Key]):
-    """Records by key, of which the longest unused is forgotten when there are too many."""
+    """Records by key; the least recently used one is forgotten when there are too many."""
 
     def __init__(self, count_max: int) -> None:
         self._records: OrderedDict[Key, _Record] = OrderedDict()
@@ -91,7 +91,7 @@ class _Remembered(Generic[Key]):
 
 
 class Logins:
-    """What a server remembers of failed logins. One object for all listeners."""
+    """The failed logins that a server remembers. One object for all listeners."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -100,7 +100,7 @@ class Logins:
         self._users: _Remembered[int] = _Remembered(_USER_SLOTS)
 
     def wait_seconds(self, address: str, user: str) -> float:
-        """How long to wait before this login is looked at; its turn is then taken.
+        """Return how long to wait before this login is checked, and count it.
 
         Raises `AccessDenied` (RETRIABLE_AUTHENTICATE_EXCEPTION) if that is too long.
         """
@@ -138,7 +138,7 @@ class Logins:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: an IPv4 address, or the first 64 bits of an IPv6 address."""
+    """Return what counts as one address: an IPv4 address, or the first 64 bits of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,17 +1,18 @@
-"""The memory that requests and answers of all connections may take together.
+"""The memory budget shared by requests and responses of all connections.
 
-Nouns: the *budget* has two halves. From the *receiving* half comes memory for requests: buffers of large ones that are
-on their way in, and bodies of those that are not answered. From the *answering* half comes memory for large answers:
-what is reserved while one is made, and what waits until its client takes it. The halves are apart so that requests that
-wait for memory can never keep answers from being made, whose end frees it. A part of the answering half is kept for
-short answers while they are made, so that a lookup never waits behind large answers that their clients do not take.
+Nouns: the *budget* has two halves. The *receiving* half holds requests: buffers of large incoming ones, and bodies of
+unanswered ones. The *answering* half holds large responses: reservations while one is built, and bytes that the client
+has not read. The halves are separate so that requests waiting for memory can never prevent responses, whose end frees
+it. Part of the answering half is reserved for short responses while they are built, so that a lookup never waits behind
+large responses that other clients do not read.
 
-The rule: memory is counted when it is taken. Whoever can wait asks first, in turn with all others; whoever cannot (a
-small request that is there already) is counted all the same, and then the connection waits before it takes more.
+The rule: memory is counted when it is taken. Callers that can wait ask first, in turn with all others; a caller that
+cannot (a small request that has already arrived) is counted all the same, and then the connection waits before it takes
+more.
 
-Nothing waits for ever. Once the first in turn has waited for `wait_seconds`, the largest consumers lose what they hold
-(`Consumer.give_back`), those that stand still before others, until it is served. Where there is nothing to take, those
-who wait are refused.
+Every wait is bounded. Once the first waiter has waited for `wait_seconds`, the largest consumers lose their memory
+(`Consumer.give_back`), stalled ones first, until the waiter is served. If there is nothing to take, the waiters are
+refused.
 """
 
 from __future__ import annotations
@@ -33,35 +34,35 @@ _MEMINFO = "/proc/meminfo"
 _UNKNOWN_MACHINE_BYTES = 2 << 30
 _DEFAULT_SHARE = 8
 _SHORT_ANSWERS_SHARE = 8
-"""The part of the answering half that is kept for short answers, and the part of that which one of them may take."""
+"""The part of the answering half reserved for short responses, and the part of that which one of them may take."""
 _GRACE_SECONDS = 0.05
 _HELD_SHARE = 4
-"""Consumers that hold less than this part of a half together are not why it is used up, and lose nothing."""
+"""Consumers that together hold less than this part of a half did not exhaust it, and lose nothing."""
 
 _STILL = 4
-"""How much larger a consumer counts that stands still."""
+"""The factor by which a stalled consumer counts as larger."""
 _DEFAULT_BYTES_MIN, _DEFAULT_BYTES_MAX = 128 << 20, 1 << 30
 
 
 class Consumer(Protocol):
-    """A connection, as the budget sees it."""
+    """The part of a connection that the budget uses."""
 
     def held_bytes(self, half: Half) -> int:
-        """How much of `half` it could be made to give back: unfinished requests, or answers that are not taken."""
+        """Return how much of `half` it could be made to give back: unfinished requests, or unread responses."""
         ...
 
     def stands_still(self, half: Half) -> bool:
-        """Whether its peer has neither sent nor taken anything of late."""
+        """Return whether its peer has neither sent nor read anything recently."""
         ...
 
     def give_back(self, half: Half, reason: str) -> None:
-        """Free what `held_bytes` told."""
+        """Free what `held_bytes` returned."""
         ...
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """Somebody who waits for memory: what to call when it is there, and when it will not be."""
+    """A waiter for memory: what to call when it is available, and when it is refused."""
 
     consumer: Consumer
     size: int
@@ -73,7 +74,7 @@ class Half:
     """One half of the budget. All methods belong to the event loop's thread."""
 
     def __init__(self, name: str, limit: int, consumers: Callable[[], Iterable[Consumer]], wait_seconds: float) -> None:
-        """`consumers` gives all connections, as they are now."""
+        """`consumers` returns the current connections."""
         self.name = name
         self.limit = limit
         self.used = 0
@@ -86,32 +87,32 @@ class Half:
 
     @property
     def is_overfull(self) -> bool:
-        """Whether what was counted without asking is so much more than the limit that it has to wait, too."""
+        """Return whether uncounted requests exceed the limit so far that they have to wait, too."""
         return 4 * self.used >= 5 * self.limit
 
     @property
     def is_twice_full(self) -> bool:
-        """Whether everything has to wait."""
+        """Return whether everything has to wait."""
         return self.used >= 2 * self.limit
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether there is less than what is asked for."""
+        """Return whether there are waiters."""
         return bool(self._waiting)
 
     def try_take(self, size: int) -> bool:
-        """Take memory if it is there and nobody waits for it."""
+        """Take memory if it is available and there are no waiters; return whether it was taken."""
         if self._waiting or (self.used and self.used + size > self.limit):
             return False
         self.used += size
         return True
 
     def take(self, size: int) -> None:
-        """Count memory that is taken in any case."""
+        """Count memory that is taken unconditionally."""
         self.used += size
 
     def give(self, size: int) -> None:
-        """Give memory back."""
+        """Release memory."""
         self.used -= size
         if self._waiting and self._grant():
             self._watch_out(again=True)
@@ -123,12 +124,12 @@ class Half:
     def wait(
         self, consumer: Consumer, size: int, granted: Callable[[], None], refused: Callable[[Unavailable], None]
     ) -> None:
-        """Take memory as soon as it is there; then `granted` is called, or else `refused`."""
+        """Take memory as soon as it is available; then call `granted`, or else `refused`."""
         self._waiting.append(_Waiting(consumer, size, granted, refused))
         self._watch_out()
 
     async def reserve(self, consumer: Consumer, size: int) -> None:
-        """Take memory, and wait for it if need be. Raises `Unavailable` if it cannot be had in bounded time."""
+        """Take memory, waiting if necessary. Raises `Unavailable` if none is available in bounded time."""
         if self.try_take(size):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -155,19 +156,19 @@ class Half:
             raise
 
     def forget(self, consumer: Consumer) -> None:
-        """A connection is gone: it waits no more."""
+        """Remove a closed connection from the waiters."""
         self._held_up.pop(consumer, None)
         if self._waiting:
             self._waiting = deque(each for each in self._waiting if each.consumer is not consumer)
 
     def wait_for_relief(self, consumer: Consumer, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once the half is no longer overfull, which it will be in bounded time."""
+        """Call `go_on` once the half is no longer overfull, which takes bounded time."""
         self._held_up[consumer] = go_on
         if self._relief is None:
             self._relief = asyncio.get_running_loop().call_later(self._wait_seconds, self._relieve_overfull)
 
     def _relieve_overfull(self) -> None:
-        """Take memory from the largest consumer if the half is still overfull, and look again soon."""
+        """Take memory from the largest consumer if the half is still overfull, and check again soon."""
         self._relief = None
         if self.is_overfull and self._take_from_largest():
             self._relief = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._relieve_overfull)
@@ -181,7 +182,7 @@ class Half:
     # ---- those who wait ---------------------------------------------------------------------------------------------
 
     def _grant(self) -> bool:
-        """Give what there is to those who wait, the first ones first. Returns whether any of them got it."""
+        """Give available memory to the waiters in order. Return whether any of them got it."""
         any_granted = False
         while self._waiting:
             first = self._waiting[0]
@@ -194,7 +195,7 @@ class Half:
         return any_granted
 
     def _watch_out(self, again: bool = False, seconds: float | None = None) -> None:
-        """See to it that who is first now waits no longer than the limit; `again` if another one was first before."""
+        """Limit the wait of the first waiter; `again` if another one was first before."""
         if self._watch is not None:
             if not again:
                 return
@@ -206,24 +207,24 @@ class Half:
             )
 
     def _relieve(self) -> None:
-        """The first one has waited long enough: take memory from the largest consumers, or refuse those who wait."""
+        """Take memory from the largest consumers, or refuse the waiters: the first one has waited long enough."""
         self._watch = None
         if self._waiting and not self._grant():
             if not self._take_from_largest():
                 self._refuse()
                 return
             if self._waiting and not self._grant():
-                # What its requests have reserved comes back in a moment; if that is not enough, the next one loses.
+                # Its requests' reservations are released shortly; if that is not enough, the next one loses.
                 self._watch_out(again=True, seconds=_GRACE_SECONDS)
                 return
         self._watch_out(again=True)
 
     def _take_from_largest(self) -> bool:
-        """Let the largest consumer lose what it holds, those that stand still first. Returns whether there is one whose
-        loss helps."""
+        """Make the largest consumer lose its memory, stalled ones first. Return whether there is one whose loss
+        helps."""
         holding = [(held, each) for each in list(self._consumers()) if (held := each.held_bytes(self))]
         if _HELD_SHARE * sum(held for held, _ in holding) < self.limit:
-            return False  # it is used by what ends without that, such as writes in a queue
+            return False  # it is used by work that ends without that, such as queued writes
         held, victim = max(holding, key=lambda each: each[0] * (_STILL if each[1].stands_still(self) else 1))
         victim.give_back(
             self,
@@ -235,7 +236,7 @@ class Half:
     def _refuse(self) -> None:
         waiting, self._waiting = self._waiting, deque()
         _LOGGER.warning(
-            "%d requests wait for memory that cannot be had: %d of %d bytes for %s are used "
+            "%d requests wait for unavailable memory: %d of %d bytes for %s are used "
             "(server.connections.memory)", len(waiting), self.used, self.limit, self.name
         )  # fmt: skip
         for each in waiting:
@@ -258,10 +259,10 @@ class MemoryBudget:
         self.answering = Half("answers", limit // 2 - short, consumers, wait_seconds)
         self.short_answers = Half("short answers", short, consumers, wait_seconds)
         self.short_answer_bytes = short // _SHORT_ANSWERS_SHARE
-        """The longest answer that is short."""
+        """The maximum length of a short response."""
 
     def forget(self, consumer: Consumer) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self.receiving.forget(consumer)
         self.answering.forget(consumer)
 
@@ -271,12 +272,12 @@ class MemoryBudget:
 
 
 def default_budget() -> int:
-    """An eighth of the memory that this process may use, and between 128 MB and 1 GB."""
+    """Return an eighth of the memory that this process may use, between 128 MB and 1 GB."""
     return min(max(machine_memory() // _DEFAULT_SHARE, _DEFAULT_BYTES_MIN), _DEFAULT_BYTES_MAX)
 
 
 def machine_memory() -> int:
-    """The machine's memory in bytes, or less where a control group (a container) allows less."""
+    """Return the machine's memory in bytes, or less if a control group (a container) allows less."""
     found = [size for path in _CGROUP_LIMITS if (size := _number(path)) is not None]
     try:
         for line in Path(_MEMINFO).read_text(encoding="ascii").splitlines():
@@ -288,7 +289,7 @@ def machine_memory() -> int:
 
 
 def _number(path: str) -> int | None:
-    """The number in a file of the kernel's; None if there is no file, or no limit ("max") in it."""
+    """Return the number in a kernel file; None if there is no file, or no limit ("max") in it."""
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except OSError:

@@ -1,6 +1,6 @@
 """Databases, tables, schemas, partitions and counters on disk: one SQLite file.
 
-SQLite commits are atomic and synced (`synchronous=FULL`), so what a client was told about survives a power cut. This
+SQLite commits are atomic and synced (`synchronous=FULL`), so acknowledged changes survive a power failure. This
 module only stores and loads; rules and caching are the catalog's (server.catalog). All methods may be called from any
 thread; a lock serialises them.
 
@@ -35,7 +35,7 @@ METADATA_FILE = "metadata.sqlite"
 
 PRODUCERS_MAX = 10_000
 PRODUCER_BYTES_MAX = 64 << 20
-"""Producers whose offsets are kept at a time, and the size of these offsets together."""
+"""Maximum number of producers whose offsets are kept, and the total size of these offsets."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -1,4 +1,4 @@
-"""Waking long polls: whoever waits for a bucket to grow is told, on the event loop, when its high watermark moved."""
+"""Waking long polls: waiters for a bucket's growth are notified, on the event loop, when its high watermark moves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ProgressNotifier:
         self._waiters: dict[TableBucket, set[asyncio.Event]] = {}
 
     def progressed(self, bucket: TableBucket) -> None:
-        """`bucket` has new records, or is gone: let its waiters look again."""
-        if bucket in self._waiters:  # a stale look is harmless: a waiter looks once more after it has registered
+        """Wake the waiters of `bucket`, which has new records, or is gone."""
+        if bucket in self._waiters:  # a stale read is harmless: a waiter checks once more after it has registered
             self._loop.call_soon_threadsafe(self._wake, bucket)
 
     def _wake(self, bucket: TableBucket) -> None:
@@ -28,7 +28,7 @@ class ProgressNotifier:
         self._waiters.setdefault(bucket, set()).add(event)
 
     def unwatch(self, event: asyncio.Event, bucket: TableBucket) -> None:
-        """End a `watch`; nothing happens where there is none."""
+        """End a `watch`, if there is one."""
         waiting = self._waiters.get(bucket)
         if waiting is not None:
             waiting.discard(event)

@@ -1,13 +1,12 @@
 """Which buckets are open, who uses them, and which one is closed next.
 
-An open bucket costs descriptors, address space and memory. So at most so many are open at a time: when there are more,
-the one that was used least recently is closed, unless something is under way in it. It is opened again when it is
-asked for. The cap gives way to need: buckets in use, and those that a scan or a table snapshot reads, stay open,
-however many they are.
+An open bucket costs descriptors, address space and memory. So the number of open buckets is limited: when there are
+more, the least recently used one is closed, unless it is in use. It is reopened on demand. The limit yields to need:
+buckets in use, and those that a scan or a table snapshot reads, stay open, however many they are.
 
-Nouns: a *use* is a request, or work of upkeep, between `begin` and `end`. A bucket that was closed in this way is
-*parked*: its files are synced and known to be whole, and what is asked most often is remembered of it (`ParkedBucket`),
-so that a reader at the end of its log need not open it.
+Nouns: a *use* is a request, or maintenance work, between `begin` and `end`. A bucket that was closed in this way is
+*parked*: its files are synced and known to be whole, and its most requested facts are remembered (`ParkedBucket`), so
+that a reader at the end of its log need not open it.
 
 Threads: everything here may be called from any thread.
 """
@@ -23,14 +22,14 @@ from forebay.metadata.table import TableBucket
 from forebay.server.replica import BucketReplica
 
 _TAKEN_WORTH_IT = 32
-"""Buckets that were closed, for which memory is given back: that goes through all heaps."""
+"""Closed buckets after which memory is returned to the system, a pass over all heaps."""
 
 
 class OpenBuckets:
     """The open buckets in the order of their last use."""
 
     def __init__(self, limit: int, is_read: Callable[[TableBucket], bool]) -> None:
-        """`is_read` tells whether scans or snapshots of a bucket are open. It must not call back."""
+        """`is_read` returns whether scans or snapshots of a bucket are open. It must not call back."""
         self._limit = limit
         self._is_read = is_read
         self._lock = threads.lock()
@@ -42,20 +41,20 @@ class OpenBuckets:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether more are open than stay open unused."""
+        """Return whether more buckets are open than may stay open while unused."""
         return len(self._open) > self._limit
 
     def get(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica if it is open; it may be closed at any time."""
+        """Return the replica if it is open; it may be closed at any time."""
         return self._open.get(bucket)
 
     def all(self) -> list[BucketReplica]:
-        """All that are open now."""
+        """Return all open replicas."""
         with self._lock:
             return list(self._open.values())
 
     def begin(self, bucket: TableBucket, *, counts: bool = True) -> BucketReplica | None:
-        """The replica if it is open; it stays open until `end`. `counts`: whether that is a use by a client."""
+        """Return the replica if it is open; it stays open until `end`. `counts`: whether this is a use by a client."""
         with self._lock:
             replica = self._open.get(bucket)
             if replica is not None:
@@ -65,25 +64,25 @@ class OpenBuckets:
             return replica
 
     def end(self, replica: BucketReplica) -> None:
-        """The use that `begin` or `add` began is over."""
+        """End a use that `begin` or `add` began."""
         with self._lock:
             replica.uses -= 1
 
     def add(self, replica: BucketReplica) -> None:
-        """A bucket was opened, and is in use."""
+        """Add a bucket that was opened and is in use."""
         with self._lock:
             replica.uses += 1
             self._open[replica.bucket] = replica
 
     def remove(self, bucket: TableBucket) -> BucketReplica | None:
-        """Take a bucket out, whatever is under way in it."""
+        """Remove and return a bucket, even if it is in use."""
         with self._lock:
             return self._open.pop(bucket, None)
 
     def take_idle(self, begin_closing: Callable[[TableBucket], bool]) -> BucketReplica | None:
-        """Take out the bucket to close now; None if they are not too many, or all are in use.
+        """Remove and return the bucket to close next; None if there are not too many, or all are in use.
 
-        `begin_closing` is asked before any other thread can see that the bucket is not open any more; it may refuse.
+        `begin_closing` is called before any other thread can see that the bucket is no longer open; it may refuse.
         """
         with self._lock:
             for _ in range(len(self._open) if self.are_too_many else 0):
@@ -96,7 +95,7 @@ class OpenBuckets:
             return None
 
     def take_offline(self, begin_closing: Callable[[TableBucket], bool]) -> BucketReplica | None:
-        """Take out a bucket whose log is offline and that nothing uses, in the manner of `take_idle`."""
+        """Remove and return an unused bucket whose log is offline, like `take_idle`."""
         with self._lock:
             for bucket, replica in self._open.items():
                 if replica.log.is_offline and self._is_idle(replica) and begin_closing(bucket):
@@ -106,7 +105,7 @@ class OpenBuckets:
             return None
 
     def return_memory(self) -> None:
-        """Give memory of the buckets that were taken out back to the system, once there are some more of them."""
+        """Return memory of removed buckets to the system, once there are enough of them."""
         with self._lock:
             if self._taken < _TAKEN_WORTH_IT:
                 return

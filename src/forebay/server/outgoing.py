@@ -1,8 +1,8 @@
-"""Answers on their way out of one connection.
+"""Responses of one connection on their way out.
 
-A transport copies what the peer does not take at once, and asyncio's joins the buffers of a frame before. So large
-answers are handed over in slices, the next one when the peer has taken the one before, and what waits here is not
-copied. Nor does a peer that takes everything at once keep the event loop to itself.
+A transport copies what the peer does not read immediately, and asyncio joins the buffers of a frame first. So large
+responses are handed over in slices, the next one when the peer has read the previous one, and waiting responses are not
+copied. This also keeps a fast peer from monopolising the event loop.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from forebay.protocol.messages import Buffer
 
 _SLICE_BYTES = 256 << 10
 _ROUND_BYTES = 2 << 20
-"""What is handed over in one round of the event loop."""
+"""Bytes handed over in one round of the event loop."""
 
 
 class Outgoing:
-    """What waits to be sent, in order. Belongs to the event loop's thread."""
+    """The queue of frames to send. Belongs to the event loop's thread."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` is called when more has been handed over that the transport did not ask for."""
+        """`changed` is called when more was handed over than the transport asked for."""
         self.transport: asyncio.Transport | None = None
-        """Whoever makes the connection sets it. Without it, or while it closes, nothing is sent."""
+        """Set by the owner of the connection. Without it, or while it closes, nothing is sent."""
         self._waiting: deque[Buffer] = deque()
         self._waiting_bytes = 0
         self._unsent_before = 0
@@ -32,21 +32,21 @@ class Outgoing:
         self._changed = changed
         self._next_round: asyncio.Handle | None = None
         self.drained = asyncio.Event()
-        """Set while the peer takes what is sent fast enough."""
+        """Set while the peer reads fast enough."""
         self.drained.set()
 
     @property
     def unsent_bytes(self) -> int:
-        """How much the peer has not taken yet."""
+        """Return how many bytes the peer has not read yet."""
         return 0 if self.transport is None else self._waiting_bytes + self.transport.get_write_buffer_size()
 
     def has_stalled(self) -> bool:
-        """Whether the peer has taken nothing of what waits for it since this was asked the last time."""
+        """Return whether the peer has read nothing since the last call although data waits for it."""
         before, self._unsent_before = self._unsent_before, self.unsent_bytes
         return not self.drained.is_set() and self._unsent_before >= before > 0
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send a frame, behind those that wait. Its buffers must not change from now on."""
+        """Queue a frame. Its buffers must not change from now on."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -60,17 +60,17 @@ class Outgoing:
             self._send_some()
 
     def pause(self) -> None:
-        """The transport has enough."""
+        """Pause: the transport's buffer is full."""
         self._is_paused = True
         self.drained.clear()
 
     def resume(self) -> None:
-        """The transport takes more."""
+        """Resume: the transport accepts more."""
         self._is_paused = False
         self._send_some()
 
     def clear(self) -> None:
-        """The connection is gone, and with it what waits."""
+        """Drop the queue: the connection is closed."""
         self._waiting.clear()
         self._waiting_bytes = 0
         if self._next_round is not None:
@@ -93,7 +93,7 @@ class Outgoing:
         self._changed()
 
     def _send_slice(self, transport: asyncio.Transport) -> int:
-        """Hand over a part of a large buffer, or small ones together. Returns their length."""
+        """Hand over a part of a large buffer, or small ones together. Return their length."""
         parts, size = list[Buffer](), 0
         while self._waiting and (left := _SLICE_BYTES - size) > 0:
             first = self._waiting[0]

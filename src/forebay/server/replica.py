@@ -52,14 +52,14 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class ParkedBucket:
-    """What is known of a bucket that was closed in good order, and is as it was then."""
+    """The known state of a bucket that was closed cleanly and has not changed since."""
 
     kv_folder: KvFolder | None
     log_start_offset: int
     end_offset: int | None
-    """Where readers have read everything; None if the log holds more than they may see yet."""
+    """The offset at which readers have read everything; None if the log holds records that are not visible yet."""
     expirable_ms: int | None
-    """When the newest record of the first segment was appended, if that is not the only segment."""
+    """The append time of the newest record of the first segment, if that is not the only segment."""
 
 
 class BucketReplica:
@@ -91,7 +91,7 @@ class BucketReplica:
         self._is_sealed = False
         self.closed = False
         self.uses = 0
-        """Requests and upkeep that have the replica in their hands (`OpenBuckets`)."""
+        """Number of requests and maintenance tasks using the replica (`OpenBuckets`)."""
 
     @property
     def is_idle(self) -> bool:
@@ -115,7 +115,7 @@ class BucketReplica:
     # ---- log tables -------------------------------------------------------------------------------------------------
 
     def append(self, request: AppendRequest) -> Future[AppendResult]:
-        """Append to a log table. The future's result is ready when the acknowledgement that was asked for is due."""
+        """Append to a log table. The future completes when the requested acknowledgement is due."""
         if self._kv is not None:
             raise InvalidRequest(
                 f"table {self.table.info.path} has a primary key; rows are put into it, not appended",
@@ -160,7 +160,7 @@ class BucketReplica:
         log_format = info.descriptor.log_format
         for position, header in iter_headers(records):
             if not 0 < header.schema_id <= info.schema_id:
-                verify_crc(records, position, header)  # a schema id in a damaged batch is no schema id
+                verify_crc(records, position, header)  # the schema id of a damaged batch means nothing
                 raise NotFound(
                     f"the batch has schema {header.schema_id}, but the latest schema of {info.path} is "
                     f"{info.schema_id}",
@@ -180,7 +180,7 @@ class BucketReplica:
                     row_codec(columns, RowFormat(log_format.value)).decode(rows)
             except CorruptData as e:
                 verify_crc(records, position, header)
-                # The bytes came as they were sent, so sending them again is in vain; clients repeat after CORRUPT_*.
+                # The bytes arrived as they were sent, so resending them is useless; clients retry after CORRUPT_*.
                 raise InvalidRequest(
                     f"the batch does not fit log table {info.path}, whose log format is {log_format.value}: "
                     f"{e.message}",
@@ -211,19 +211,19 @@ class BucketReplica:
         return results
 
     def seal(self) -> None:
-        """Let no write in from now on. Those under way have ended when this returns; others may be tried again."""
+        """Refuse writes from now on. Writes in flight have ended when this returns; others may be retried."""
         with self._writing:
             self._is_sealed = True
 
     def unseal(self) -> None:
-        """Let writes in again."""
+        """Accept writes again."""
         with self._writing:
             self._is_sealed = False
 
     def _require_unsealed(self) -> None:
         if self._is_sealed:
             raise Unavailable(
-                f"bucket {self.bucket} of table {self.table.info.path} takes no writes: its partition is being dropped",
+                f"bucket {self.bucket} of table {self.table.info.path} accepts no writes: its partition is dropped",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
 
@@ -237,7 +237,7 @@ class BucketReplica:
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
     def sync_idle(self) -> None:
-        """Make durable what acks=1 and 0 left in the page cache."""
+        """Sync what acks=1 and 0 left in the page cache."""
         if self.log.synced_offset < self.log.log_end_offset:
             self.log.sync()
 
@@ -252,9 +252,9 @@ class BucketReplica:
             return True
 
     def release_changelog(self, offset: int) -> int:
-        """Make the key-value state do without the changelog below `offset`, by a checkpoint if need be.
+        """Make the key-value state independent of the changelog below `offset`, with a checkpoint if necessary.
 
-        Returns from where on the state needs the changelog, in the end; `offset` or more where it could be done.
+        Returns the offset from which the state needs the changelog afterwards; `offset` or more on success.
         """
         if self._kv is None or self._kv_folder is None:
             return offset
@@ -264,11 +264,11 @@ class BucketReplica:
             return self._kv_folder.retained_offset
 
     def close(self) -> None:
-        """Close in good order: the log is synced, the state's files can be trusted."""
+        """Close cleanly: the log is synced, the state's files can be trusted."""
         self._close(KvFolder.close_engine)
 
     def park(self) -> ParkedBucket:
-        """Close in good order until the bucket is needed again; return what is known of it."""
+        """Close cleanly until the bucket is needed again; return its known state."""
         segments = self.log.segments()
         self._close(KvFolder.park_engine)
         end = self.log.high_watermark
@@ -281,7 +281,7 @@ class BucketReplica:
 
     def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
         self.closed = True
-        with ExitStack() as closing:  # every part is closed, whatever becomes of the others
+        with ExitStack() as closing:  # every part is closed, even if closing the others fails
             closing.callback(self.log.close)
             if self._kv is not None and self._kv_folder is not None:
                 closing.callback(close_engine, self._kv_folder, self._kv.engine)
@@ -289,7 +289,7 @@ class BucketReplica:
                 self.log.sync()
 
     def abandon(self) -> None:
-        """Let go of a bucket whose files are about to be removed."""
+        """Release a bucket whose files are about to be removed."""
         self.closed = True
         if self._kv is not None:
             self._kv.engine.close()
@@ -297,7 +297,7 @@ class BucketReplica:
 
 
 class SlowProgress:
-    """Tells the log how far a long step has come: nothing in the first two seconds, then every two seconds."""
+    """Logs the progress of a long step: nothing in the first two seconds, then every two seconds."""
 
     def __init__(self, clock: Clock, what: str) -> None:
         self._clock = clock

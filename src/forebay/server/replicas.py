@@ -1,8 +1,8 @@
 """All buckets of this server: opened on first use, checkpointed, parked when too many are open, closed, dropped.
 
-Opening a bucket may mean to recover its log and to replay changelog into its key-value state; it happens in a thread,
-once, and all who want the bucket wait for that one opening. Those who want a bucket that is being parked wait,
-too, and open it again.
+Opening a bucket may mean recovering its log and replaying changelog into its key-value state. It happens in a thread,
+once, and all callers that need the bucket wait for that one opening. Callers that need a bucket that is being parked
+wait, too, and open it again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENGINE_PROPERTY = "forebay.kv.engine"
 
 
 class ReplicaManager:
-    """Owns the open buckets. Methods may be called from any thread; `open` is the one that may take long."""
+    """Owns the open buckets. Methods may be called from any thread; `begin` may take long."""
 
     def __init__(
         self,
@@ -67,9 +67,8 @@ class ReplicaManager:
         checkpoint_records: int,
         engine_factory: EngineFactory | None = None,
     ) -> None:
-        """`open_max`: buckets that stay open while nothing uses them. `checkpoint_records`: changelog records that are
-        worth a checkpoint. `engine_factory` replaces the library engines (for tests).
-        """
+        """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
+        checkpoint. `engine_factory` replaces the library engines (for tests)."""
         self._fs = fs
         self._directory = data_directory
         self._catalog = catalog
@@ -95,30 +94,30 @@ class ReplicaManager:
         self._clean = data_directory.take_clean_shutdown()
         self._recovery_points = data_directory.recovery_points.read()
         self._high_watermarks = data_directory.high_watermarks.read()
-        # Buckets that were open at an unclean end, and have not been opened since: closing says nothing of them.
+        # Buckets that were open at a crash, and have not been opened since: closing does not vouch for them.
         self._unchecked = set(data_directory.not_closed if self._clean else self._recovery_points)
 
     # ---- finding and opening ----------------------------------------------------------------------------------------
 
     def opened(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica if it is open. It may be closed at any time: see `begin_if_open`."""
+        """Return the replica if it is open. It may be closed at any time: see `begin_if_open`."""
         return self._open.get(bucket)
 
     def parked(self, bucket: TableBucket) -> ParkedBucket | None:
-        """What is known of a bucket that was closed because too many were open, and was not opened since."""
+        """Return the known state of a bucket that was closed because too many were open, and not opened since."""
         return self._parked.get(bucket)
 
     def begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
-        """The replica if it is open already: the fast path. It stays open until `end`."""
+        """Return the replica if it is open already: the fast path. It stays open until `end`."""
         return self._open.begin(bucket)
 
     def end(self, replica: BucketReplica) -> None:
-        """What `begin` or `begin_if_open` gave is not in use any more."""
+        """End the use of a replica from `begin` or `begin_if_open`."""
         self._open.end(replica)
 
     @contextmanager
     def using(self, bucket: TableBucket, *, counts: bool = True) -> Iterator[BucketReplica]:
-        """The replica, opened if need be, which stays open inside the block. `counts`: whether for a client."""
+        """Yield the replica, opened if necessary, which stays open inside the block. `counts`: whether for a client."""
         replica = self.begin(bucket, counts=counts)
         try:
             yield replica
@@ -126,7 +125,7 @@ class ReplicaManager:
             self.end(replica)
 
     def each_open(self) -> Iterator[BucketReplica]:
-        """The replicas that are open, for upkeep: each stays open while it is looked at."""
+        """Yield the open replicas, for maintenance: each stays open while it is processed."""
         for replica in self._open.all():
             if self._open.begin(replica.bucket, counts=False) is not replica:
                 continue
@@ -136,7 +135,7 @@ class ReplicaManager:
                 self.end(replica)
 
     def table_of(self, bucket: TableBucket) -> LiveTable:
-        """The table that a bucket belongs to. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET) unless it exists."""
+        """Return the table of a bucket. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET) unless it exists."""
         table = self._catalog.table_by_id(bucket.table_id)
         if table is not None and 0 <= bucket.bucket < table.info.bucket_count:
             partitions = table.current.partitions_by_id
@@ -148,9 +147,9 @@ class ReplicaManager:
         )
 
     def begin(self, bucket: TableBucket, *, counts: bool = True) -> BucketReplica:
-        """The replica of `bucket`, opened now if need be; it stays open until `end`.
+        """Return the replica of `bucket`, opened if necessary; it stays open until `end`.
 
-        Raises what opening raises, every time it is tried.
+        Raises the error of opening, at every attempt.
         """
         while (replica := self._open.begin(bucket, counts=counts)) is None:
             self.table_of(bucket)
@@ -163,7 +162,7 @@ class ReplicaManager:
             if moving is not None:
                 moving.result()
                 continue
-            # From now on no other thread opens or parks the bucket, but that may have just happened.
+            # From now on no other thread opens or parks the bucket, but one may have just done so.
             if (replica := self._open.begin(bucket)) is None:
                 replica = self._begin_opened(bucket, mine)
             else:
@@ -174,7 +173,7 @@ class ReplicaManager:
 
     def _begin_opened(self, bucket: TableBucket, moving: Future[None]) -> BucketReplica:
         try:
-            # Asked once more, now that `drop` sees this opening: files of a dropped bucket must not come back.
+            # Checked again, now that `drop` sees this opening: files of a dropped bucket must not come back.
             replica = self._open_replica(bucket, self.table_of(bucket), self._parked.pop(bucket, None))
         except BaseException as e:
             with self._lock:
@@ -196,17 +195,16 @@ class ReplicaManager:
         return self._scanners.bucket_session_count(bucket) > 0 or self._table_snapshots.has_pinned(bucket)
 
     def close_idle(self) -> None:
-        """Park the buckets that were used least recently while more are open than may be.
+        """Park the least recently used buckets while more are open than allowed.
 
-        That writes, so it waits while the disk is full: what is open can be read at least.
+        Parking writes, so it waits while the disk is full: open buckets can at least be read.
         """
         while self._open.are_too_many and self._reserve.is_free() and self._park_one(self._open.take_idle):
             pass
 
     def close_offline(self) -> None:
-        """Close the buckets that a storage failure took offline, so that they are checked when they are asked for, as
-        after an unclean end, and take writes again if the disk does. Give memory of closed buckets back.
-        """
+        """Close the buckets that a storage failure took offline, so that they are checked on demand as after a crash
+        and accept writes again if the disk does. Return memory of closed buckets to the system."""
         while self._reserve.is_free() and self._park_one(self._open.take_offline):
             pass
         self._open.return_memory()
@@ -244,7 +242,7 @@ class ReplicaManager:
         with self._lock:
             if parked is not None:
                 self._parked[bucket] = parked
-            # Where closing failed, too: damage of what was acknowledged must not look like the torn end of a file.
+            # Even if closing failed: damage of acknowledged data must not look like the torn tail of a file.
             self._recovery_points[bucket] = replica.log.synced_offset
             self._high_watermarks[bucket] = replica.log.high_watermark
 
@@ -262,7 +260,7 @@ class ReplicaManager:
         )
         if log.recovery.cut_bytes:
             _LOGGER.warning(
-                "cut %d bytes that no acknowledgement vouches for off the end of the log of %s (%s)",
+                "truncated %d bytes not acknowledged as durable at the end of the log of %s (%s)",
                 log.recovery.cut_bytes,
                 path,
                 log.recovery.cut_reason,
@@ -283,7 +281,7 @@ class ReplicaManager:
         return BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
 
     def _was_closed(self, bucket: TableBucket) -> bool:
-        """Whether a bucket that is opened for the first time was closed in good order before the start."""
+        """Return whether a bucket that is opened for the first time was closed cleanly before the start."""
         return self._clean and bucket in self._recovery_points and bucket not in self._unchecked
 
     def _open_kv(
@@ -292,7 +290,7 @@ class ReplicaManager:
         factory = self._factory_for(table.info)
         engine = folder.open_engine(factory, self._witnesses, is_parked=is_parked)
         if engine.state.applied_offset > log.log_end_offset:
-            # The state knows changes that the log has lost, so it is not a state of this log: begin again.
+            # The state has changes that the log has lost, so it does not belong to this log: rebuild it.
             _LOGGER.warning("rebuilding the key-value state of %s, which is ahead of its log", bucket)
             engine.close()
             folder.discard_engine()
@@ -327,9 +325,10 @@ class ReplicaManager:
     # ---- reading ----------------------------------------------------------------------------------------------------
 
     def pin(self, replicas: Sequence[BucketReplica]) -> dict[TableBucket, KvSnapshot]:
-        """Snapshots of open buckets of one primary-key table, all of one instant: no write lies between two of them.
+        """Return snapshots of open buckets of one primary-key table at one point in time: no write lies between two of
+        them.
 
-        Raises what taking a snapshot raises, with none left open.
+        Raises the error of taking a snapshot, with none left open.
         """
         taken: dict[TableBucket, KvSnapshot] = {}
         if not replicas:
@@ -347,11 +346,11 @@ class ReplicaManager:
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
     def replicas(self) -> list[BucketReplica]:
-        """Those that are open now. They may be closed at any time: see `each_open`."""
+        """Return the open replicas. They may be closed at any time: see `each_open`."""
         return self._open.all()
 
     def segment_offsets(self, bucket: TableBucket) -> list[int]:
-        """Where the segments of a bucket's log begin, of one that is not open; none if it has no log yet."""
+        """Return the base offsets of the log segments of a closed bucket; empty if it has no log yet."""
         folder = self._log_folder(bucket, self.table_of(bucket))[1]
         if not self._fs.exists(folder):
             return []
@@ -359,7 +358,7 @@ class ReplicaManager:
         return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.LOG_SUFFIX)
 
     def is_unwritten(self, bucket: TableBucket) -> bool:
-        """Whether a bucket that is not open never was. Raises as `table_of` does."""
+        """Return whether a closed bucket was never written. Raises as `table_of` does."""
         return bucket not in self._recovery_points and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
@@ -368,10 +367,10 @@ class ReplicaManager:
         return path, names.join(self._directory.path, names.tablet_folder("log", path, bucket))
 
     def save_offsets(self) -> None:
-        """Checkpoint recovery points and high watermarks of all buckets, also of those not opened since the start."""
+        """Checkpoint recovery points and high watermarks of all buckets, including those not opened since the start."""
         for replica in self.each_open():
             with self._lock:
-                if self.opened(replica.bucket) is replica:  # `drop` forgets it after it took it away
+                if self.opened(replica.bucket) is replica:  # `drop` forgets it after removing it
                     self._recovery_points[replica.bucket] = replica.log.synced_offset
                     self._high_watermarks[replica.bucket] = replica.log.high_watermark
         self._write_offsets()
@@ -386,7 +385,7 @@ class ReplicaManager:
         self._saved = (points, watermarks)
 
     def sync_idle(self) -> None:
-        """Make durable what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
+        """Sync what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
         for replica in self.each_open():
             try:
                 replica.sync_idle()
@@ -394,7 +393,7 @@ class ReplicaManager:
                 _LOGGER.error("bucket %s: %s", replica.bucket, e)
 
     def checkpoint_grown(self, records_min: int | None = None) -> None:
-        """Write checkpoints of states whose changelog has grown by so many records since the last one."""
+        """Write checkpoints of states whose changelog has grown by `records_min` records since the last one."""
         for replica in self.each_open():
             try:
                 if replica.checkpoint_if_grown(self._checkpoint_records if records_min is None else records_min):
@@ -427,7 +426,7 @@ class ReplicaManager:
             self._on_progress(bucket)
 
     def _begin_dropping(self, bucket: TableBucket) -> Future[None]:
-        """Wait until the bucket is neither being opened nor parked, and see to it that it will not be."""
+        """Wait until the bucket is neither being opened nor parked, and prevent that from now on."""
         while True:
             with self._lock:
                 moving = self._moving.get(bucket)
@@ -437,11 +436,11 @@ class ReplicaManager:
             moving.exception()
 
     def doomed_folders(self) -> list[str]:
-        """Folders of tables and partitions that were dropped before the last stop, and could not be removed."""
+        """Return the directories of tables and partitions dropped before the last stop that could not be removed."""
         return self._store.doomed_folders()
 
     def remove_folders(self, folders: Iterable[str]) -> None:
-        """Remove folders of what was dropped, and closed by `drop`; what fails is tried again at the next start."""
+        """Remove directories of dropped objects, closed by `drop`; failures are retried at the next start."""
         for folder in folders:
             try:
                 self._fs.remove_tree(names.join(self._directory.path, folder))
@@ -451,13 +450,13 @@ class ReplicaManager:
             self._store.folder_removed(folder)
 
     def close(self) -> Mapping[TableBucket, ForebayError]:
-        """Close all buckets in good order and mark the shutdown clean unless one failed; return the failures."""
+        """Close all buckets gracefully and mark the shutdown clean unless one failed; return the failures."""
         with self._lock:
             self._closed = True
             moving = list(self._moving.values())
         for future in moving:
             future.exception()
-        # Closing waits for the disk most of the time, so some are closed at a time.
+        # Closing mostly waits for the disk, so several are closed at a time.
         with threads.executor(_CLOSING_THREADS, "forebay-close") as pool:
             closings = [(replica, pool.submit(_error_of, replica.close)) for replica in self.replicas()]
             folders = [(bucket, parked.kv_folder) for bucket, parked in self._parked.items()]
@@ -473,7 +472,7 @@ class ReplicaManager:
             self._high_watermarks[replica.bucket] = replica.log.high_watermark
         for bucket, marking in markings:
             error = marking.result()
-            if error is not None:  # its log is closed, and its state is looked at as after an unclean end
+            if error is not None:  # its log is closed, and its state is checked as after a crash
                 _LOGGER.warning("the key-value state of bucket %s is not marked as clean: %s", bucket, error)
         self._write_offsets()
         if not failures:

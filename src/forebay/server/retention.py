@@ -1,18 +1,17 @@
-"""Which log segments are old enough to go (`table.log.ttl`), and may.
+"""Log retention: which segments have expired (`table.log.ttl`) and may be deleted.
 
-A segment goes as a whole when its newest record is older than the table's time to live, and is never the active one.
-It stays, however old, while somebody needs it:
+A segment is deleted as a whole when its newest record is older than the table's time to live; the active one never is.
+An expired segment is kept while it is needed by:
 
-- readers of a lake table, until the lake has its records in a snapshot that can be read;
-- the key-value state, until a checkpoint stands for its records: one is written then;
-- clients that know no scan of a primary-key table: they rebuild its rows from the whole changelog, because there are
-  no KV snapshots to download. So the changelog goes only where the table asks for it by name, or has its rows in a
-  lake;
+- readers of a lake table, until the lake has its records in a readable snapshot;
+- the key-value state, until a checkpoint covers its records: one is written then;
+- clients without ScanKv: they rebuild a primary-key table's rows from the whole changelog, because there are no KV
+  snapshots to download. So the changelog expires only if the table sets `table.log.ttl`, or has its rows in a lake;
 - the log itself, which first makes sure that it knows its writers without the segment
   (`LogTablet.delete_segments_before`).
 
-The log's start is where its first segment begins, so nothing else has to be stored, and a crash in between leaves a
-log that begins at one segment or the next. Readers that were below are told LOG_OFFSET_OUT_OF_RANGE.
+The log starts where its first segment begins, so no other state is stored, and a crash in between leaves a log that
+begins at one segment or the next. Readers below it get LOG_OFFSET_OUT_OF_RANGE.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _TTL = "table.log.ttl"
 
 
 def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> int:
-    """Where the first segment begins that has a record from `horizon_ms` or later, or is the active one."""
+    """Return the base offset of the first segment that has a record from `horizon_ms` or later, or is active."""
     for segment in segments[:-1]:
         if segment.last_timestamp_ms >= horizon_ms:
             return segment.base_offset
@@ -44,7 +43,7 @@ def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> 
 
 
 class LogRetention:
-    """Removes what has expired. Call `run` from one thread at a time."""
+    """Deletes expired segments. Call `run` from one thread at a time."""
 
     def __init__(self, replicas: ReplicaManager, catalog: Catalog, snapshots: LakeSnapshots, clock: Clock) -> None:
         self._replicas = replicas
@@ -54,7 +53,7 @@ class LogRetention:
         self._closed_and_short: set[TableBucket] = set()
 
     def run(self) -> int:
-        """Remove the expired segments of all buckets; return how many. A failure concerns its own bucket only."""
+        """Remove the expired segments of all buckets; return how many. A failure affects only its own bucket."""
         count = 0
         short: set[TableBucket] = set()
         for table in self._catalog.tables():
@@ -66,12 +65,12 @@ class LogRetention:
                     else:
                         short.add(bucket)
                 except ForebayError as e:
-                    _LOGGER.error("expired records of bucket %s stay for now: %s", bucket, e)
+                    _LOGGER.error("expired records of bucket %s are kept for now: %s", bucket, e)
         self._closed_and_short = short
         return count
 
     def _is_worth_a_look(self, info: TableInfo, bucket: TableBucket) -> bool:
-        """Whether a segment may have expired. A bucket that is not open does not grow, so it is not opened in vain."""
+        """Return whether a segment may have expired. A closed bucket does not grow, so it is not opened needlessly."""
         if info.has_primary_key and not (info.lake_enabled or _TTL in info.descriptor.properties):
             return False
         if self._replicas.opened(bucket) is not None:

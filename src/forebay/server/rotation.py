@@ -1,6 +1,6 @@
-"""A pool of threads whose jobs are done in rotation over the clients that they are for.
+"""A thread pool that runs jobs in rotation over the clients that they belong to.
 
-Each client's jobs begin in their order; of all clients with jobs one job is begun, then the next client's. So a client
+Each client's jobs start in order; of all clients with jobs one job is started, then the next client's. So a client
 waits for one job of each other client, however many requests those have sent.
 """
 
@@ -17,13 +17,13 @@ from forebay.base.threads import Executor, Future
 T = TypeVar("T")
 
 _CLIENT: ContextVar[Hashable] = ContextVar("client", default=None)
-"""Whom the running task works for; None for the server itself."""
+"""The client that the running task works for; None for the server itself."""
 
 _Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
 
 def context_of(client: Hashable) -> Context:
-    """The context of tasks that work for `client`."""
+    """Return the context of tasks that work for `client`."""
     context = copy_context()
     context.run(_CLIENT.set, client)
     return context
@@ -39,7 +39,7 @@ class Rotation:
         self._clients: deque[Hashable] = deque()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Do a job for the client that the running task works for. It can be cancelled until it begins."""
+        """Queue a job for the client of the running task; return its future. It can be cancelled until it starts."""
         future: Future[T] = threads.future()
         client = _CLIENT.get()
         with self._lock:

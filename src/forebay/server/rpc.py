@@ -1,16 +1,16 @@
 """Connections: bytes in, requests dispatched to handlers, answers out.
 
-One `RpcProtocol` per connection joins the sans-I/O `ServerConnection` to asyncio. Requests start in the order in
-which they came; answers leave when they are ready (clients match them by id). A request that fails, however badly,
-answers with an error bound to it and hurts nobody else; a stream that is no Fluss protocol is closed.
+One `RpcProtocol` per connection joins the sans-I/O `ServerConnection` to asyncio. Requests start in order of arrival;
+responses leave when they are ready (clients match them by id). A failing request gets an error response and does not
+affect others; a stream that does not speak the Fluss protocol is closed.
 
-Turns: a connection starts a few requests when bytes come, and more of what is there already when its turn comes again
+Turns: a connection starts a few requests when bytes arrive, and more of the pending ones when its turn comes again
 (`forebay.server.turns`).
 
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
-is served no more requests and not read from. Of the answers that may be large only two are made at a time, and the next
-one when the peer has taken one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and
-for large answers comes from the server's budget (`forebay.server.memory_budget`).
+is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
+peer has read one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and for large
+responses comes from the server's budget (`forebay.server.memory_budget`).
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ _LARGE_ANSWERS = {
     ApiKey.PREFIX_LOOKUP: 1 << 20,
     ApiKey.SCAN_KV: 4 << 20,
 }
-"""APIs whose calls wait for room, and how much is reserved for an answer while it is made.
+"""APIs whose calls wait for room, and how much is reserved for a response while it is built.
 
-FetchLog waits for it by itself, because it may wait long for news before.
+FetchLog handles its own waiting, because it may wait long for new data first.
 """
 
 _LARGE_ANSWERS_MAX = 2
-"""Large answers of one connection that are being made, or that the peer has not taken yet."""
+"""Large responses of one connection that are being built, or that the peer has not read yet."""
 
 _OPEN_BYTES_MAX = 64 << 20
 """Bytes of unanswered requests above which a connection is not read from."""
 
 _PARSED_APART_BYTES = 64 << 10
-"""Requests without records are parsed in a thread if they are longer: they may be made of very many small things."""
+"""Requests without records are parsed in a thread if they are longer: they may hold very many small things."""
 
 _PARSED_APART_ENTRIES = 1024
-"""Those with records are, too, if they have more entries than that."""
+"""Requests with records are, too, if they have more entries than this."""
 
 _PARSED_APART_MAX = 4 << 20
-"""A longer request counts as that long where long ones are let in: its length is that of its records."""
+"""A longer request counts as this long when long ones are admitted: its length is that of its records."""
 
 _PARSED_FACTOR = 16
 _OPEN_REQUEST_BYTES = 8 << 10
-"""A request without records takes about so many times its length once it is parsed, and any request so much beside."""
+"""Memory of a parsed request without records, as a multiple of its length, and the overhead of any request."""
 
 _REFUSAL_SECONDS = 1.0
 _REFUSALS_MAX = 64
-"""Connections at a time that are told why they are refused; further ones are only closed."""
+"""Maximum number of refused connections that get the reason at a time; further ones are only closed."""
 
 
 class RpcProtocol(asyncio.BufferedProtocol):
@@ -124,9 +124,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._is_queued = False
         """Whether it waits for its turn, or has it."""
         self._is_held = False
-        """Whether requests may be there that are not started, because there is too much under way."""
+        """Whether there may be requests that are not started because too many are in flight."""
         self._is_behind = False
-        """Whether more bytes came while requests waited for their turn: reading stops until they are served."""
+        """Whether more bytes arrived while requests waited for their turn: reading stops until they are served."""
         self._is_blocked = False
         """Whether a request must end its first step before the next one may start."""
         self.last_active = self.opened = self._clock.monotonic()
@@ -143,7 +143,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._refuse(transport, error)
 
     def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
-        """Tell the client why, give it a moment to read it, and close."""
+        """Send the client the reason, give it a moment to read it, and close."""
         self._is_refused = True
         if self._connections.refusals >= _REFUSALS_MAX:
             transport.abort()
@@ -187,7 +187,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._connection.receive_eof()
         if self._is_queued or self._is_held or self._is_blocked:
-            self._has_eof = True  # what came before is served first
+            self._has_eof = True  # earlier requests are served first
             return True
         if not self._connections.turns.is_idle or self.take_turn():
             self._join()
@@ -210,39 +210,39 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self.balance()
 
     def stop_reading(self) -> None:
-        """Take no more requests; those under way are answered."""
+        """Accept no more requests; those in flight are answered."""
         self._is_stopping = True
         self.balance()
 
     def close(self) -> None:
-        """Close the connection, whatever is still under way. A peer that does not read loses what waits for it."""
+        """Close the connection, even with requests in flight. A peer that does not read loses its pending responses."""
         if self._transport is not None:
             end = self._transport.close if self._outgoing.drained.is_set() else self._transport.abort
             end()
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of answers that wait until the peer takes them; 0 while it takes them fast enough."""
+        """Return the bytes of responses that the peer has not read; 0 while it reads fast enough."""
         return 0 if self._outgoing.drained.is_set() else self._outgoing.unsent_bytes
 
     def abort(self) -> None:
-        """End the connection at once; what waits to be sent is lost."""
+        """Close the connection immediately; unsent data is lost."""
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def is_known(self) -> bool:
-        """Whether the client has authenticated, or has sent a first request where it need not."""
+        """Return whether the client has authenticated or, without SASL, has sent a request."""
         return self._connection.is_trusted
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is waiting for its answer."""
+        """Return whether no request is in flight."""
         return self._connection.open_requests == 0
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the peer has taken nothing of what waits for it since this was asked the last time."""
+        """Return whether the peer has read nothing since the last call although data waits for it."""
         stalled = self._outgoing.has_stalled()
         if not stalled and self._outgoing.unsent_bytes:
             self.last_active = self._clock.monotonic()
@@ -255,7 +255,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self._connections.turns.join(self, is_new=is_new)
 
     def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
-        """Start a few requests. Returns whether more are waiting and may start."""
+        """Start a few requests. Return whether more are waiting and may start."""
         self._is_queued = True
         more = self._start_some(requests_max)
         self._is_queued = more
@@ -293,7 +293,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         return connection.has_unread_bytes
 
     def _must_wait(self) -> bool:
-        """Whether no further request may start now."""
+        """Return whether no further request may start now."""
         if (
             self._connection.open_requests >= self._open_requests_max
             or self._open_bytes >= _OPEN_BYTES_MAX
@@ -309,13 +309,13 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     @property
     def _is_over_share(self) -> bool:
-        """Whether small requests have to wait because of memory: first those of connections with much under way."""
+        """Return whether small requests have to wait for memory: first those of connections with much in flight."""
         return self.memory.is_overfull and (
             self._open_bytes > self._connections.open_bytes_share or self.memory.receiving.is_twice_full
         )
 
     def balance(self) -> None:
-        """Stop reading while there is too much under way, or waiting; go on when that is over."""
+        """Stop reading while too much is in flight or pending; continue afterwards."""
         transport, connection = self._transport, self._connection
         if transport is None or transport.is_closing() or self._is_refused:
             return
@@ -358,7 +358,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
 
     def _count_open(self, key: ApiKey, size: int) -> None:
-        """Count what an unanswered request takes, or takes no longer."""
+        """Count the memory of an unanswered request, or release it."""
         self._open_bytes += size
         if key not in BULK_REQUESTS:
             self.memory.open_control_bytes += size
@@ -394,14 +394,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
         return outcome
 
     async def _write_alone(self, outcome: Coroutine[Any, Any, Answer | Message]) -> Answer | Message:
-        """The answer to a write of very many buckets, which are begun one after the other: none may overtake them."""
+        """Answer a write of very many buckets, which are started one after the other without being overtaken."""
         try:
             return await outcome
         finally:
             self._unblock()
 
     async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
-        """The answer to a long request, or one with very many entries; those behind it wait until it is parsed."""
+        """Answer a long request, or one with very many entries; later ones wait until it is parsed."""
         key, size, costs = request.api.key, len(request.body), self._context.costs
         async with AsyncExitStack() as inside:
             try:
@@ -437,7 +437,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         return self._log_in_later(message, user, seconds)
 
     async def _log_in_later(self, message: pb.AuthenticateRequest, user: str, seconds: float) -> Message:
-        """The answer to a login after others have failed; requests behind it wait for its outcome."""
+        """Answer a login after earlier ones failed; later requests wait for its outcome."""
         try:
             await asyncio.sleep(seconds)
             return self._log_in(message, user)
@@ -466,7 +466,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
-            del answer, serialized  # what the peer does not take at once is kept by `_outgoing`
+            del answer, serialized  # what the peer does not read immediately is kept by `_outgoing`
             if room.is_held:
                 room.settle()
                 await self._outgoing.drained.wait()

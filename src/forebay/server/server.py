@@ -1,8 +1,8 @@
-"""A running server: its parts put together, its listeners, its upkeep, its end.
+"""A running server: assembly, listeners, maintenance, shutdown.
 
-One process plays both roles of a Fluss cluster, coordinator and tablet server, each on a port of its own, because
-clients check whom they talk to (design.md D2, D3). Everything that clients see happens on one event loop; threads do
-what blocks: one for metadata, some for writing buckets, some for reading.
+One process plays both roles of a Fluss cluster, coordinator and tablet server, each on its own port, because clients
+check which role they reach (design.md D2, D3). Everything visible to clients happens on one event loop; blocking work
+runs in threads: one for metadata, some for writing buckets, some for reading.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
 _DRAIN_SECONDS = 5.0
-"""How long a stopping server lets requests that are under way finish."""
+"""How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
-"""How often producer offsets whose time is over are removed; registering others removes them, too."""
+"""How often expired producer offsets are removed; registering others removes them, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a server answers: `host:port` of the coordinator role, which clients bootstrap from."""
+    """The addresses of a server: `host:port` of the coordinator role, which clients bootstrap from."""
 
     bootstrap_servers: str
     sasl_bootstrap_servers: str | None
@@ -95,7 +95,7 @@ class _Bound:
 
 @dataclass
 class Injected:
-    """What tests and simulations replace: clock, ids, files, engine, page cache witnesses, lake, network, database."""
+    """Replaceable parts, for tests: clock, ids, files, engine, page cache witnesses, lake, network, database."""
 
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
@@ -108,7 +108,7 @@ class Injected:
 
 
 class ForebayServer:
-    """One server. `start` and `stop` belong to one event loop; make a new object to start again."""
+    """One server. `start` and `stop` belong to one event loop; create a new object to start again."""
 
     def __init__(self, config: ServerConfig, injected: Injected | None = None) -> None:
         self.config = config
@@ -137,7 +137,7 @@ class ForebayServer:
     # ---- starting ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> Addresses:
-        """Open the data directory, bind the listeners and serve. Raises what is wrong, with nothing left behind."""
+        """Open the data directory, bind the listeners and serve; return the addresses, or release everything."""
         try:
             self._bound = _bind_all(self.config, self._injected.bind)
             self._open_parts()
@@ -227,7 +227,7 @@ class ForebayServer:
         return executor
 
     def _nodes_of(self, listener: str) -> tuple[ServerNode, ServerNode]:
-        """Coordinator and tablet server, at the addresses that clients of this listener can reach."""
+        """Return coordinator and tablet server, at the addresses that clients of this listener can reach."""
         found = {bound.role: bound for bound in self._bound if bound.listener.name == listener}
 
         def node(role: ServerRole, node_id: int) -> ServerNode:
@@ -286,16 +286,16 @@ class ForebayServer:
         self._upkeep.append(asyncio.create_task(self._close_idle_connections()))
 
     async def _auto_partition(self, seconds: float) -> None:
-        """Now, and every `seconds`; a failure is logged and does not end it."""
+        """Run now, and every `seconds`; a failure is logged and does not end the loop."""
         while True:
             try:
                 await follow_the_clock(self.context)
             except Exception:
-                _LOGGER.exception("automatic partitions failed and will be tried again")
+                _LOGGER.exception("automatic partitions failed and will be retried")
             await asyncio.sleep(seconds)
 
     def _every(self, seconds: float, work: Callable[[], object]) -> None:
-        """Run `work` in a thread every `seconds`; a failure is logged and does not end it."""
+        """Run `work` in a thread every `seconds`; a failure is logged and does not end the loop."""
 
         async def repeat() -> None:
             while True:
@@ -303,9 +303,9 @@ class ForebayServer:
                 try:
                     await self.context.in_io(work)
                 except ForebayError as e:
-                    _LOGGER.error("upkeep failed and will be tried again: %s", e)
+                    _LOGGER.error("maintenance failed and will be retried: %s", e)
                 except Exception:
-                    _LOGGER.exception("upkeep failed and will be tried again")
+                    _LOGGER.exception("maintenance failed and will be retried")
 
         self._upkeep.append(asyncio.create_task(repeat()))
 
@@ -319,10 +319,10 @@ class ForebayServer:
     # ---- stopping ---------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop serving, finish what is under way, close everything. A second call does nothing.
+        """Stop accepting requests, finish those in flight, close everything. A second call does nothing.
 
-        Where something cannot be closed, the rest is all the same, and the data directory is free again; raises the
-        error afterwards.
+        If something cannot be closed, the rest is closed all the same, and the data directory is unlocked; the error is
+        raised afterwards.
         """
         for task in self._upkeep:
             task.cancel()
@@ -357,7 +357,7 @@ class ForebayServer:
                 await asyncio.get_running_loop().run_in_executor(None, context.replicas.close)
 
     async def _drain(self, connections: Connections) -> None:
-        """Give requests that are being answered a moment; long polls do not count on getting one."""
+        """Give requests in flight a moment to finish, except long polls."""
         for connection in connections:
             connection.stop_reading()
         loop = asyncio.get_running_loop()
@@ -424,7 +424,7 @@ def _bind_all(config: ServerConfig, bind: Callable[[Listener], socket.socket]) -
 
 
 def bind_tcp(listener: Listener) -> socket.socket:
-    """A socket that is bound to the address of `listener`. Raises `InvalidRequest` for one that cannot be had."""
+    """Return a socket bound to the address of `listener`. Raises `InvalidRequest` if that is impossible."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

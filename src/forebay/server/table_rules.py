@@ -1,7 +1,7 @@
-"""What CREATE TABLE and ALTER TABLE may ask for, and the defaults that the server fills in.
+"""The rules of CREATE TABLE and ALTER TABLE, and the defaults that the server fills in.
 
-The rules and their error codes are those of Fluss's coordinator (`TableDescriptorValidation`); what Fluss has and
-Forebay does not serve is refused here, by name.
+The rules and their error codes are those of Fluss's coordinator (`TableDescriptorValidation`); Fluss features that
+Forebay does not serve are refused here, by name.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from forebay.metadata.table_options import TABLE_OPTIONS, TABLE_PREFIX, option_v
 from forebay.metadata.types import TypeRoot
 
 COLUMNS_MAX = 4096
-"""Most columns of a table, fields of rows inside of them included."""
+"""Maximum number of columns of a table, including fields of nested rows."""
 
 SCHEMA_COLUMNS_MAX = 200_000
-"""Most columns of all versions of a table's schema together: all are kept, because old rows are read with them."""
+"""Maximum number of columns in all versions of a table's schema: all are kept, because old rows are read with them."""
 
 DESCRIPTION_BYTES_MAX = 1 << 20
-"""Most bytes of a table's description as JSON, comments included; a node of Fluss's ZooKeeper holds as much."""
+"""Maximum size of a table's description as JSON, including comments; a node of Fluss's ZooKeeper holds as much."""
 
 HISTORY_BYTES_MAX = 64 << 20
-"""Most bytes of a table's description, times the versions of its schema."""
+"""Maximum size of a table's description times the versions of its schema."""
 
 KV_FORMAT_VERSION = 2
 """The key layout of new primary-key tables (see codec.keys)."""
@@ -49,7 +49,7 @@ def _invalid_config(message: str) -> InvalidRequest:
 
 
 def with_defaults(descriptor: TableDescriptor, bucket_count: int, replication_factor: int) -> TableDescriptor:
-    """The descriptor that is stored: bucket key, bucket count and version options filled in.
+    """Return the descriptor to store, with bucket key, bucket count and version options filled in.
 
     Raises `InvalidRequest` (INVALID_TABLE) for keys that contradict each other.
     """
@@ -173,7 +173,7 @@ def check_schema_history(path: TablePath, schemas: Iterable[Schema], added: Sche
 
 
 def check_description_size(path: TablePath, descriptor: TableDescriptor, versions: int) -> None:
-    """Raise `InvalidRequest` if what describes a table with so many versions of its schema takes too much memory."""
+    """Raise `InvalidRequest` if the description of a table with this many schema versions is too large."""
     size = len(json_serde.dumps(json_serde.descriptor_to_json(descriptor)))
     if size > DESCRIPTION_BYTES_MAX:
         raise _invalid(
@@ -209,9 +209,9 @@ def _check_columns(descriptor: TableDescriptor) -> None:
 
 
 def _check_keys(descriptor: TableDescriptor) -> None:
-    """Raise where no row could ever be written, because the lake's format has no bytes for keys of these types.
+    """Raise if no row could ever be written, because the lake's format has no encoding for keys of these types.
 
-    Of Hudi tables, keys are encoded by clients that know how; this server needs their primary keys only.
+    For Hudi tables, clients that know how encode the keys; this server needs their primary keys only.
     """
     if descriptor.lake_format != "hudi":
         bucket_key_encoder(descriptor)

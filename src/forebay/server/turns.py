@@ -1,12 +1,12 @@
-"""Turns: connections with many requests waiting are served in rotation, and leave time for everybody else.
+"""Turns: connections with many pending requests are served in rotation, and leave time for all others.
 
-A connection serves a few requests when their bytes come. If more are waiting, or others wait for their turn already, it
-goes to the end of a queue, and the queues are worked on for a few milliseconds in each round of the event loop. So in
-each round new connections are accepted, bytes are read and answers sent, whatever a client pipelines.
+A connection serves a few requests when their bytes arrive. If more are pending, or others are already waiting for their
+turn, it goes to the end of a queue, and the queues are processed for a few milliseconds in each round of the event
+loop. So in each round new connections are accepted, bytes are read and responses sent, whatever a client pipelines.
 
-There are two queues: of connections that have something new, and of those that had a turn since and are not done. The
-first goes before the second, but not always. So a client that asks for one thing at a time waits for others like it,
-and not for a turn of each that has sent hundreds of requests. (Prior art: the new and old flows of fq_codel, RFC 8290.)
+There are two queues: connections with something new, and connections that have had a turn since and are not done. The
+first goes before the second, but not always. So a client that sends one request at a time waits for others like it, and
+not for a turn of each that has sent hundreds. (Prior art: the new and old flows of fq_codel, RFC 8290.)
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Protocol
 from forebay.base.clock import Clock
 
 REQUESTS_PER_TURN = 8
-"""Requests of one connection that are begun before others have their turn; one alone of a new one in the queue, so that
-who comes last waits for as many requests as there are connections before it, and not for eight times as many."""
+"""Requests of one connection that are started before others have their turn; only one for a new connection, so that the
+last one to arrive waits for one request of each connection before it, and not for eight."""
 
 NEW_IN_A_ROW = 8
-"""After so many turns of new ones it is the turn of one that had one before, if any waits."""
+"""After this many turns of new connections it is the turn of a waiting old one."""
 
 _ROUND_SECONDS = 0.005
 _ROUND_TURNS = 64
-"""A round ends after so many turns also where the clock stands still, as in a simulation."""
+"""A round ends after this many turns even if the clock stands still, as in a simulation."""
 
 
 class TakesTurns(Protocol):
-    """A connection, as the queue sees it."""
+    """The part of a connection that the queue uses."""
 
     def take_turn(self, requests_max: int) -> bool:
-        """Serve a few requests. Returns whether more are waiting."""
+        """Serve a few requests. Return whether more are pending."""
         ...
 
 
@@ -63,7 +63,7 @@ class Turns:
         for _ in range(_ROUND_TURNS):
             queue = self._next_queue()
             more = queue[0].take_turn(1 if queue is self._new else REQUESTS_PER_TURN)
-            # It stays in the queue while it is served, so that whatever comes meanwhile waits behind it.
+            # It stays in the queue while it is served, so that later arrivals wait behind it.
             connection = queue.popleft()
             if more:
                 self._old.append(connection)

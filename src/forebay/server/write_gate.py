@@ -1,11 +1,11 @@
-"""The gate through which all writes of one primary-key table go, so that all its buckets can be seen at one instant.
+"""The gate through which all writes of one primary-key table go, so that all its buckets can be seen at one moment.
 
 A group of writes of one bucket passes the gate as a whole, from its changelog to its acknowledgement
-(`BucketReplica.put`). Whoever wants to see the buckets at one instant closes the gate: groups that are inside end,
-those that come wait, and what is seen meanwhile is a state between two groups. So, of any two groups, the state never
-holds one that began after another had ended without holding that other one, whichever buckets they belong to.
+(`BucketReplica.put`). To see the buckets at one moment, a caller closes the gate: groups inside finish, new ones wait,
+and the visible state is one between two groups. So, of any two groups, the state never holds one that began after
+another had ended without holding that other one, whichever buckets they belong to.
 
-Taking snapshots of buckets costs microseconds each; the gate is closed that long, and while the groups inside end.
+Taking snapshots of buckets costs microseconds each; the gate is closed that long, and while the groups inside finish.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.base import threads
 
 
 class WriteGate:
-    """Many pass at a time, or one holds it closed. Whoever closes it goes before those that come later."""
+    """Many writers pass at a time, or one holder keeps it closed. A closer goes before later writers."""
 
     def __init__(self) -> None:
         self._changed = threads.condition(threads.lock())
@@ -40,7 +40,7 @@ class WriteGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Keep everybody out; waits until nobody is inside."""
+        """Wait until no writer is inside, and keep all writers out of the gate during the block."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
             self._is_closed = True

@@ -1,6 +1,6 @@
-"""Ids for writers. Taken from the metadata store many at a time, so that a client that wants very many costs little.
+"""Ids for writers, taken from the metadata store many at a time, so that a client that needs very many costs little.
 
-Ids are given once, also after a crash: those of a batch that was taken and not given out are never given.
+Ids are unique, even after a crash: those of a batch that was taken and not used are never used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class WriterIds:
         self._waiting = 0
 
     async def take(self, run_change: RunChange) -> int:
-        """An id that was never given before. `run_change` runs a change of metadata in its thread.
+        """Return a new id. `run_change` runs a change of metadata in its thread.
 
-        Those who wait are served in their order, and together.
+        Waiting callers are served in order, and together.
         """
         if self._next < self._end and not self._waiting:
             return self._give()

@@ -81,7 +81,7 @@ class File:
 def _surviving_changes(
     pending: list[Write | Truncate], size: int, rng: random.Random, page_bytes: int
 ) -> Iterator[Write | Truncate]:
-    """What of `pending` reaches the disk although nobody synced it."""
+    """Yield the changes of `pending` that reach the disk without a sync."""
     fate = rng.choice(("none", "all", "torn", "pages")) if pending else "none"
     if fate == "all":
         yield from pending

@@ -104,7 +104,7 @@ class LakeContractBase:
     """Table options with this prefix go to the format without it; others are kept with the prefix `fluss.`."""
 
     reserved_options: Sequence[str] = ()
-    """Options of the format that the table's shape decides, and nobody may set."""
+    """Options of the format that follow from the table's shape and cannot be set."""
 
     many_splits: Mapping[str, str] = MappingProxyType({})
     """Table options that make splits as small as can be."""
@@ -122,7 +122,8 @@ class LakeContractBase:
         return None
 
     def disturb(self, storage: LakeStorage) -> bool:
-        """Commit a snapshot to `PATH` as somebody else who changes no rows (a compaction); False: cannot be done."""
+        """Commit a snapshot to `PATH` that changes no rows (a compaction), as another program; return False if
+        impossible."""
         return False
 
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:

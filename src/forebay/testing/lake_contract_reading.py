@@ -296,7 +296,7 @@ class ReadingRules(LakeContractBase):
 
     def test_filters_that_nobody_understands_remain(self, storage: LakeStorage) -> None:
         table = self.mixed(storage, False)
-        strange = [col("nobody") == 1, col("id") == "text"]
+        strange = [col("unknown") == 1, col("id") == "text"]
         result = table.source().with_filters(strange)
         assert (result.accepted, result.remaining) == ((), tuple(strange))
         assert len(table.read(source=result.source)) == len(MIXED_ROWS)

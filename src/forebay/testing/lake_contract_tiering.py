@@ -136,7 +136,7 @@ class TieringRules(LakeContractBase):
         if by_a_round:
             table.upsert(*people(3))
         elif not self.disturb(storage):
-            pytest.skip("nobody else commits to this format here")
+            pytest.skip("no other program commits to this format here")
         rows = table.read(self.newest_behind(table, base))
         self.expire_old_snapshots(storage)
         successor = table.source().successor(base)
@@ -186,7 +186,7 @@ class TieringRules(LakeContractBase):
         table.upsert(*people(2, 3, name="new"))
         ours = table.base
         if not self.disturb(storage):
-            pytest.skip("nobody else can commit to this format here")
+            pytest.skip("no other program can commit to this format here")
         assert table.committer().get_missing_lake_snapshot(ours) is None
         table.delete(*people(1))
         assert table.read() == people(2, 3, name="new")
@@ -235,7 +235,7 @@ class TieringRules(LakeContractBase):
         late = table.write(((), 0), [("+U", r) for r in people(1, name="late")])
         table.upsert(*people(2))
         if not self.disturb(storage):
-            pytest.skip("nobody else can commit to this format here")
+            pytest.skip("no other program can commit to this format here")
         self.refused(table, [late], base=old)
 
     def test_a_worker_of_an_older_epoch_cannot_follow_on_a_newer_one(self, storage: LakeStorage) -> None:

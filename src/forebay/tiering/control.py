@@ -1,4 +1,4 @@
-"""What a round is told from outside while it runs, and what it tells: cut it short, give it up, how far it is."""
+"""Control of a running round: cut it short, abandon it, follow its progress."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from forebay.base.errors import ForebayError
 from forebay.base.progress import OnProgress, no_progress
 
 Reached: TypeAlias = Callable[[str], None]
-"""Called with the name of each step of a round that is done (`forebay.tiering.round.STEPS`): tests die there."""
+"""Called with the name of each completed step of a round (`forebay.tiering.round.STEPS`): tests crash there."""
 
 
 def nothing_happens(_step: str) -> None:
-    """For rounds that nobody kills."""
+    """Do nothing: the default of `reached`."""
 
 
 class RoundControl:
-    """One round's reins. Safe to use from any thread."""
+    """The control of one round. Thread-safe."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class RoundControl:
         on_progress: OnProgress = no_progress,
         on_phase: Callable[[str], None] = nothing_happens,
     ) -> None:
-        """`limit_to_freshness`: logs are read no longer than the table's freshness; what was read is committed then.
+        """`limit_to_freshness`: stop reading logs after the table's freshness, and commit what was read.
 
-        `check_still_mine` raises where the table is another worker's by now; it is called before the lake commit.
-        `on_progress` is told how many splits are written, of how many; `on_phase` what the round is at.
+        `check_still_mine` raises if the table is now another worker's; it is called before the lake commit.
+        `on_progress` is called with the number of written splits and of all splits, `on_phase` with the round's phase.
         """
         self.limit_to_freshness = limit_to_freshness
         self.deadline_ms: int | None = None
@@ -48,10 +48,10 @@ class RoundControl:
         self._listeners: list[Callable[[], None]] = []
         self._lock = threads.lock()
 
-    # ---- cutting: what is there is committed ------------------------------------------------------------------------
+    # ---- cutting: what was read is committed ------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Read logs no further; what has been read is committed."""
+        """Stop reading logs; what has been read is committed."""
         self._cut.set()
 
     @property
@@ -59,14 +59,14 @@ class RoundControl:
         return self._cut.is_set() or (self.deadline_ms is not None and self._clock.now_ms() >= self.deadline_ms)
 
     def begin(self, freshness_ms: int) -> None:
-        """The round begins now, of a table with this freshness."""
+        """Start the clock of a round of a table with this freshness."""
         if self.limit_to_freshness:
             self.deadline_ms = self._clock.now_ms() + freshness_ms
 
-    # ---- giving up: nothing is committed ----------------------------------------------------------------------------
+    # ---- cancelling: nothing is committed ---------------------------------------------------------------------------
 
     def cancel(self, error: ForebayError) -> None:
-        """Give the round up as soon as possible; `error` is what it fails with. The first one counts."""
+        """Abandon the round as soon as possible; it fails with `error`. The first call counts."""
         with self._lock:
             if self._error is not None:
                 return
@@ -76,7 +76,7 @@ class RoundControl:
             listener()
 
     def when_cancelled(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called at `cancel`, or now if that was before."""
+        """Call `listener` at `cancel`, or immediately if that has already happened."""
         with self._lock:
             if self._error is None:
                 self._listeners.append(listener)
@@ -84,12 +84,12 @@ class RoundControl:
         listener()
 
     def check(self) -> None:
-        """Raise the error of `cancel`."""
+        """Raise the error of `cancel`, if it was called."""
         if self._error is not None:
             raise self._error
 
     def check_still_mine(self) -> None:
-        """Raise where the table is not this worker's any more."""
+        """Raise if the table is no longer this worker's."""
         self.check()
         if self._check_still_mine is not None:
             self._check_still_mine()

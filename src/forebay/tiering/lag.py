@@ -1,4 +1,4 @@
-"""How far the lake side of a table is behind its log, measured now, whoever tiers it."""
+"""How far the lake side of a table lags behind its log, measured now, whichever service tiers it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from forebay.metadata.table import TableBucket, TableInfo, TablePath
 
 @dataclass(frozen=True, slots=True)
 class TableLag:
-    """What the lake does not have of a table's log.
+    """The part of a table's log that the lake does not have.
 
-    `snapshot_id` is the newest lake snapshot that the cluster knows, None without one. `records` are log offsets,
-    `seconds` is the age of the oldest record among them; both are 0 where the lake has everything.
+    `snapshot_id` is the newest lake snapshot that the cluster knows, None without one. `records` counts log offsets,
+    `seconds` is the age of the oldest record among them; both are 0 if the lake has everything.
     """
 
     path: TablePath
@@ -27,7 +27,7 @@ class TableLag:
 
 
 def table_lag(connection: Connection, path: str | TablePath) -> TableLag:
-    """Measure the lag of one table. Reads the first record of each bucket that the lake does not have."""
+    """Return the lag of one table, by reading the first record of each bucket that the lake does not have."""
     info = connection.cluster.table_info(TablePath.parse(path))
     buckets = plan_buckets(connection.cluster, info)
     latest = list_offsets(connection.cluster, info, buckets, LATEST)
@@ -47,7 +47,7 @@ def table_lag(connection: Connection, path: str | TablePath) -> TableLag:
 
 
 def newest_known(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
-    """The newest lake snapshot that the cluster knows; None if it knows none."""
+    """Return the newest lake snapshot that the cluster knows; None if it knows none."""
     try:
         return admin.lake_snapshot(info.path)
     except NotFound as e:
@@ -57,7 +57,7 @@ def newest_known(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
 
 
 def _first_ms(connection: Connection, info: TableInfo, bucket: TableBucket, start: int, end: int) -> int | None:
-    """When the first record of a range of a log was written; None if it has no records."""
+    """Return when the first record of a log range was written; None if it has no records."""
     columns = info.schema.names[:1]
     with connection.table(info).log({bucket: start}, {bucket: end}, columns=columns, include=("timestamp",)) as reader:
         first = next(iter(reader), None)

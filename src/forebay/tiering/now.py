@@ -1,10 +1,10 @@
-"""Bring lake tables up to date at once, without waiting for their turn.
+"""Bring lake tables up to date immediately, ahead of the schedule.
 
     for report in forebay.tiering.now.tier_now(connection, ["sales.orders"]):
         print(report)
 
-No worker is asked for, so the cluster hands the same table to a service meanwhile. That does no harm: the lake takes
-one of the two rounds and refuses the other (`forebay.lake.tiering.check_base`), which is then done anew.
+No assignment is requested, so the cluster may assign the same table to a service. That is harmless: the lake accepts
+one of the two rounds and refuses the other (`forebay.lake.tiering.check_base`), which is then retried.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from forebay.tiering.runner import SplitRunner, ThreadRunner
 _LOGGER = logging.getLogger(__name__)
 
 OVERTAKEN_MAX = 5
-"""How often a round is begun anew because a service was faster."""
+"""Maximum attempts at a round if a service is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierOutcome:
-    """What became of a table: a report, or the error that its round failed with."""
+    """The outcome for a table: a report, or the error of its round."""
 
     path: TablePath
     report: RoundReport | None = None
@@ -41,7 +41,7 @@ class TierOutcome:
 
 
 def lake_tables(connection: Connection) -> list[TablePath]:
-    """The tables of the cluster that are tiered."""
+    """Return the cluster's tables that are tiered."""
     admin = connection.admin
     return [
         TablePath(database, table)
@@ -58,7 +58,7 @@ def tier_table(
     lake: TieringLake | None = None,
     control: RoundControl | None = None,
 ) -> RoundReport:
-    """One round of one table, now. Raises what fails; a round that a service overtakes is begun anew a few times."""
+    """Run one round of one table now; return its report. A round that a service overtakes is retried a few times."""
     chosen, lake = TablePath.parse(path), lake or TieringLake()
     for attempt in range(1, OVERTAKEN_MAX + 1):
         info = connection.cluster.table_info(chosen)
@@ -68,12 +68,12 @@ def tier_table(
         except ForebayError as e:
             if e.code != ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION or attempt == OVERTAKEN_MAX:
                 raise
-            _LOGGER.info("table %s: another worker was faster, so the round is begun anew", chosen)
+            _LOGGER.info("table %s: another worker was faster; retrying the round", chosen)
     raise InternalError("a round was neither done nor failed")
 
 
 def _as_if_handed_out(connection: Connection, info: TableInfo, lake: TieringLake) -> TieringTable:
-    """The table with the epoch of its newest lake snapshot: not newer than any worker's, and not fenced off either."""
+    """Return the table with the epoch of its newest lake snapshot: not newer than any worker's, and not fenced off."""
     committer = lake.factory(info, connection.settings).create_committer(CommitterContext(info, 0, None))
     try:
         newest = committer.get_missing_lake_snapshot(None)
@@ -92,7 +92,7 @@ def tier_now(
     tables_at_once: int = 4,
     on_outcome: Callable[[TierOutcome], None] | None = None,
 ) -> list[TierOutcome]:
-    """A round of each table (default: all that are tiered), several at a time. One that fails stops none of the others.
+    """Run a round of each table (default: all that are tiered), several at a time; a failure does not stop the others.
 
     `on_outcome` is called for each as it ends, in the thread of its round.
     """

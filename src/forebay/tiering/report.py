@@ -1,4 +1,4 @@
-"""What a round has done, in figures."""
+"""The figures of a finished round."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from forebay.tiering.splits import SplitResult
 class RoundReport:
     """One finished round.
 
-    `snapshot_id` is None where the lake had everything already. `rows` and `read_bytes` (Arrow) are what was written
-    into the lake. `lag_records` are log offsets that the lake does not have, counted when the round was done, None
-    where nobody could be asked. Timestamps are milliseconds since the epoch: `oldest_ms` and `newest_ms` are commit
-    times of the log records of the round (None without any), `finished_ms` is when the cluster knew the snapshot.
-    `lake_bytes` and `lake_rows` are those of the whole lake table, where the format knows them. `was_cut`: the
-    round's time was up before the log was at its end.
+    `snapshot_id` is None if the lake already had everything. `rows` and `read_bytes` (Arrow) are those written into the
+    lake. `lag_records` counts the log offsets that the lake did not have when the round ended; None if it could not be
+    determined. Timestamps are milliseconds since the epoch: `oldest_ms` and `newest_ms` are commit times of the round's
+    log records (None without any), `finished_ms` is when the cluster knew the snapshot. `lake_bytes` and `lake_rows`
+    are those of the whole lake table, if the format knows them. `was_cut`: the round's time was up before the end of
+    the log.
     """
 
     path: TablePath
@@ -41,7 +41,7 @@ class RoundReport:
 
     @classmethod
     def of(cls, info: TableInfo, results: Sequence[SplitResult], lost_records: int = 0) -> RoundReport:
-        """What the results of the splits add up to."""
+        """Return the report of a round with these results of its splits."""
         oldest = [result.oldest_ms for result in results if result.oldest_ms is not None]
         newest = [result.newest_ms for result in results if result.newest_ms is not None]
         return cls(
@@ -59,14 +59,14 @@ class RoundReport:
 
     @property
     def delay_seconds(self) -> float | None:
-        """How old the oldest record of the round was when the cluster knew the snapshot; None without records."""
+        """The age of the oldest record of the round when the cluster knew the snapshot; None without records."""
         if self.oldest_ms is None or self.finished_ms is None:
             return None
         return max(self.finished_ms - self.oldest_ms, 0) / 1000
 
     @property
     def lag_seconds(self) -> float | None:
-        """How far the lake was behind the log when the round was done: 0 where it had everything.
+        """How far the lake was behind the log when the round ended: 0 if it had everything.
 
         Otherwise the age of the newest record that it had; None where neither is known.
         """

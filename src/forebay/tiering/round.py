@@ -1,20 +1,20 @@
-"""One round: what a table's log has and its lake has not is written into the lake, as one lake snapshot.
+"""One round: the log records that a table's lake does not have are written into it, as one lake snapshot.
 
-    plan     what the cluster knows of the lake, what the lake knows, where the logs end now -> splits
+    plan     what the cluster and the lake know of the lake table, where the logs end now -> splits
     write    workers turn splits into files (`forebay.tiering.splits`); nothing is visible yet
-    save     the cluster writes the new offsets down, durably: a file, whose path goes into the lake snapshot
-    commit   the lake's snapshot becomes visible, all rows and the path of the offsets at once
-    tell     the cluster learns of the snapshot: union reads start from it, and the log may be trimmed up to it
-    maintain expiry and compaction, as the table's options ask
+    save     the cluster stores the new offsets durably in a file, whose path goes into the lake snapshot
+    commit   the lake snapshot becomes visible: all rows, and the path of the offsets, atomically
+    tell     the cluster registers the snapshot: union reads start from it, and the log may be trimmed up to it
+    maintain expiry and compaction, according to the table's options
 
 A round that dies before `commit` has changed nothing: its files belong to no snapshot, and the lake's own clean-up
-finds them. One that dies between `commit` and `tell` has left a snapshot that the cluster does not know; the next plan
-asks the lake for it first, tells the cluster, and goes on from its offsets. So no row is lost, and none is written
-twice. Two rounds of one table never both commit: the lake refuses the one whose base is not the newest any more
-(`forebay.lake.tiering.check_base`).
+finds them. One that dies between `commit` and `tell` leaves a snapshot that the cluster does not know; the next plan
+asks the lake for it first, reports it to the cluster, and continues from its offsets. So no row is lost, and none is
+written twice. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
+snapshot (`forebay.lake.tiering.check_base`).
 
-Order matters in `plan`: where the logs end is asked first and the table's schema after it, so that every row below the
-end has a schema that the round knows.
+Order matters in `plan`: the log ends are requested first and the table's schema after that, so every row below the end
+has a schema that the round knows.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
 _LOGGER = logging.getLogger(__name__)
 
 STEPS = ("planned", "data written", "offsets saved", "lake committed", "server told", "maintained")
-"""The steps that a round tells of (`RoundControl.reached`), when they are done."""
+"""The steps that a round reports when they are done (`RoundControl.reached`)."""
 
 CreateStorage: TypeAlias = Callable[[str, Mapping[str, str]], LakeStorage]
 
 
 @dataclass(frozen=True)
 class TieringLake:
-    """How a worker gets at the lakes of tables: by what the cluster tells of them, and `options` on top of that.
+    """How a worker accesses the lakes of tables: by the options that the cluster publishes, overridden by `options`.
 
-    `options` are the lake's (`s3.access-key`, ...), for secrets that a cluster does not tell. They go before those of
+    `options` are the lake's (`s3.access-key`, ...), for secrets that a cluster does not publish. They override those of
     the connection (`forebay.connect(lake_options=...)`).
     """
 
@@ -75,7 +75,7 @@ class TieringLake:
     create_storage: CreateStorage = create_lake_storage
 
     def factory(self, info: TableInfo, settings: Settings) -> LakeTieringFactory:
-        """Raises `InvalidRequest` where the table is not one to be tiered."""
+        """Return the tiering factory of a table's lake. Raises `InvalidRequest` if the table is not tiered."""
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
@@ -89,7 +89,7 @@ class TieringRound:
 
     `starts` are the log end offsets that the lake has before the round, `stops` the ends of the logs when it was
     planned. `must_commit`: a snapshot is due even without splits. `lost_records`: log offsets that were removed from
-    the log before any round came to them.
+    the log before a round reached them.
     """
 
     table: TieringTable
@@ -110,10 +110,10 @@ class TieringRound:
 
 
 def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | None = None) -> TieringRound:
-    """What a round of `table` has to do.
+    """Return the plan of a round of `table`.
 
-    A lake snapshot that the cluster has not been told of is told first. Raises `NotFound` where the table was dropped
-    or made anew, `InvalidRequest` where it has no lake or the lake's table does not fit.
+    A lake snapshot that the cluster does not know is reported to it first. Raises `NotFound` if the table was dropped
+    or recreated, `InvalidRequest` if it has no lake or the lake's table does not fit.
     """
     info = _same_table(connection, table)
     partitions = _partitions(connection, info)
@@ -144,7 +144,7 @@ def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
 
 
 def _partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
-    """All buckets, each with the values of its partition."""
+    """Return all buckets, each with the values of its partition."""
     numbers = range(info.bucket_count)
     if not info.is_partitioned:
         return {TableBucket(info.table_id, number): None for number in numbers}
@@ -162,7 +162,7 @@ def _tell_missing(
     factory: LakeTieringFactory,
     known: LakeSnapshot | None,
 ) -> bool:
-    """Tell the cluster of the lake's newest tiering snapshot if it does not know it; whether that was so."""
+    """Report the lake's newest tiering snapshot to the cluster if it does not know it; return whether that was so."""
     base = None if known is None else known.snapshot_id
     committer = factory.create_committer(CommitterContext(info, table.fence, base))
     try:
@@ -174,7 +174,7 @@ def _tell_missing(
     tiering = LakeTieringClient(connection)
     path = _offsets_path(tiering, info, missing)
     _LOGGER.warning(
-        "table %s: lake snapshot %d was committed and its worker died before it told the cluster, which is told now",
+        "table %s: lake snapshot %d was committed, but its worker died before reporting it; reporting it now",
         info.path,
         missing.snapshot_id,
     )
@@ -184,7 +184,7 @@ def _tell_missing(
 
 
 def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFactory, known: LakeSnapshot) -> bool:
-    """Whether readers need another snapshot, because somebody else's expiry has removed the one that is known."""
+    """Return whether readers need another snapshot, because another process has expired the known one."""
     committer = factory.create_committer(CommitterContext(info, table.fence, known.snapshot_id))
     try:
         expired = not committer.has_snapshot(known.snapshot_id)
@@ -192,7 +192,7 @@ def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFacto
         committer.close()
     if expired:
         _LOGGER.warning(
-            "table %s: lake snapshot %d was expired by somebody else although readers need it; another one is made now",
+            "table %s: lake snapshot %d was expired by another process although readers need it; creating another one",
             info.path,
             known.snapshot_id,
         )
@@ -200,10 +200,10 @@ def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFacto
 
 
 def _offsets_path(tiering: LakeTieringClient, info: TableInfo, missing: CommittedLakeSnapshot) -> str:
-    """The path of the offsets of a snapshot. Raises `Conflict` where the snapshot is not one of this table."""
+    """Return the path of a snapshot's offsets. Raises `Conflict` if the snapshot does not belong to this table."""
     held = missing.properties.get(OFFSETS_PROPERTY)
     if not belongs_to(missing.properties, info) or held is None:
-        whose = whose_snapshot(missing.properties) if held is not None else "somebody who noted no log offsets"
+        whose = whose_snapshot(missing.properties) if held is not None else "a writer that recorded no log offsets"
         raise Conflict(
             f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {missing.snapshot_id} of "
             f"{whose}; drop the lake table, or create the stream table under another name",
@@ -221,7 +221,7 @@ def _splits(
     starts: Mapping[TableBucket, int],
     stops: Mapping[TableBucket, int],
 ) -> tuple[tuple[TieringSplit, ...], int]:
-    """The splits of a round, the longest first, and how many records are lost to it."""
+    """Return the splits of a round, longest first, and the number of lost records."""
     behind = [bucket for bucket in partitions if stops[bucket] > starts.get(bucket, 0)]
     in_log = [bucket for bucket in behind if bucket in starts or not info.has_primary_key]
     earliest = list_offsets(connection.cluster, info, in_log, EARLIEST) if in_log else {}
@@ -241,14 +241,14 @@ def _splits(
 
 
 def _check_may_skip(info: TableInfo, bucket: TableBucket, start: int, earliest: int) -> None:
-    """A log that was trimmed before it was tiered: without its start an appended log is shorter, a state is wrong."""
+    """Check a log trimmed before it was tiered: an appended log is then shorter, but a state would be wrong."""
     gap = (
         f"records {start} to {earliest - 1} of bucket {bucket} of table {info.path} were removed from the log "
         "('table.log.ttl') before they were tiered"
     )
     if info.has_primary_key:
         raise InvalidRequest(
-            f"{gap}, so the lake table cannot be brought up to date: drop it, and create the stream table anew",
+            f"{gap}, so the lake table cannot be brought up to date: drop it, and recreate the stream table",
             ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
         )
     _LOGGER.error("%s: the lake table will not have them", gap)
@@ -266,7 +266,7 @@ def run_round(
     clock: Clock = SYSTEM_CLOCK,
     ids: IdSource = SYSTEM_IDS,
 ) -> RoundReport:
-    """Plan, write and commit one round. When it raises, nothing was committed, or the next plan finds out."""
+    """Plan, write and commit one round; return its report. After an error, the next plan checks what was committed."""
     began = clock.monotonic()
     control.on_phase("planning")
     planned = plan_round(connection, table, lake)
@@ -284,7 +284,7 @@ def write_round(
     control: RoundControl,
     ids: IdSource = SYSTEM_IDS,
 ) -> list[SplitResult]:
-    """Have all splits written. If that fails, the files of those that were finished are removed."""
+    """Write all splits; return their results. On failure, the files of finished ones are removed."""
     attempt = ids.token_hex()[:12]
     pinned = _pinned(connection, planned)
     tasks = [
@@ -316,11 +316,11 @@ def write_round(
 
 
 def _pinned(connection: Connection, planned: TieringRound) -> TableSnapshot | None:
-    """All buckets whose current rows are to be written, at one instant; None where each is read as it is.
+    """Return a snapshot of all buckets whose current rows are to be written; None if each is read as it is.
 
-    So the first lake snapshot of a table is a state that the table really had, across buckets, and a task that is
-    begun anew reads the same rows. It is leased, and what reads from it renews the lease. Without one (a Fluss cluster
-    has none; the server has too many; a column was added just now) each bucket is exact by itself.
+    So the first lake snapshot of a table is a state that the table really had, across buckets, and a retried task reads
+    the same rows. It is leased, and reads renew the lease. Without one (a Fluss cluster has none; the server has too
+    many; a column was just added) each bucket is exact on its own.
     """
     buckets = [split.bucket for split in planned.splits if split.is_snapshot]
     if not buckets:
@@ -346,9 +346,9 @@ def commit_round(
     control: RoundControl,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RoundReport:
-    """Make the results visible in the lake, and known to the cluster. Without anything new there is no snapshot.
+    """Make the results visible in the lake, and report them to the cluster. Without new records there is no snapshot.
 
-    Raises `Conflict` where the round was overtaken, `NotFound` where the table was dropped; the files are removed then.
+    Raises `Conflict` if the round was overtaken, `NotFound` if the table was dropped; its files are then removed.
     """
     begun = {split.bucket: split.start for split in planned.splits}
     done = [result for result in results if result.end_offset not in (None, begun[result.bucket])]
@@ -400,9 +400,9 @@ def _check_still_ours(
 def _commit_to_lake(
     committer: LakeCommitter, planned: TieringRound, done: Sequence[SplitResult], path: str
 ) -> LakeCommitResult:
-    """The lake commit. After an error the lake is asked whether there was one all the same.
+    """Commit to the lake. After an error, ask the lake whether the commit succeeded all the same.
 
-    Where even the lake's own commit could not tell, the files stay: its request may still arrive.
+    If the lake's own commit had an unknown outcome, the files stay: its request may still arrive.
     """
     try:
         return committer.commit([r.written for r in done if r.written is not None], {OFFSETS_PROPERTY: path})
@@ -429,7 +429,7 @@ def _tell(
     ends: Mapping[TableBucket, int],
     done: Sequence[SplitResult],
 ) -> None:
-    """Tell the cluster of the new snapshot, and of an earlier one that has become readable by it."""
+    """Report the new snapshot to the cluster, and an earlier one that it made readable."""
     info, earliest = planned.info, committed.earliest_snapshot_to_keep
     if earliest is None and not committed.is_readable:
         earliest = KEEP_ALL_PREVIOUS  # readers start from one of them
@@ -451,7 +451,7 @@ def _tell(
 
 
 def _maintain(committer: LakeCommitter, planned: TieringRound) -> str | None:
-    """Expiry and compaction. They are not part of the round: what fails is told, and tried again by the next one."""
+    """Run expiry and compaction. They are not part of the round: failures are reported, and retried by the next one."""
     try:
         committer.maintain()
     except Exception as e:  # noqa: BLE001 - a lake may raise anything, and the round is done
@@ -461,7 +461,7 @@ def _maintain(committer: LakeCommitter, planned: TieringRound) -> str | None:
 
 
 def _abort(planned: TieringRound, results: Sequence[SplitResult]) -> None:
-    """Remove files that will not be committed; what cannot be removed is left to the lake's own clean-up."""
+    """Remove files that will not be committed; the lake's own clean-up finds the rest."""
     written = [result.written for result in results if result.written is not None]
     if not written:
         return
@@ -472,7 +472,7 @@ def _abort(planned: TieringRound, results: Sequence[SplitResult]) -> None:
         finally:
             committer.close()
     except Exception as e:  # noqa: BLE001 - a lake may raise anything, and the error that led here matters more
-        _LOGGER.warning("table %s: files of a round that failed stay behind: %s", planned.info.path, e)
+        _LOGGER.warning("table %s: files of a failed round are left behind: %s", planned.info.path, e)
 
 
 def _with_lag(
@@ -482,7 +482,7 @@ def _with_lag(
     ends: Mapping[TableBucket, int],
     clock: Clock,
 ) -> RoundReport:
-    """How far the lake is behind the log now; not known where the servers do not answer."""
+    """Return the report with the current lag; unknown if the servers do not respond."""
     now_ms = clock.now_ms()
     try:
         buckets = list(_partitions(connection, planned.info))

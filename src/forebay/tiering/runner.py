@@ -1,4 +1,4 @@
-"""Who writes the splits of a round: threads of this process, or something else that is a `SplitRunner` (Spark)."""
+"""Where the splits of a round are written: threads of this process, or another `SplitRunner` (Spark)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OnResult = Callable[[SplitResult], None]
 
 
 class SplitRunner(Protocol):
-    """Runs the tasks of one round. Several rounds may call `run` at the same time, each in a thread of its own."""
+    """Runs the tasks of one round. Several rounds may call `run` at the same time, each in its own thread."""
 
     def run(
         self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
@@ -24,7 +24,7 @@ class SplitRunner(Protocol):
         """Write all splits; `on_result` is called once for each, in the caller's thread.
 
         If one fails, or `control` is cancelled, the others are ended, and the error is raised when none is running any
-        more: results that `on_result` was told of are the caller's to abort.
+        more: aborting the results passed to `on_result` is then up to the caller.
         """
         ...
 
@@ -33,7 +33,7 @@ class ThreadRunner:
     """Threads of this process. Each round has its own, so a slow table takes none from the others."""
 
     def __init__(self, threads: int = 2) -> None:
-        """`threads` of each round."""
+        """`threads`: number of threads per round."""
         if threads < 1:
             raise InvalidRequest(f"a round needs at least one thread, not {threads}")
         self.threads = threads
@@ -42,7 +42,7 @@ class ThreadRunner:
         self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
     ) -> None:
         group = RoundControl()
-        control.when_cancelled(lambda: group.cancel(Unavailable("the round was given up")))
+        control.when_cancelled(lambda: group.cancel(Unavailable("the round was abandoned")))
 
         def write(task: SplitTask) -> SplitResult:
             group.check()

@@ -1,16 +1,16 @@
-"""The tiering service: asks the cluster for tables whose turn it is, and runs a round of each, several at a time.
+"""The tiering service: gets tables from the cluster and runs a round of each, several at a time.
 
     with TieringService(connection) as service:
         ...
         service.status()
 
-A thread of its own sends heartbeats whatever the rounds do, so a round that takes long is not taken for dead. It
-reports what is finished and what has failed, and asks for tables while there is room. Each round has a thread.
+A separate thread sends heartbeats whatever the rounds do, so a long round is not considered dead. It reports finished
+and failed rounds, and requests tables while there is capacity. Each round has a thread.
 
-Failures: a table whose round has failed is kept for a pause that doubles from failure to failure, and only then given
-back, so that the others have their turn in between; a table that the cluster has taken away (another worker has it,
-the server was started anew, it was dropped) is given up at once, and its files are removed. A round is cut when the
-table's freshness has passed: what is there is committed, and the table queues again for the rest.
+Failures: a table whose round has failed is kept for a pause that doubles with each failure, and only then returned, so
+that the others have their turn in between. A table that the cluster has taken away (assigned to another worker,
+forgotten in a restart, dropped) is abandoned immediately, and its files are removed. A round is cut when the table's
+freshness has passed: what was read is committed, and the table queues again for the rest.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ POLL_SECONDS = 1.0
 PAUSE_FIRST_SECONDS = 1.0
 PAUSE_MAX_SECONDS = 60.0
 TABLES_REMEMBERED = 10_000
-"""Tables whose past rounds `status` tells of; those whose last round began the longest ago are forgotten."""
+"""Maximum number of tables in `status`; those whose last round began the longest ago are forgotten."""
 
 
 @dataclass
 class _Job:
-    """A table that the cluster has handed to us, until the cluster knows what became of it."""
+    """A table assigned to this service, until its result is reported."""
 
     table: TieringTable
     control: RoundControl
@@ -57,14 +57,14 @@ class _Job:
 
 @dataclass
 class _Record:
-    """What is remembered of a table between its rounds."""
+    """The memory of a table between its rounds."""
 
     status: TableStatus
     failures_in_a_row: int = 0
 
 
 class TieringService:
-    """Rounds for as long as it runs. Use it as a context manager, or call `start` and `stop`."""
+    """Runs rounds until it is stopped. Use it as a context manager, or call `start` and `stop`."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class TieringService:
     ) -> None:
         """`runner` writes splits (default: threads of this process); at most `tables_max` tables have rounds at a time.
 
-        `poll_seconds` is the time between heartbeats, and so how late a table's turn is noticed. `on_round` is called
-        after each round, in the round's thread; `reached` after each of its steps.
+        `poll_seconds` is the time between heartbeats, and thus the maximum delay of a table's turn. `on_round` is
+        called after each round, in the round's thread; `reached` after each of its steps.
         """
         if tables_max < 1 or poll_seconds <= 0:
             raise InvalidRequest(f"tables_max={tables_max} and poll_seconds={poll_seconds:g} must be positive")
@@ -106,9 +106,9 @@ class TieringService:
     # ---- for users --------------------------------------------------------------------------------------------------
 
     def start(self) -> TieringService:
-        """Begin to ask for tables. A service that was stopped cannot be started again."""
+        """Start requesting tables; return the service. A stopped service cannot be restarted."""
         if self._thread is not None:
-            raise InvalidRequest("this tiering service was started before; make another one")
+            raise InvalidRequest("this tiering service was started before; create another one")
         self._thread = threads.thread(self._beat, name="forebay-tiering-heartbeat")
         self._thread.start()
         return self
@@ -118,9 +118,9 @@ class TieringService:
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask for no more tables, cut the rounds under way, and wait until they are committed and reported.
+        """Request no more tables, cut the running rounds, and wait until they are committed and reported.
 
-        With `now` they are given up instead: nothing of them is committed. A second call does nothing.
+        With `now` they are abandoned instead: nothing of them is committed. A second call does nothing.
         """
         self._stopping.set()
         with self._lock:
@@ -136,18 +136,18 @@ class TieringService:
         self._rounds.shutdown()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until the service ends, which it does not by itself, or for `seconds`."""
+        """Wait until another thread stops the service, or for `seconds`."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def status(self) -> ServiceStatus:
-        """What the service is at now, and what it has done."""
+        """Return the service's current work and its totals."""
         with self._lock:
             tables = tuple(record.status for _, record in sorted(self._records.items()))
             return ServiceStatus(self.running, tables, self._cluster_error)
 
     def __enter__(self) -> TieringService:
-        """Starts the service unless it runs already: `forebay.spark.tiering.start_tiering` gives one that does."""
+        """Start the service unless it runs already: `forebay.spark.tiering.start_tiering` returns a running one."""
         return self if self.running else self.start()
 
     def __exit__(
@@ -179,7 +179,7 @@ class TieringService:
             return any(job.running for job in self._jobs.values())
 
     def _heartbeat(self) -> bool:
-        """One exchange with the cluster; whether it gave a table."""
+        """Exchange one heartbeat with the cluster; return whether it assigned a table."""
         stopping, now = self._stopping.is_set(), self._clock.monotonic()
         with self._lock:
             jobs = list(self._jobs.values())
@@ -191,7 +191,7 @@ class TieringService:
         ]
         ended = {done.table.table_id for done in finished} | {table.table_id for table in failed}
         working = [job.table for job in jobs if job.table.table_id not in ended]
-        # A table in its pause holds no place; so that broken tables do not take in everything, there is a limit.
+        # A pausing table takes no slot; a limit keeps broken tables from taking all assignments.
         busy = sum(job.running for job in jobs)
         request = not stopping and busy < self._tables_max and len(working) < 16 * self._tables_max
         try:
@@ -213,7 +213,7 @@ class TieringService:
         return heartbeat.table is not None
 
     def _take_away(self, heartbeat: Heartbeat, ended: Iterable[int]) -> None:
-        """Give up the tables that the cluster does not count as ours any more."""
+        """Abandon the tables that the cluster no longer assigns to this worker."""
         for table_id, error in heartbeat.errors.items():
             with self._lock:
                 job = self._jobs.pop(table_id, None)
@@ -229,7 +229,7 @@ class TieringService:
         with self._lock:
             before = self._jobs.get(table.table_id)
             if before is not None:
-                before.control.cancel(Unavailable("the cluster has handed the table out anew"))
+                before.control.cancel(Unavailable("the cluster has reassigned the table"))
             record = self._records.setdefault(table.path, _Record(TableStatus(table.path, "planning")))
             self._records.move_to_end(table.path)
             if len(self._records) > TABLES_REMEMBERED:
@@ -242,7 +242,7 @@ class TieringService:
         self._rounds.submit(self._run, job)
 
     def _forget_one(self) -> None:
-        """Forget the table whose last round began the longest ago, of those that are over. With the lock held."""
+        """Forget the idle table whose last round began the longest ago. With the lock held."""
         over = (path for path, record in self._records.items() if record.status.phase in ("waiting", "pausing"))
         path = next(over, None)
         if path is not None:
@@ -269,11 +269,11 @@ class TieringService:
         )
 
     def _run(self, job: _Job) -> None:
-        """A round, in its thread."""
+        """Run a round, in its thread."""
         try:
             report = run_round(self._connection, job.table, self._runner, job.control, self._lake, self._clock)
         except BaseException as e:
-            # Whatever a lake raises, the other tables go on, and the cluster hears of this one.
+            # Whatever a lake raises, the other tables continue, and this one's failure is reported.
             self._failed(job, e)
             if not isinstance(e, Exception):
                 raise
@@ -303,7 +303,7 @@ class TieringService:
             try:
                 self._on_round(report)
             except Exception:
-                _LOGGER.exception("what was to follow a round of table %s failed", job.table.path)
+                _LOGGER.exception("the callback after a round of table %s failed", job.table.path)
 
     def _failed(self, job: _Job, error: BaseException) -> None:
         path = job.table.path

@@ -1,18 +1,19 @@
-"""Splits of a round, and what a worker does with one: from one bucket's log, or its current rows, into lake files.
+"""Splits of a round, and a worker's task for one: from one bucket's log, or its current rows, into lake files.
 
 A *log split* is the range [start, stop) of a bucket's log. A *snapshot split* is all current rows of a bucket of a
-primary-key table at one log offset: the first round of such a bucket. They are those of a table snapshot, where the
-round has one; otherwise they are read as they are, and the offset is known only then.
+primary-key table at one log offset: the first round of such a bucket. They are those of a table snapshot, if the round
+has one; otherwise they are read as they are, and the offset is only known then.
 
 Rules:
 - A split's `TableInfo` is at least as new as every row in its range, so no column is lost (see `plan_round`). A
-  snapshot split without a table snapshot checks that after it has been read, and begins anew if a column was added.
+  snapshot split without a table snapshot checks that after reading, and restarts if a column was added.
 - The end offset of a log split is the reader's position, not the last row's offset: a range that ends in batches
-  without rows is done, too, and is not looked at again.
-- A split that is cut short (`should_cut`) ends at a batch of the log; it always takes at least one, so that rounds
-  which are always cut still advance, unless the log gives nothing for a while: a bucket without a leader must hold up
+  without rows is done, too, and is not read again.
+- A split that is cut short (`should_cut`) ends at a batch of the log. It always takes at least one, so that rounds
+  which are always cut still advance, unless the log returns nothing for a while: a bucket without a leader must hold up
   neither the other buckets nor the end of the service. Snapshot splits cannot be cut.
-- A bucket whose partition is dropped meanwhile is no failure: its files are removed, and the round goes on without it.
+- A bucket whose partition is dropped in the meantime is no failure: its files are removed, and the round continues
+  without it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from forebay.lake.tiering import LakeTieringFactory, LakeWriter, WriterContext
 from forebay.metadata.table import TableBucket, TableInfo
 
 ATTEMPTS_MAX = 3
-"""How often a split is begun on one worker before its round fails."""
+"""Maximum attempts at a split on one worker before its round fails."""
 
 _POLL_SECONDS = 0.5
 _QUIET_SECONDS = 3.0
-"""A log that gives nothing for so long may be that of a dropped partition, so the cluster is asked, and not waited for
-by rounds that are cut."""
+"""A log that returns nothing for this long may belong to a dropped partition, so the cluster is asked, and rounds that
+are cut do not wait for it."""
 
 _MAY_BE_GONE = (
     ErrorCode.PARTITION_NOT_EXISTS,
@@ -56,7 +57,7 @@ _METADATA = ("change_type", "offset", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class TieringSplit:
-    """What one worker writes into the lake in one round: see the module. `start` and `stop` are None for snapshots.
+    """The work of one worker in one round: see the module. `start` and `stop` are None for snapshots.
 
     `partition` are the values by partition key.
     """
@@ -72,13 +73,13 @@ class TieringSplit:
 
     @property
     def records(self) -> int:
-        """How many log offsets the split covers; 0 for snapshots, of which nobody knows."""
+        """The number of log offsets that the split covers; 0 for snapshots, where it is unknown."""
         return 0 if self.start is None or self.stop is None else self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class SplitTask:
-    """A split with all that a worker needs besides a connection. Picklable.
+    """A split with everything that a worker needs except a connection. Picklable.
 
     `pinned` is the table snapshot that a snapshot split is read from; without one the bucket is read as it is.
     """
@@ -93,11 +94,11 @@ class SplitTask:
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """What became of a split. Picklable.
+    """The result of a split. Picklable.
 
-    `end_offset` is the log end offset of what was written; None where the partition is `gone`. `written` is the
-    writer's result, None where there were no rows. `read_bytes` are Arrow bytes; timestamps are the oldest and the
-    newest commit time of a log's records in milliseconds. `was_cut`: there is more below the split's stop offset.
+    `end_offset` is the log end offset of what was written; None if the partition is `gone`. `written` is the writer's
+    result, None without rows. `read_bytes` are Arrow bytes; timestamps are the oldest and the newest commit time of a
+    log's records in milliseconds. `was_cut`: there are more records below the split's stop offset.
     """
 
     bucket: TableBucket
@@ -115,7 +116,7 @@ class SplitResult:
 
 
 def never() -> bool:
-    """For splits that nobody cuts."""
+    """Return False: the split is never cut."""
     return False
 
 
@@ -126,11 +127,11 @@ def write_split(
     check: Callable[[], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> SplitResult:
-    """Write a split's rows into lake files. `check` is called now and then; what it raises ends the work.
+    """Write a split's rows into lake files; return the result. `check` is called now and then; its errors end the work.
 
-    Passing failures, and scans that the server has ended, are begun anew a few times. A table snapshot whose lease has
-    ended, or whose server was started anew, does not come back: the bucket is read as it is then, with the log offset
-    that belongs to these rows. Whatever is raised, no files of this call stay behind.
+    Transient failures, and scans that the server has ended, are retried a few times. A table snapshot whose lease has
+    expired, or whose server has restarted, does not come back: the bucket is then read as it is, with the log offset
+    that belongs to these rows. After an error, no files of this call are left behind.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         writing = _Writing(task, f"{task.attempt}-{attempt}", connection, should_cut, check, clock)
@@ -151,7 +152,7 @@ def write_split(
 
 
 def _is_gone(connection: Connection, task: SplitTask) -> bool:
-    """Whether the split's partition was dropped. Raises `NotFound` where the whole table was."""
+    """Return whether the split's partition was dropped. Raises `NotFound` if the whole table was."""
     info, bucket = task.info, task.split.bucket
     current = connection.cluster.table_info(info.path)
     if current.table_id != info.table_id:
@@ -162,7 +163,7 @@ def _is_gone(connection: Connection, task: SplitTask) -> bool:
 
 
 def _made_anew(current: TableInfo) -> NotFound:
-    return NotFound(f"table {current.path} was dropped and made anew while it was tiered", ErrorCode.TABLE_NOT_EXIST)
+    return NotFound(f"table {current.path} was dropped and recreated while it was tiered", ErrorCode.TABLE_NOT_EXIST)
 
 
 @dataclass
@@ -194,7 +195,7 @@ class _Writing:
         )
 
     def abort(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.abort()
@@ -219,7 +220,7 @@ class _Writing:
     # ---- logs -------------------------------------------------------------------------------------------------------
 
     def _copy_log(self, start: int, stop: int) -> int:
-        """Write a range of the log; the offset behind what was written."""
+        """Write a range of the log; return the offset after it."""
         info, bucket = self.task.info, self.task.split.bucket
         table = self.connection.table(info)
         heard = self.clock.monotonic()
@@ -244,7 +245,7 @@ class _Writing:
         return end
 
     def _records(self, batch: pa.RecordBatch) -> ChangeRows:
-        """A reader's batch (change type, offset, timestamp, then the rows) as records."""
+        """Return a reader's batch (change type, offset, timestamp, then the rows) as records."""
         types, offsets, timestamps = (batch.column(i) for i in range(len(_METADATA)))
         times = timestamps.view(pa.int64())
         oldest, newest = (bound.as_py() for bound in pc.min_max(times).values())
@@ -257,7 +258,7 @@ class _Writing:
         )
         kinds = None
         if self.task.info.has_primary_key:
-            # A reader's kinds are those of a changelog: 0 is an insert, and the rest has the order of ChangeType.
+            # A reader's kinds are those of a changelog: 0 is an insert, and the rest follows the order of ChangeType.
             kinds = array_of((integers(types.indices) + ChangeType.INSERT).astype("uint8"))
         return ChangeRows(rows, offsets, times, kinds)
 
@@ -268,7 +269,7 @@ class _Writing:
     # ---- current rows -----------------------------------------------------------------------------------------------
 
     def _copy_pinned(self, snapshot: TableSnapshot) -> int:
-        """Write the rows that the bucket had at the instant of the table snapshot; the log offset of that instant."""
+        """Write the rows of the bucket in the table snapshot; return their log offset."""
         scan = snapshot.on(self.connection).scan_bucket(self.task.split.bucket)
         for batch in scan:
             self._write_current(self.task.info, batch, scan.log_offset)
@@ -290,14 +291,14 @@ class _Writing:
             )
 
     def _copy_current(self) -> int:
-        """Write all current rows of the bucket; the log offset that belongs to them."""
+        """Write all current rows of the bucket; return their log offset."""
         info = self.task.info
         while True:
             scan = self.connection.table(info).bucket_scan(self.task.split.bucket)
             for batch in scan:
                 self._write_current(info, batch, scan.log_offset or 0)
             if scan.log_offset is None:
-                raise InternalError(f"a scan of bucket {self.task.split.bucket} of {info.path} told no log offset")
+                raise InternalError(f"a scan of bucket {self.task.split.bucket} of {info.path} returned no log offset")
             current = self.connection.cluster.table_info(info.path)
             if current.table_id == info.table_id and current.schema_id == info.schema_id:
                 return scan.log_offset

@@ -1,4 +1,4 @@
-"""What a tiering service is at: values for metrics, text and HTML for people."""
+"""The status of a tiering service: values for metrics, text and HTML for users."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HEADER = ("table", "state", "splits", "rounds", "rows", "MB read", "behind (reco
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table that a service has had.
+    """The status of one table of a service.
 
-    `phase` is what its round is at ("planning", "writing", "committing", "maintaining"), "pausing" after a failure,
-    or "waiting" where the cluster has the table. Counts are those of this service since it was started.
+    `phase` is its round's phase ("planning", "writing", "committing", "maintaining"), "pausing" after a failure, or
+    "waiting" while the table is not assigned. Counts are those of this service since it was started.
     """
 
     path: TablePath
@@ -50,7 +50,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """All tables of a service. `cluster_error` is why the last heartbeat failed, None if it did not."""
+    """All tables of a service. `cluster_error` is the error of the last heartbeat, None if it succeeded."""
 
     running: bool
     tables: tuple[TableStatus, ...]
@@ -75,7 +75,7 @@ class ServiceStatus:
     @property
     def title(self) -> str:
         state = "running" if self.running else "stopped"
-        trouble = f", the cluster does not answer: {self.cluster_error}" if self.cluster_error else ""
+        trouble = f", the cluster does not respond: {self.cluster_error}" if self.cluster_error else ""
         return f"{state}, {self.rounds:,} rounds, {self.rows:,} rows{trouble}"
 
     def _repr_html_(self) -> str:
@@ -83,5 +83,5 @@ class ServiceStatus:
 
 
 def status_html(status: ServiceStatus) -> str:
-    """A heading and a row for each table."""
+    """Return a heading and a row for each table."""
     return heading("Forebay tiering", status.title) + grid(HEADER, [table.cells() for table in status.tables])

@@ -5,19 +5,19 @@
     for split in plan.splits:                                               # each may go to another process
         for batch in plan.reader.read(split): ...
 
-    splits.py     what one task reads; values that travel
+    splits.py     the work of one task; values that are sent to workers
     planning.py   lake snapshot, its log offsets, and the ends of the logs -> splits
     lake_side.py  the lake's half: columns, filters, and its batches in the stream's types
-    tail.py       a piece of changelog, folded to the newest change of each key
+    tail.py       a range of changelog, folded to the newest change of each key
     merging.py    lake rows overridden by a tail
     reading.py    a split -> record batches
     scan.py       all of it as `table.union_scan()`
     explain.py    a plan in words
-    streaming.py  where a stream stands, and its next micro-batch, as values; streaming_lake.py its lake snapshot
+    streaming.py  the position of a stream, and its next micro-batch, as values; streaming_lake.py its lake snapshot
 
-Rules (design D10). The readable lake snapshot says how far it holds each bucket's log; from there on the log is read
+Rules (design D10). The readable lake snapshot records how far it holds each bucket's log; from there on the log is read
 up to a stop offset that is fixed at planning. Filters never touch the changelog of a primary-key table: a row that a
 filter drops there could be the one that overrides an older row of the lake. What the lake skips never moves where the
-log begins. The end of a range is a position, so empty log batches are no obstacle. How batches are cut does not
-matter, and the lake's half is never held in memory.
+log begins. The end of a range is a position, so empty log batches do not matter. Batch boundaries do not matter either,
+and the lake's half is never held in memory.
 """

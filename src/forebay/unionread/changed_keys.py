@@ -1,7 +1,7 @@
-"""Which keys a piece of a bucket's changelog changes.
+"""The keys that a range of a bucket's changelog changes.
 
-Whole numbers that lie close together, as ids mostly do, are a flag for each number between the least and the greatest:
-that takes a tenth of the time of keys as bytes, which are for all else.
+Integers that are close together, as most ids are, are stored as a flag for each number between the least and the
+greatest: that takes a tenth of the time of encoded keys, which serve all other types.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
 
 FLAGS_MAX = 1 << 26
-"""The most flags, of a byte each."""
+"""Maximum number of flags, of a byte each."""
 
 _KEYS_MIN = 1 << 20
-"""At least so many numbers are kept before those that come twice are dropped."""
+"""Minimum number of values collected before duplicates are dropped."""
 
 
 class ChangedKeys(Protocol):
     """A set of keys."""
 
     def contains(self, keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """For each row of `keys`, whose columns are those of the primary key, whether its key is in the set."""
+        """Return, for each row of `keys` (primary-key columns), whether its key is in the set."""
 
 
 def read_changed_keys(
     session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, flags_max: int = FLAGS_MAX
 ) -> ChangedKeys:
-    """The keys of all changes of `bucket` from offset `start` to before `stop`, which may be deletes."""
+    """Return the keys of all changes of `bucket` in [`start`, `stop`), including deletes."""
     columns = tuple(info.schema.column(name) for name in info.descriptor.physical_primary_key)
     found = (rows for rows, _ in changes(session, info, bucket, start, stop, columns))
     encoder = primary_key_encoder(info.descriptor)
@@ -55,7 +55,7 @@ def read_changed_keys(
 
 
 def _distinct(found: Iterable[pa.RecordBatch], encoder: KeyEncoder, keys_min: int = _KEYS_MIN) -> npt.NDArray[np.int64]:
-    """The different numbers in the only column, ascending. Memory goes with these."""
+    """Return the distinct numbers in the only column, ascending. Memory grows with their number."""
     known = np.zeros(0, np.int64)
     parts: list[npt.NDArray[np.int64]] = []
     rows = 0
@@ -68,19 +68,19 @@ def _distinct(found: Iterable[pa.RecordBatch], encoder: KeyEncoder, keys_min: in
 
 
 def _numbers(keys: pa.RecordBatch, encoder: KeyEncoder) -> npt.NDArray[np.int64]:
-    """The only column of `keys`. Raises `InvalidRequest` for nulls, as the encoder does."""
+    """Return the only column of `keys`. Raises `InvalidRequest` for nulls, as the encoder does."""
     encoder.require_values(keys)
     return integers(keys.column(0)).astype(np.int64)
 
 
 class _NearNumbers:
-    """Numbers, `values` ascending, with a flag for each from the least to the greatest."""
+    """Ascending `values` with a flag for each number from the least to the greatest."""
 
     def __init__(self, values: npt.NDArray[np.int64], encoder: KeyEncoder) -> None:
         self._encoder = encoder
         self._least = values[0] if len(values) else np.int64(0)
         self._flags = np.zeros(int(values[-1] - self._least) + 2 if len(values) else 1, np.bool_)
-        self._flags[values - self._least] = True  # the last flag stays unset: it is that of all other numbers
+        self._flags[values - self._least] = True  # the last flag stays unset: it stands for all other numbers
 
     def contains(self, keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         # Numbers below the least wrap around, and are then greater than all.

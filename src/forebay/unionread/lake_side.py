@@ -1,7 +1,7 @@
-"""The lake's half of a union read: its columns, the filters it takes, and its batches in the stream's types.
+"""The lake's half of a union read: its columns, the filters it accepts, and its batches in the stream's types.
 
-Columns are matched by name. One that the lake table does not have yet (it was added to the stream since) is null;
-those that only the lake has (its system columns, or newer ones) are not read.
+Columns are matched by name. A column that the lake table does not have yet (it was added to the stream since) is null;
+columns that only the lake has (its system columns, or newer ones) are not read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from forebay.metadata.types import TypeRoot
 class LakeSide:
     """A scan of the lake table for some columns of the stream table. Picklable.
 
-    `columns` are what batches have, in order; `accepted` are the filters by which the lake skips rows. `is_exact`:
-    rows that come match the whole filter.
+    `columns` are those of the batches, in order; `accepted` are the filters by which the lake skips rows. `is_exact`:
+    returned rows match the whole filter.
     """
 
     source: LakeSource
@@ -37,7 +37,7 @@ class LakeSide:
 
     @classmethod
     def of(cls, source: LakeSource, columns: Sequence[Column], predicate: Predicate | None) -> LakeSide:
-        """A scan of `columns` (none: rows are only counted) that skips what `predicate` rules out, as far as it can."""
+        """Return a scan of `columns` (none: rows are only counted) that skips rows by `predicate` where it can."""
         known = {name: index for index, name in enumerate(source.schema.names)}
         projected = source.with_project([[known[c.name]] for c in columns if c.name in known])
         parts = conjuncts(predicate)
@@ -50,24 +50,25 @@ class LakeSide:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches: the stream table's types as they are stored."""
+        """The schema of the batches: the stream table's types as stored."""
         return storage_schema(self.columns)
 
     def plan(self, snapshot_id: int) -> list[LakeSplit]:
-        """The splits of a snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+        """Return the splits of a snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
         return self.source.create_planner(snapshot_id).plan()
 
     def read(self, split: LakeSplit, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, in any order; about `limit` of them are enough."""
+        """Yield the rows of a split, in any order; about `limit` of them are enough."""
         source = self.source if limit is None or not self.is_exact else self.source.with_limit(limit)
         with source.create_record_reader(split) as reader:
             for batch in reader.read():
                 yield self.stored(batch)
 
     def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
-        """Paths of Parquet files that any reader can read instead of `read`, if there are such for this split.
+        """Return the paths of Parquet files that any reader can read instead of `read`; None if there are none for this
+        split.
 
-        Their columns have the names and the values of the stream's. Rows that the filter rules out are in them, too.
+        Their columns have the names and values of the stream's. Rows that the filter rules out are included.
         """
         there = self.source.schema
         for column in self.columns:
@@ -77,11 +78,11 @@ class LakeSide:
         return self.source.plain_files(split)
 
     def sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
-        """A reader of all rows of a bucket in the order of the key, in the lake's types; None if the lake has none."""
+        """Return a reader of all rows of a bucket in key order, in the lake's types; None if the lake has none."""
         return self.source.create_sorted_reader(splits)
 
     def stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of the lake with the columns and types of `schema`."""
+        """Return a batch of the lake with the columns and types of `schema`."""
         schema = self.schema
         if not schema.names:
             return rows_without_columns(batch.num_rows)
@@ -100,7 +101,7 @@ class LakeSide:
 
 
 def _holds(lake: pa.DataType, column: Column) -> bool:
-    """Whether a lake's type has the values of a stream's column as they are, and not as something else."""
+    """Return whether a lake's type represents a stream column's values unchanged."""
     stream = arrow_type(column.data_type)
     if pa.types.is_integer(lake) and pa.types.is_integer(stream):
         return bool(lake.bit_width <= 32 if stream.bit_width <= 32 else lake.bit_width == stream.bit_width)
@@ -112,7 +113,7 @@ def _holds(lake: pa.DataType, column: Column) -> bool:
 
 
 def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
-    """The parts of a filter that hold together, none of which is a conjunction itself."""
+    """Return the conjuncts of a filter, none of which is itself a conjunction."""
     if predicate is None:
         return ()
     found: list[Predicate] = []
@@ -127,5 +128,5 @@ def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
 
 
 def on_columns(predicate: Predicate | None, names: Sequence[str]) -> Predicate | None:
-    """What `predicate` says about the columns `names` alone; None where it says nothing."""
+    """Return the part of `predicate` that only refers to the columns `names`; None if there is none."""
     return all_of(part for part in conjuncts(predicate) if part.columns() <= set(names))

@@ -1,8 +1,8 @@
 """Lake rows of one bucket, overridden by the tail of its changelog.
 
-Two ways, with the same rows. `override` drops the lake rows whose keys changed, by a hash of the tail's keys, and needs
-no order. `merge_sorted` does that too, and puts the tail's rows where they belong in the order of the key, for lakes
-whose readers are sorted; its result is sorted. Neither holds more in memory than the tail and one batch of the lake.
+There are two ways, with the same result. `override` drops the lake rows whose keys changed, by a hash of the tail's
+keys, and needs no order. `merge_sorted` also merges the tail's rows in key order, for lakes with sorted readers; its
+result is sorted. Neither holds more in memory than the tail and one batch of the lake.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from forebay.unionread.tail import Tail
 
 
 def override(lake: Iterable[pa.RecordBatch], tail: Tail, encoder: KeyEncoder) -> Iterator[pa.RecordBatch]:
-    """The tail's rows, then those of the lake whose keys did not change. Batches have the storage schema.
+    """Yield the tail's rows, then those of the lake whose keys did not change. Batches have the storage schema.
 
-    The lake's first batch is asked for before anything is handed out: a snapshot that has expired is found in time.
+    The lake's first batch is read before anything is yielded, so that an expired snapshot is found in time.
     """
     batches = iter(lake)
     first = list(islice(batches, 1))
@@ -44,7 +44,7 @@ def _unchanged(batch: pa.RecordBatch, tail: Tail, encoder: KeyEncoder) -> pa.Rec
 def merge_sorted(
     reader: SortedRecordReader, stored: Callable[[pa.RecordBatch], pa.RecordBatch], tail: Tail, encoder: KeyEncoder
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of both in the order of the reader. `stored` brings its batches to the tail's schema."""
+    """Yield the rows of both in the order of the reader. `stored` converts its batches to the tail's schema."""
     rows, ranks = _sorted_tail(reader, tail)
     done = 0
     for batch in reader.read():
@@ -69,7 +69,7 @@ def merge_sorted(
 
 
 def _sorted_tail(reader: SortedRecordReader, tail: Tail) -> tuple[pa.RecordBatch | None, list[bytes]]:
-    """The tail's rows in the order of the reader, and their ranks."""
+    """Return the tail's rows in the order of the reader, and their ranks."""
     if not tail.rows:
         return None, []
     (rows,) = pa.Table.from_batches(tail.batches).combine_chunks().to_batches()

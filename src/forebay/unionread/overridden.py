@@ -1,8 +1,8 @@
-"""Which rows of a bucket's lake files a piece of its changelog overrides, by their places in the files.
+"""Marks the rows of a bucket's lake files that a range of its changelog overrides, by their positions in the files.
 
-For engines that read the files by themselves (`LakeSide.plain_files`): they leave out these rows, and the tail's rows
-come from `UnionReader`. Keys are compared here, so an engine's own notion of equal keys does not matter. Of the files
-only the columns of the key are read.
+For engines that read the files directly (`LakeSide.plain_files`): they skip these rows, and the tail's rows come from
+`UnionReader`. Keys are compared here, so an engine's own notion of equal keys does not matter. Only the key columns of
+the files are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True)
 class OverriddenRows:
-    """The rows of one file that do not count: a bit for each row, in 64-bit words, least bit first."""
+    """The overridden rows of one file: a bit for each row, in 64-bit words, least bit first."""
 
     path: str
     words: bytes
@@ -42,7 +42,7 @@ class OverriddenRows:
 class MarkBucket:
     """Marks the rows of plain, local `files` of `bucket` that changes from offset `start` to before `stop` override.
 
-    Picklable: what a worker is sent.
+    Picklable: it is sent to workers.
     """
 
     reader: UnionReader
@@ -52,7 +52,7 @@ class MarkBucket:
     files: tuple[str, ...]
 
     def __call__(self) -> list[OverriddenRows]:
-        """Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a file that is gone, and what reading a log raises."""
+        """Return the marks. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a missing file, and errors of log reads."""
         side, info = self.reader.lake, self.reader.info
         if side is None:
             raise InternalError(f"rows of files of table {info.path} are marked, and its plan has no lake")
@@ -68,7 +68,7 @@ class MarkBucket:
 
 
 def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
-    """All rows of a file in their order; the columns of `side`, in the stream's types."""
+    """Yield all rows of a file in their order; the columns of `side`, in the stream's types."""
     try:
         with pq.ParquetFile(local_path(path)) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=[c.name for c in side.columns], use_threads=False):
@@ -78,7 +78,7 @@ def _key_batches(path: str, side: LakeSide) -> Iterator[pa.RecordBatch]:
 
 
 def gone(path: str) -> NotFound:
-    """What to raise for a file of a lake that is not there."""
+    """Return the error for a missing lake file."""
     return NotFound(
         f"file {path} does not exist: the lake snapshot that has it has expired", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
     )
@@ -93,9 +93,9 @@ def _words(found: list[npt.NDArray[np.bool_]]) -> bytes:
 
 
 def local_path(path: str) -> str | None:
-    """The path in the file system of a file that a lake names; None for other stores.
+    """Return the local path of a file that a lake names; None for other stores.
 
-    A URI with escapes is none: lakes do not agree on whether these are part of the name.
+    A URI with escapes has none: lakes do not agree on whether these are part of the name.
     """
     if path.startswith("/"):
         return path

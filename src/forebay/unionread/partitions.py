@@ -1,7 +1,7 @@
-"""Which partitions a union read covers, on either side. Partitions of the two are matched by their values.
+"""The partitions that a union read covers, on either side. Partitions of the two are matched by their values.
 
-A partition that the stream has dropped may live on in the lake, and one that is new in the stream is not in the lake
-yet. A filter on partition columns alone rules out whole partitions.
+A partition that the stream has dropped may live on in the lake, and a new partition of the stream is not in the lake
+yet. A filter on partition columns alone prunes whole partitions.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Values = tuple[str, ...]
 _ONE_TEXT_ROOTS = frozenset(
     {TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.BOOLEAN, TypeRoot.DATE}
 )
-"""Types whose values each have one right text, though a partition may have been made by another (007, TRUE)."""
+"""Types whose values have a canonical text, though partitions may use another one (007, TRUE)."""
 
 
 class PartitionFilter:
-    """Decides which partitions a read covers: those chosen by the user, less those that the filter rules out."""
+    """Decides which partitions a read covers: those chosen by the user, except those that the filter rules out."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class PartitionFilter:
         self._columns = [info.schema.column(key) for key in keys]
         self._chosen = None if selectors is None else [_chosen(info, s) for s in _listed(selectors)]
         self.predicate = on_columns(predicate, keys) if keys else None
-        """The part of the filter that is about partitions alone."""
+        """The part of the filter that only refers to partition keys."""
         self._bound = None if self.predicate is None else bind(self.predicate, self._columns)
 
     def covers(self, values: Values) -> bool:
-        """Whether rows of the partition may be wanted."""
+        """Return whether the partition may have matching rows."""
         if not values:
             return True
         return self._is_chosen(values) and self._may_match(values)
@@ -66,17 +66,17 @@ class PartitionFilter:
         )
 
     def _may_match(self, values: Values) -> bool:
-        """False only where no row of the partition can match.
+        """Return False only if no row of the partition can match.
 
-        A lake may have partitions of null, which a stream has not, and gives them some text that a value might have,
-        too. So each nullable value is also tried as null.
+        A lake may have partitions of null, which a stream has not, and represents them by some text that may also be a
+        value. So each nullable value is also tried as null.
         """
         if self._bound is None:
             return True
         try:
             typed = {c.name: partition_value(c.data_type, text) for c, text in zip(self._columns, values, strict=True)}
             if any(partition_text(c.data_type, typed[c.name]) != text for c, text in zip(self._columns, values)):
-                return True  # the text says more than the value that we read from it
+                return True  # the text has more information than the value parsed from it
             nullable = [c.name for c in self._columns if c.data_type.nullable]
             alike = [
                 {**typed, **dict.fromkeys(some)} for n in range(len(nullable) + 1) for some in combinations(nullable, n)
@@ -104,7 +104,7 @@ def _chosen(info: TableInfo, selector: PartitionSelector) -> str | dict[str, str
 
 
 class PartitionMatch:
-    """The stream's partitions, found by the values that a lake gives."""
+    """The stream's partitions, found by a lake's partition values."""
 
     def __init__(self, info: TableInfo, partitions: Iterable[PartitionInfo]) -> None:
         self._columns = [info.schema.column(key) for key in info.descriptor.partition_keys]
@@ -115,7 +115,7 @@ class PartitionMatch:
         self._alike = {values: ids[0] for values, ids in alike.items() if len(ids) == 1}
 
     def find(self, values: Values) -> int | None:
-        """The id of the stream's partition; None where it has none with these values."""
+        """Return the id of the stream's partition; None if there is none with these values."""
         found = self._ids.get(values)
         return self._alike.get(self._plain(values)) if found is None else found
 

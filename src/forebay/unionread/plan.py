@@ -1,4 +1,4 @@
-"""The plan of a union read, and the same in words: what is read of the lake, what of the logs, and why."""
+"""The plan of a union read, and its description in words: what is read from lake and logs, and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 
 _LINES_MAX = 12
-"""Splits of one kind that are listed; of more, only how many there are."""
+"""Maximum number of listed splits of one kind; the rest are only counted."""
 
 _SIGNS = {
     LeafFunction.EQUAL: "=",
@@ -27,12 +27,12 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a plan was made of, for people (`UnionPlan.explain`)."""
+    """The facts behind a plan, for users (`UnionPlan.explain`)."""
 
     lake_format: str | None = None
     snapshot_id: int | None = None
     expired_snapshot_id: int | None = None
-    """The snapshot that should have been read, where it is not there any more (`forebay.unionread.expired`)."""
+    """The snapshot that should have been read, if it no longer exists (`forebay.unionread.expired`)."""
 
     lake_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
     partition_names: Mapping[int, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class UnionPlan:
-    """What is to be read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
+    """The splits to read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
 
     A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty.
     """
@@ -54,7 +54,7 @@ class UnionPlan:
     facts: PlanFacts
 
     def explain(self) -> str:
-        """Which lake splits and which log ranges are read, and why."""
+        """Return which lake splits and which log ranges are read, and why."""
         return "\n".join([*_head(self), *_filters(self), *_partitions(self), *_splits(self)])
 
 
@@ -62,7 +62,7 @@ class UnionPlan:
 
 
 def predicate_text(predicate: Predicate) -> str:
-    """A filter as one would write it in SQL, nearly."""
+    """Return a filter approximately as SQL text."""
     if isinstance(predicate, Compound):
         return "(" + f" {predicate.function.name} ".join(map(predicate_text, predicate.children)) + ")"
     if not isinstance(predicate, Leaf):
@@ -80,7 +80,7 @@ def _head(plan: UnionPlan) -> Iterator[str]:
     if plan.reader.limit is not None:
         yield f"limit: {plan.reader.limit} rows; splits are read one after the other until it is reached"
     if facts.expired_snapshot_id is not None:
-        gone = f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was expired by somebody else"
+        gone = f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was expired by another process"
         yield f"{gone}, so " + (
             "only the stream is read, which has all rows"
             if facts.snapshot_id is None

@@ -1,7 +1,7 @@
 """Plans a union read: the readable lake snapshot, how far it holds each log, and where each log ends now.
 
-The lake snapshot is asked for first and the ends of the logs afterwards, so no record lies between the two. What the
-lake's planner leaves out because of a filter moves nothing: where a log begins is told by the snapshot's offsets.
+The lake snapshot is requested first and the log end offsets afterwards, so no record falls between the two. What the
+lake's planner skips because of a filter moves nothing: the snapshot's offsets determine where a log begins.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forebay.client.table import Table
 
 _PLANNINGS = 3
-"""How often a plan is begun anew when a snapshot expires, or a partition goes, while it is made."""
+"""Maximum attempts at a plan if a snapshot expires, or a partition is dropped, during planning."""
 
 _PASSING = (
     ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
@@ -60,12 +60,12 @@ def plan_union(
     lake_only: bool = False,
     ordered: bool = False,
 ) -> UnionPlan:
-    """The plan of reading a table up to now, or up to the offsets `stop` (those of other buckets are asked for).
+    """Return the plan of reading a table up to now, or up to the offsets `stop` (those of other buckets are requested).
 
-    Where the lake holds more of a bucket's log than `stop`, the bucket is read as the lake has it. `storage` is the
-    lake (by default the one that the table's options name); `lake_only` reads nothing but the lake, as of its newest
+    If the lake holds more of a bucket's log than `stop`, the bucket is read as the lake has it. `storage` is the lake
+    (by default the one that the table's options name); `lake_only` reads nothing but the lake, as of its newest
     readable snapshot. Raises `NotFound` and `InvalidRequest` as `Table.scan` does, and `Conflict` for a handle of a
-    table that was made anew.
+    table that was recreated.
     """
     for attempt in range(_PLANNINGS):
         planning = _Planning(table, columns, filter, limit, stop, partitions, ordered)
@@ -78,7 +78,7 @@ def plan_union(
 
 
 def readable_snapshot(table: Table) -> LakeSnapshot | None:
-    """The newest snapshot from which a union read may start; None without one. Raises `Conflict` as `plan_union`."""
+    """Return the newest snapshot from which a union read can start, or None. Raises `Conflict` as `plan_union`."""
     if not table.info.lake_enabled:
         return None
     try:
@@ -89,14 +89,14 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
         return None
     if found.table_id != table.info.table_id:
         raise Conflict(
-            f"table {table.path} was dropped and made anew since this handle was made: open it again",
+            f"table {table.path} was dropped and recreated since this handle was opened: open it again",
             ErrorCode.TABLE_NOT_EXIST,
         )
     return found
 
 
 def lake_of(info: TableInfo, settings: Settings) -> LakeStorage:
-    """The lake that a table's options name, and those of the user on top of them.
+    """Return the lake that a table's options name, overridden by those of the user.
 
     Raises `UnsupportedOperation` for a format that is not installed.
     """
@@ -170,7 +170,7 @@ class _Planning:
         return UnionReader(settings, self._info, self._columns, predicate, self._limit, side, self._ordered)
 
     def _lake_side(self, storage: LakeStorage, *, counting: bool) -> LakeSide:
-        """The lake's half. Rows that are only counted (`counting`: never merged) need no columns."""
+        """Return the lake's half. Rows that are only counted (`counting`: never merged) need no columns."""
         info, view = self._info, self._view
         columns = merge_columns(info, view) if info.has_primary_key else view.read
         if not view.columns and view.predicate is None and (counting or not info.has_primary_key):
@@ -180,9 +180,10 @@ class _Planning:
     def _lake_splits(
         self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
     ) -> tuple[LakeSnapshot | None, list[LakeSplit]]:
-        """The snapshot that is read, and its splits; no snapshot where the stream stands in for one that has expired.
+        """Return the snapshot to read, and its splits; no snapshot if the stream replaces one that has expired.
 
-        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where nothing can, or where the cluster knows a newer one by now.
+        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) if nothing can replace it, or if the cluster knows a newer one by
+        now.
         """
         try:
             return known, self._covered(side, known.snapshot_id)
@@ -213,7 +214,7 @@ class _Planning:
     # ---- the stream's half ------------------------------------------------------------------------------------------
 
     def _stream_buckets(self) -> tuple[list[TableBucket], PartitionMatch]:
-        """The buckets that the read covers, and the partitions of the stream."""
+        """Return the buckets that the read covers, and the partitions of the stream."""
         info = self._info
         numbers = range(info.bucket_count)
         if not info.is_partitioned:
@@ -243,7 +244,7 @@ class _Planning:
     def _plan_log(
         self, buckets: Sequence[TableBucket], offsets: Mapping[TableBucket, int], lake_splits: Sequence[LakeSplit]
     ) -> None:
-        """Lake rows as they are, and behind them each log from where the lake ends."""
+        """Return splits of the lake's rows as they are, and of each log from where the lake ends."""
         self._splits += [LakeSnapshotSplit(split) for split in lake_splits]
         stops = self._stops(buckets)
         starts = {**self._earliest([b for b in buckets if b not in offsets]), **offsets}
@@ -286,7 +287,7 @@ class _Planning:
             self._log_offsets[bucket] = max(start, stop)
 
     def _plan_kv(self, bucket: TableBucket, stop: int) -> None:
-        """A bucket that the lake does not have: its current rows."""
+        """Return the split of a bucket that the lake does not have: its current rows."""
         if stop > 0:
             self._splits.append(KvSnapshotSplit(bucket))
         else:
@@ -295,7 +296,7 @@ class _Planning:
     def _by_bucket(
         self, lake_splits: Sequence[LakeSplit], match: PartitionMatch
     ) -> tuple[dict[TableBucket, list[LakeSplit]], list[LakeSplit]]:
-        """The lake's splits by the stream's buckets, and those of partitions that the stream does not have."""
+        """Return the lake's splits by the stream's buckets, and those of partitions that the stream does not have."""
         info = self._info
         found: dict[TableBucket, list[LakeSplit]] = {}
         rest: list[LakeSplit] = []
@@ -314,8 +315,8 @@ class _Planning:
                 of_how_many = "" if split.bucket_count() is None else f" of {split.bucket_count()}"
                 raise UnsupportedOperation(
                     f"the lake table of {info.path} has rows in bucket {split.bucket()}{of_how_many}, and the stream's "
-                    f"buckets are 0 to {info.bucket_count - 1}: rows of both cannot be matched. Somebody has given the "
-                    f"lake table other buckets; give it back the {info.bucket_count} that it had"
+                    f"buckets are 0 to {info.bucket_count - 1}: rows of both cannot be matched. The lake "
+                    f"table was given another number of buckets; change it back to {info.bucket_count}"
                 )
             found.setdefault(TableBucket(info.table_id, split.bucket(), partition_id), []).append(split)
         return found, rest

@@ -1,7 +1,7 @@
-"""A split of a union read -> record batches. What a worker runs.
+"""Reads a split of a union read as record batches, on a worker.
 
-A `UnionReader` is what all splits of a plan have in common; it pickles, and is sent to a worker once. A split that is
-read twice gives the same rows, except a `KvSnapshotSplit`, which is read as it is then.
+A `UnionReader` is the common part of all splits of a plan; it pickles, and is sent to a worker once. A split that is
+read twice returns the same rows, except a `KvSnapshotSplit`, which is read as it is then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class UnionReader:
     """How the splits of one plan are read.
 
-    `lake` is None where the plan has no lake. At most `limit` rows are wanted of each split. With `ordered`, a bucket
+    `lake` is None if the plan has no lake. At most `limit` rows of each split are needed. With `ordered`, a bucket
     whose lake reader is sorted comes in the order of its key.
     """
 
@@ -56,7 +56,7 @@ class UnionReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches: the columns that were asked for, TIMESTAMP_LTZ with the zone UTC."""
+        """The schema of the batches: the requested columns, TIMESTAMP_LTZ with the zone UTC."""
         return self.view.schema
 
     @cached_property
@@ -65,14 +65,14 @@ class UnionReader:
 
     @property
     def codec(self) -> SplitCodec:
-        """Writes this plan's splits as bytes, and reads them."""
+        """The codec that writes this plan's splits as bytes, and reads them."""
         return SplitCodec(None if self.lake is None else self.lake.source)
 
     def read(self, split: UnionSplit, session: Session | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a split that match the filter. Without a connection, this process's own is used.
+        """Yield the rows of a split that match the filter. Without a connection, this process's own is used.
 
-        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where the lake's snapshot has expired, and `InvalidRequest`
-        (LOG_OFFSET_OUT_OF_RANGE) where the log has lost a range: plan again.
+        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) if the lake's snapshot has expired, and `InvalidRequest`
+        (LOG_OFFSET_OUT_OF_RANGE) if the log has lost a range: plan again.
         """
         match split:
             case LakeSnapshotSplit():
@@ -120,7 +120,7 @@ class UnionReader:
         yield from self._shown(override(lake, tail, encoder))
 
     def _shown(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows with the columns of `merge_columns` as users see them, those that match."""
+        """Yield matching rows with the columns of `merge_columns`, as users see them."""
         for batch in batches:
             shown = self.view.show(batch.select(self._read_names))
             if shown.num_rows:
@@ -137,6 +137,6 @@ class UnionReader:
 
 
 def merge_columns(info: TableInfo, view: RowView) -> tuple[Column, ...]:
-    """What has to be read of a bucket to merge it: the columns of the view and the key, in the table's order."""
+    """Return the columns to read for merging a bucket: those of the view and the key, in the table's order."""
     names = {column.name for column in view.read} | set(info.descriptor.physical_primary_key)
     return tuple(column for column in info.schema.columns if column.name in names)

@@ -1,12 +1,12 @@
-"""What one task of a union read reads. Values without behaviour: they pickle, and have a form in bytes.
+"""The work of one task of a union read, as values: they pickle, and have a form in bytes.
 
-- `LakeSnapshotSplit`: lake rows that nothing in the log changes.
+- `LakeSnapshotSplit`: lake rows that the log does not change.
 - `LakeSnapshotAndLogSplit`: the lake rows of one bucket of a primary-key table, and the log range that overrides them.
 - `LogSplit`: a log range of a bucket of a log table.
-- `KvSnapshotSplit`: a bucket of a primary-key table of which the lake has nothing: its current rows, from the server.
-  It is the one split whose instant is not fixed at planning; it is when a task opens the bucket.
+- `KvSnapshotSplit`: a bucket of a primary-key table that the lake does not have: its current rows, from the server. It
+  is the only split whose point in time is not fixed at planning but when a task opens the bucket.
 
-`SplitCodec` writes splits as bytes, for places where pickle will not do, such as checkpoints.
+`SplitCodec` writes splits as bytes, for places where pickle is unsuitable, such as checkpoints.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SplitCodec:
     version = _VERSION
 
     def __init__(self, source: LakeSource | None) -> None:
-        """`source` made the lake's splits; None where there are none."""
+        """`source` created the lake's splits; None if there are none."""
         self._lake = None if source is None else source.split_serializer()
 
     def encode(self, split: UnionSplit) -> bytes:
@@ -88,7 +88,7 @@ class SplitCodec:
         return json.dumps(document, separators=(",", ":")).encode()
 
     def decode(self, data: bytes) -> UnionSplit:
-        """The split. Raises `CorruptData` for bytes that are none, `UnsupportedOperation` for a newer version."""
+        """Return the split. Raises `CorruptData` for invalid bytes, `UnsupportedOperation` for a newer version."""
         try:
             document = json.loads(data)
             version = int(document["version"])

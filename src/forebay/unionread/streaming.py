@@ -1,15 +1,15 @@
-"""A streaming read as values: where it stands, and what the next micro-batch reads. Pure functions, without I/O.
+"""A streaming read as values: its position, and what the next micro-batch reads. Pure functions, without I/O.
 
 A stream that begins with the whole table (`FullRead`) first reads a lake snapshot and perhaps a table snapshot, as a
 list of *pieces*, and then the logs from the offsets that belong to these. Rows of the snapshots and rows of the logs
 never share a micro-batch, so that a key comes at most once in a batch, in its newest version.
 
-A `StreamOffset` travels as JSON in the checkpoint of whoever runs the stream. Rules:
+A `StreamOffset` is stored as JSON in the checkpoint of the streaming engine. Rules:
 
-- What lies between two offsets never changes, so a batch that is run again is the same batch.
-- Where a stream begins may be answered differently the second time ("latest", a snapshot that is opened). So the end of
-  a first batch carries its start, and the first batch is run again from there.
-- A bucket that an offset does not name belongs to a partition that came later: it is read from offset 0.
+- The content between two offsets never changes, so a retried batch is the same batch.
+- The start of a stream may be answered differently the second time ("latest", a snapshot that is opened). So the end of
+  a first batch carries its start, and the first batch is retried from there.
+- A bucket that an offset does not name belongs to a partition that was added later: it is read from offset 0.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ K = TypeVar("K")
 class FullRead:
     """A whole table that is being read. `done` pieces of it have been read.
 
-    Its pieces are the splits of the lake snapshot `lake_snapshot` (None: no lake), and behind them `buckets`, read from
-    the table snapshot `table_snapshot` (None where there are no such buckets).
+    Its pieces are the splits of the lake snapshot `lake_snapshot` (None: no lake), followed by `buckets`, read from the
+    table snapshot `table_snapshot` (None if there are no such buckets).
     """
 
     lake_snapshot: int | None = None
@@ -42,7 +42,7 @@ class FullRead:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a stream stands: all below the offsets `log` has been read, and of `full` what it says.
+    """The position of a stream: everything below the offsets `log` has been read, and of `full` what it says.
 
     `is_first`: this is where a stream begins. `start`: where the batch that ends here began, for the first one only.
     """
@@ -54,7 +54,7 @@ class StreamOffset:
     start: StreamOffset | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers, texts, lists and dicts. Equal offsets are equal texts of JSON."""
+        """Return the offset as JSON values. Equal offsets have equal JSON texts."""
         document: dict[str, Any] = {
             "version": VERSION,
             "table": self.table_id,
@@ -75,7 +75,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> StreamOffset:
-        """Raises `CorruptData` for what is no offset, `UnsupportedOperation` for one of a newer release."""
+        """Return the offset. Raises `CorruptData` for an invalid and `UnsupportedOperation` for a newer one."""
         try:
             version = int(document["version"])
             if version > VERSION:
@@ -131,11 +131,11 @@ def next_offset(
     pieces: Sequence[int | None] = (),
     limit: int | None = None,
 ) -> StreamOffset:
-    """Where a batch from `start` ends. It is `start` itself where there is nothing to read.
+    """Return where a batch from `start` ends. It is `start` itself if there is nothing to read.
 
-    `ends` are where the logs of all buckets end now; buckets that are not among them are gone. `pieces` are the rows of
-    each piece of the full read, None where nobody knows. At most `limit` log records are taken (None: all); of the
-    pieces as many as fit, but one at least, for a piece is never cut.
+    `ends` are the current ends of all buckets' logs; other buckets are gone. `pieces` are the row counts of the pieces
+    of the full read, None if unknown. At most `limit` log records are taken (None: all), and as many pieces as fit, but
+    at least one, for a piece is never split.
     """
     end = _after_pieces(start, pieces, limit)
     if end.full is None and not (start.full is not None and start.full.done < len(pieces)):
@@ -171,10 +171,10 @@ def _after_logs(
 
 
 def shares(waiting: Mapping[K, int], limit: int) -> dict[K, int]:
-    """How many records each bucket may read, `limit` in all: the same for each, as far as they have so many.
+    """Return how many records each bucket may read, `limit` in all: the same for each, as far as they have so many.
 
-    What small ones leave goes to the others, and what cannot be divided to the one that has most waiting, so that no
-    bucket waits for ever.
+    What small ones leave goes to the others, and the remainder to the one with the most waiting records, so that no
+    bucket waits forever.
     """
     taken = {}
     left = limit
@@ -188,7 +188,7 @@ def shares(waiting: Mapping[K, int], limit: int) -> dict[K, int]:
 def capped(
     start: StreamOffset, ends: Mapping[TableBucket, int], target: Mapping[TableBucket, int]
 ) -> dict[TableBucket, int]:
-    """`ends`, but no further than `target`: what came after a stream said "up to now" is left for the next one."""
+    """Return `ends`, but no further than `target`: records after a stream's "up to now" are left for the next one."""
     return {
         bucket: max(start.log.get(bucket, 0), min(end, target.get(bucket, 0)))
         for bucket, end in ends.items()
@@ -201,8 +201,8 @@ def capped(
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What lies between two offsets. Of the pieces of `full` those from `first_piece` to before `stop_piece` (None:
-    to the last one), and of logs the records from one offset to before the other. `start` is where it begins.
+    """The content between two offsets: the pieces of `full` from `first_piece` to before `stop_piece` (None: to the
+    last one), and the log records from one offset to before the other. `start` is where it begins.
     """
 
     start: StreamOffset
@@ -217,15 +217,15 @@ class MicroBatch:
 
 
 def micro_batch(start: StreamOffset, end: StreamOffset) -> MicroBatch:
-    """What a batch from `start` to `end` reads.
+    """Return what a batch from `start` to `end` reads.
 
-    Raises `Conflict` where the two belong to different tables, `InternalError` where `end` is before `start`.
+    Raises `Conflict` if the two belong to different tables, `InternalError` if `end` is before `start`.
     """
     if start.is_first:
-        # It may have been asked for again, after a crash; `end` knows the answer that counts.
+        # It may have been requested again, after a crash; `end` has the answer that counts.
         start = end.start or (end if end.is_first else start)
     if start.table_id != end.table_id:
-        raise Conflict(f"a stream cannot go on from table id {start.table_id} to {end.table_id}")
+        raise Conflict(f"a stream cannot continue from table id {start.table_id} to {end.table_id}")
     logs = {}
     for bucket, stop in end.log.items():
         first = start.log.get(bucket, 0)

@@ -27,11 +27,11 @@ def lake_snapshot_to_begin_with(
     buckets: Sequence[TableBucket],
     earliest: Callable[[Sequence[TableBucket]], Mapping[TableBucket, int]],
 ) -> LakeSnapshot | None:
-    """The newest readable lake snapshot; None where there is none, or where the stream has all rows itself.
+    """Return the newest readable lake snapshot; None if there is none, or if the stream has all rows itself.
 
-    `buckets` are the stream's, `earliest` says where logs begin. A snapshot that somebody else has expired is replaced
-    by one with the very same rows, if there is one: the log goes on from exact offsets, so a snapshot that knows of
-    later changes will not do. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for rows that nobody has any more.
+    `buckets` are the stream's, `earliest` says where logs begin. A snapshot that another process has expired is
+    replaced by one with the same rows, if there is one: the log continues from exact offsets, so a snapshot with later
+    changes will not do. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for rows that no longer exist anywhere.
     """
     info = table.info
     while True:
@@ -65,9 +65,9 @@ def lake_pieces(
     *,
     storage: LakeStorage | None = None,
 ) -> tuple[UnionReader, list[LakeSnapshotSplit]]:
-    """How a lake snapshot is read, and its splits, in an order that depends on nothing but the snapshot.
+    """Return how a lake snapshot is read, and its splits, in an order that depends only on the snapshot.
 
-    So a stream can say how many of them it has read. For the same reason a filter leaves out rows and never splits.
+    So a stream can record how many of them it has read. For the same reason a filter skips rows and never splits.
     Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a snapshot that has expired.
     """
     info = table.info
@@ -84,7 +84,7 @@ def lake_pieces(
             raise
         raise NotFound(
             f"a stream of table {info.path} has not read all of lake snapshot {snapshot_id}, which has expired: start "
-            "it anew with another checkpoint, and keep lake snapshots for longer",
+            "it with another checkpoint, and keep lake snapshots for longer",
             e.code,
         ) from e
     serializer = source.split_serializer()

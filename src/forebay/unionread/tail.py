@@ -1,10 +1,10 @@
-"""A piece of a bucket's changelog, folded: the newest change of each key.
+"""A range of a bucket's changelog, folded to the newest change of each key.
 
-The last change of a key decides, whatever came before it in the piece: an update and then a delete is a delete, and
-removes the key's row in the lake, too. Old images (UPDATE_BEFORE) say nothing.
+The last change of a key decides, whatever came before it in the range: an update and then a delete is a delete, and
+removes the key's row in the lake, too. Old images (UPDATE_BEFORE) are ignored.
 
-Memory: while folding, at most about twice the distinct keys' rows (and `_FOLD_ROWS_MIN`), so it is bounded by the
-keys that changed, not by how often they did.
+Memory: while folding, at most about twice the distinct keys' rows (and `_FOLD_ROWS_MIN`), so it is bounded by the keys
+that changed, not by how often they did.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOLD_ROWS_MIN = 1 << 18
 
 @dataclass(frozen=True)
 class Tail:
-    """The outcome of a piece of changelog. `changed` has every key in it; `batches` the rows that it leaves."""
+    """The outcome of a changelog range. `changed` has every key in it; `batches` the remaining rows."""
 
     changed: KeyIndex
     batches: Sequence[pa.RecordBatch]
@@ -46,7 +46,7 @@ class Tail:
 
 
 class TailFolder:
-    """Takes changes in order (`add`), and tells what they come to (`finish`)."""
+    """Takes changes in order (`add`), and returns their outcome (`finish`)."""
 
     def __init__(self, encoder: KeyEncoder, fold_rows_min: int = _FOLD_ROWS_MIN) -> None:
         self._encoder = encoder
@@ -57,7 +57,7 @@ class TailFolder:
         self._rows = 0
 
     def add(self, rows: pa.RecordBatch, deleted: npt.NDArray[np.bool_]) -> None:
-        """Changes without old images: rows in the storage schema, and which of them are deletes."""
+        """Add changes without old images: rows in the storage schema, and which of them are deletes."""
         if not rows.num_rows:
             return
         self._append(rows, deleted)
@@ -71,14 +71,14 @@ class TailFolder:
         self._rows += rows.num_rows
 
     def _newest(self) -> list[npt.NDArray[np.bool_]]:
-        """For each batch, which of its rows are the newest of their keys."""
+        """Return, for each batch, which of its rows are the newest of their keys."""
         newest = np.zeros(self._rows, np.bool_)
         newest[self._index.newest_rows()] = True
         ends = np.cumsum([batch.num_rows for batch in self._batches])
         return np.split(newest, ends[:-1])
 
     def _fold(self) -> None:
-        """Forget what has been overridden."""
+        """Drop overridden rows."""
         kept = self._newest()
         batches, deletes = self._batches, self._deleted
         self._index, self._batches, self._deleted, self._rows = KeyIndex(), [], [], 0
@@ -87,7 +87,7 @@ class TailFolder:
                 self._append(batch.filter(_booleans(mask)), deleted[mask])
 
     def finish(self) -> Tail:
-        """What the changes come to. The folder is used up."""
+        """Return the outcome of the changes. The folder must not be used afterwards."""
         found = []
         if self._batches:
             for batch, deleted, newest in zip(self._batches, self._deleted, self._newest(), strict=True):
@@ -101,7 +101,7 @@ class TailFolder:
 def read_tail(
     session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
 ) -> Tail:
-    """The changelog of `bucket` from offset `start` to before `stop`, folded; `columns` include the primary key."""
+    """Return the changelog of `bucket` in [`start`, `stop`), folded; `columns` include the primary key."""
     folder = TailFolder(primary_key_encoder(info.descriptor))
     for rows, deleted in changes(session, info, bucket, start, stop, columns):
         folder.add(rows, deleted)
@@ -111,7 +111,7 @@ def read_tail(
 def changes(
     session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_]]]:
-    """The changes in a piece of changelog, in order and without old images: rows, and which of them are deletes."""
+    """Yield the changes in a changelog range, in order and without old images: rows, and which of them are deletes."""
     schema = storage_schema(columns)
     view = RowView(info, [column.name for column in columns])
     with LogReader(session, info, {bucket: start}, {bucket: stop}, view, ("change_type",)) as reader:
@@ -131,7 +131,7 @@ def check_read_to_the_end(info: TableInfo, reader: LogReader, stops: dict[TableB
 
 
 def _changes(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
-    """Rows of a log reader that are no old images, in the storage schema, and which of them are deletes."""
+    """Return rows of a log reader without old images, in the storage schema, and which of them are deletes."""
     kinds = batch.column(batch.schema.get_field_index(CHANGE_TYPE_COLUMN))
     names = kinds.dictionary.to_pylist()
     codes = integers(kinds.indices)

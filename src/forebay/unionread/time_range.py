@@ -1,7 +1,7 @@
-"""What was written between two instants, by the log alone: the lake has no part in it.
+"""The records written between two times, read from the log alone, without the lake.
 
-Of a log table these are the rows that were appended; of a primary-key table the newest row of each key that was written
-and not deleted then. Where the log has lost the beginning of the range, what is left of it is read.
+For a log table these are the rows that were appended; for a primary-key table the newest row of each key that was
+written and not deleted then. If the log has lost the beginning of the range, the rest of it is read.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ def plan_time_range(
     *,
     partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
 ) -> UnionPlan:
-    """What was written from `start_ms` to before `end_ms` (None: to now), in milliseconds since the epoch.
+    """Return the plan of the records from `start_ms` to before `end_ms` (None: to now), in milliseconds since the
+    epoch.
 
-    The time of a record is its commit timestamp, as the log's server gave it. Raises `InvalidRequest` for a range that
+    The time of a record is its commit timestamp, assigned by the log's server. Raises `InvalidRequest` for a range that
     ends before it begins.
     """
     if end_ms is not None and end_ms <= start_ms:
@@ -72,7 +73,7 @@ def plan_time_range(
 def _at(
     table: Table, buckets: Sequence[TableBucket], time_ms: int, ends: dict[TableBucket, int]
 ) -> dict[TableBucket, int]:
-    """The first offsets written at `time_ms` or later; `ends` for a time that has not come yet."""
+    """Return the first offsets written at `time_ms` or later; `ends` for a future time."""
     try:
         return list_offsets(table.connection.cluster, table.info, buckets, time_ms)
     except ForebayError as e:

@@ -1,4 +1,4 @@
-"""The quickstart's lake: where it is, how it is emptied, and how somebody opens it who knows nothing of the server."""
+"""The quickstart's lake: its options, how it is emptied, and how an independent program opens it."""
 
 from __future__ import annotations
 

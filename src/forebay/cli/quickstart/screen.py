@@ -34,7 +34,7 @@ def say(*lines: str) -> None:
 
 
 def draw_bar(fraction: float, text: str, *, last: bool = False) -> None:
-    """A bar that is drawn over the one before it. Where nobody watches, only the `last` one is printed."""
+    """Draw a bar over the previous one. Without a terminal, only the `last` one is printed."""
     terminal = sys.stdout.isatty()
     if not terminal and not last:
         return

@@ -20,7 +20,7 @@ _LEADER_EPOCH = 0
 
 @serves(ApiKey.GET_METADATA)
 async def get_metadata(context: ServerContext, call: Call) -> Message:
-    """Nodes as this listener's clients see them, and the tables and partitions that were asked for, each once."""
+    """Return the nodes as this listener's clients see them, and the requested tables and partitions, each once."""
     request, costs = call.message, context.costs
     named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
     costs.check_items(named, "tables and partitions")
@@ -49,7 +49,7 @@ async def get_metadata(context: ServerContext, call: Call) -> Message:
     leader = tablet_server.node_id
 
     def unfilled() -> Iterator[tuple[Any, int]]:
-        """Each bucket with the answer it belongs into; answers are begun on the way."""
+        """Yield each bucket with its response, which is created on the way."""
         answer_bytes = 0
         for info in infos:
             answer: Any = response.table_metadata.add(
@@ -84,7 +84,7 @@ async def _add_partitions_by_id(
     partition_ids: Iterable[int],
     partitions: dict[int, tuple[TableInfo, PartitionInfo]],
 ) -> None:
-    """Look partitions up in `tables`, or in all that there are where none is named."""
+    """Look partitions up in `tables`, or in all tables if none is named."""
     wanted = set(partition_ids)
     candidates = tables or context.catalog.tables()
 
@@ -101,7 +101,7 @@ async def _add_partitions_by_id(
 
 @serves(ApiKey.GET_CLUSTER_HEALTH)
 def get_cluster_health(context: ServerContext, _call: Call) -> Message:
-    """Every bucket has its one replica here; those that a failed disk took offline serve no more writes."""
+    """Return counts: every bucket has its one replica here; those taken offline by a failed disk accept no writes."""
     count = sum(
         table.info.bucket_count * (len(table.current.partitions_by_id) if table.info.is_partitioned else 1)
         for table in context.catalog.tables()
@@ -118,13 +118,13 @@ def get_cluster_health(context: ServerContext, _call: Call) -> Message:
 
 @serves(ApiKey.GET_FILESYSTEM_SECURITY_TOKEN)
 def get_filesystem_security_token(_context: ServerContext, _call: Call) -> Message:
-    """Clients ask before their first log scan and wait for an answer; local files need no token."""
+    """Return no token: local files need none, but clients wait for the response before their first log scan."""
     return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
 
 
 @serves(ApiKey.DESCRIBE_CLUSTER_CONFIGS)
 def describe_cluster_configs(context: ServerContext, _call: Call) -> Message:
-    """All settings with their values; what may be secret is not shown."""
+    """Return all settings with their values; possible secrets are hidden."""
     response = pb.DescribeClusterConfigsResponse()
     for key, value in sorted(context.config.shown().items()):
         response.configs.add(config_key=key, config_value=value, config_source="INITIAL_SERVER_CONFIG")
@@ -135,8 +135,8 @@ def describe_cluster_configs(context: ServerContext, _call: Call) -> Message:
 @serves(ApiKey.LIST_ACLS)
 @serves(ApiKey.DROP_ACLS)
 def access_control(_context: ServerContext, _call: Call) -> Message:
-    """As a Fluss cluster without an authorizer answers."""
+    """Refuse, as a Fluss cluster without an authorizer does."""
     raise AccessDenied(
-        "this server has no access control lists: everybody who may connect may do everything",
+        "this server has no access control lists: every user who can connect may do everything",
         ErrorCode.SECURITY_DISABLED_EXCEPTION,
     )

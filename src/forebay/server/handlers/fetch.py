@@ -1,8 +1,9 @@
 """FetchLog: batches of many buckets in one answer, with long polling, column projection and batch pruning.
 
 Whole batches up to the high watermark. At least one batch is returned even if it is larger than the limits ("min one
-message"), so that a reader can always go on. Projection cuts columns out of Arrow batches; a filter drops batches whose
-statistics rule out a match, and `filtered_end_offset` tells how far it looked (reference fluss.md, 1.7 Reading).
+message"), so that a reader can always continue. Projection cuts columns out of Arrow batches; a filter drops batches
+whose statistics rule out a match, and `filtered_end_offset` is the offset up to which it looked (reference fluss.md,
+1.7 Reading).
 """
 
 from __future__ import annotations
@@ -37,29 +38,29 @@ _MIN_BYTES_WAIT_MS = 100
 """How long to wait for `min_bytes` when a client gives no `max_wait_ms`."""
 
 _ROOM_BYTES_MIN = 64 << 10
-"""What is reserved for an answer at least: one batch is returned whatever the limits are."""
+"""Minimum reservation for a response: one batch is returned whatever the limits are."""
 
 _WAIT_MAX_MS = 60_000
-"""How long any request waits for news at most; a client that wants to wait longer asks again. One that is gone without
-a word is noticed when it is answered."""
+"""Maximum wait of a long poll; a client that wants to wait longer asks again. One that has vanished silently is noticed
+when it is answered."""
 
 _LONG_REQUEST_WAIT_MS = 1000
-"""How long a long request, or one about very many buckets, waits for news at most: all the while it takes memory."""
+"""Maximum wait of a long request, or of one about very many buckets, because it takes memory meanwhile."""
 
 _FILTER_BYTES_MAX = 64 << 10
-"""Filters that are longer are not looked at: a filter is a hint, and each batch would be tested with all of it."""
+"""Longer filters are ignored: a filter is a hint, and each batch would be tested with all of it."""
 
 _PROJECTED_READ_FACTOR = 8
 _READ_BYTES_MAX = 16 << 20
-"""Most bytes of log that are read at once to be cut down by a projection."""
+"""Maximum bytes of log that are read at once for a projection."""
 
 _RETRIABLE_WITHOUT_HURRY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""Errors that do not cut a long poll short: the client would only ask again at once."""
+"""Errors that do not end a long poll: the client would only retry immediately."""
 
 
 @dataclass(slots=True)
 class _TableFetch:
-    """What a fetch request says for several buckets at once; made ready for a table once, not for each bucket."""
+    """The part of a fetch request that several buckets share; prepared once for a table."""
 
     projected: tuple[int, ...] | None
     filter_message: Any
@@ -71,7 +72,7 @@ class _TableFetch:
 
 @dataclass(slots=True)
 class _BucketFetch:
-    """One bucket of a fetch request, and what was found for it."""
+    """One bucket of a fetch request, and its result."""
 
     bucket: TableBucket
     offset: int
@@ -84,7 +85,7 @@ class _BucketFetch:
     filtered_end_offset: int | None = None
     error: BaseException | None = None
     is_unwritten: bool = False
-    """Whether the bucket had no log when it was looked for, so that it need not be opened to read nothing."""
+    """Whether the bucket had no log when it was checked, so it need not be opened."""
 
 
 @serves(ApiKey.FETCH_LOG)
@@ -104,14 +105,14 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
     deadline = context.clock.monotonic() + wait_ms / 1000
     progress = asyncio.Event()
     try:
-        # Watched before the first look, so that no progress falls between look and wait.
+        # Subscribed before the first read, so that no progress falls between read and wait.
         await context.costs.each(buckets, len(buckets), partial(context.notifier.watch, progress))
         while True:
             progress.clear()
             data_bytes = max(await _data_bytes(context, fetches, bytes_max), _ROOM_BYTES_MIN)
             entries_bytes = len(fetches) * ITEM_BYTES
             await call.room.enter(data_bytes + entries_bytes)
-            # No more than there is memory for, also where the log has grown, or the budget is small.
+            # No more than there is memory for, even if the log has grown, or the budget is small.
             data_bytes = min(data_bytes, max(call.room.reserved - entries_bytes, _ROOM_BYTES_MIN))
             await _read_all(context, fetches, min(bytes_max, data_bytes))
             left = deadline - context.clock.monotonic()
@@ -128,7 +129,7 @@ async def fetch_log(context: ServerContext, call: Call) -> Answer:
 
 
 async def _data_bytes(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> int:
-    """How much will be read at most. Buckets are opened for it, so that no memory is kept meanwhile."""
+    """Return the maximum number of bytes to read. Buckets are opened for it, so no memory is held meanwhile."""
     total = 0
     for first in range(0, len(fetches), SHORT_LIST):
         if total >= bytes_max:
@@ -167,25 +168,25 @@ async def _group_bytes(context: ServerContext, group: list[_BucketFetch], of: in
 
 
 def _unwritten(context: ServerContext, buckets: list[TableBucket]) -> list[TableBucket]:
-    """Those of `buckets` that have no log yet. Looks at files."""
+    """Return those of `buckets` that have no log yet. Accesses files."""
     found = []
     for bucket in buckets:
         try:
             if context.replicas.is_unwritten(bucket):
                 found.append(bucket)
         except (ForebayError, KeyError):
-            continue  # there is no such bucket, or not any more: opening it tells
+            continue  # there is no such bucket, or not any more: opening it reports that
     return found
 
 
 def _is_read_to_its_end(context: ServerContext, fetch: _BucketFetch) -> bool:
-    """Whether a bucket is closed and has nothing new, so that it need not be opened."""
+    """Return whether a bucket is closed and has nothing new, so that it need not be opened."""
     parked = context.replicas.parked(fetch.bucket)
     return parked is not None and fetch.offset == parked.end_offset
 
 
 async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> list[_BucketFetch]:
-    """What to read, each bucket once: of one that is named again the last word counts, as for Fluss."""
+    """Return what to read, each bucket once; if a bucket is named again the last entry wins, as in Fluss."""
     by_table: dict[int, dict[TableBucket, _BucketFetch]] = {}
 
     def messages() -> Iterator[tuple[int, _TableFetch, Any]]:
@@ -219,7 +220,7 @@ def _is_answerable(fetches: list[_BucketFetch], min_bytes: int) -> bool:
 
 
 async def _read_all(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> None:
-    """Read every bucket anew, the earlier ones first, until the request's bytes are used up."""
+    """Read every bucket from the start, in request order, until the request's bytes are used up."""
     left = bytes_max
     for first in range(0, len(fetches), SHORT_LIST):
         group = fetches[first : first + SHORT_LIST]
@@ -282,9 +283,9 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
     fetch.log_start_offset = log.log_start_offset
     projection, bound = _prepared(fetch.table, replica.table)
     if bytes_max <= 0 and not min_one_batch:
-        log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # an offset out of range is told anyhow
+        log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # still reports an offset out of range
         return
-    # The limit counts what is sent, so more may be read where columns are cut out.
+    # The limit counts the bytes sent, so more may be read if columns are cut out.
     read_bytes = bytes_max if projection is None else min(max(bytes_max, 0) * _PROJECTED_READ_FACTOR, _READ_BYTES_MAX)
     piece = log.read(fetch.offset, read_bytes, fetch.high_watermark, min_one_batch=min_one_batch)
     data: memoryview = piece.data
@@ -301,7 +302,7 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
 
 
 def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -> list[int]:
-    """Where in `data` the batches begin that may hold a match."""
+    """Return the positions in `data` of the batches that may hold a match."""
     filters: dict[int, StatisticsFilter] = {}
     kept = []
     for position, header in iter_headers(data):
@@ -315,7 +316,7 @@ def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -
 
 
 def _pieces(data: memoryview, positions: list[int]) -> list[memoryview]:
-    """The batches that begin at `positions`, neighbours in one piece."""
+    """Return the batches that begin at `positions`, neighbours in one piece."""
     pieces: list[memoryview] = []
     start = end = 0
     wanted = set(positions)
@@ -331,7 +332,7 @@ def _pieces(data: memoryview, positions: list[int]) -> list[memoryview]:
 
 
 def _prepared(fetch: _TableFetch, table: LiveTable) -> tuple[Projection | None, BoundPredicate | None]:
-    """Projection and filter for a table. Raises `InvalidRequest` for a projection that cannot be."""
+    """Return projection and filter for a table. Raises `InvalidRequest` for an invalid projection."""
     info = table.info
     if fetch.ready_for is not info:
         fetch.projection, fetch.bound = _projection(fetch, table), _bound_filter(fetch, table)
@@ -345,7 +346,7 @@ def _projection(fetch: _TableFetch, table: LiveTable) -> Projection | None:
     info = table.info
     if len(fetch.projected) > len(info.schema.columns):
         raise InvalidRequest(
-            f"{len(fetch.projected)} columns are asked for; table {info.path} has {len(info.schema.columns)}",
+            f"{len(fetch.projected)} columns are requested; table {info.path} has {len(info.schema.columns)}",
             ErrorCode.INVALID_COLUMN_PROJECTION,
         )
     if info.descriptor.log_format is not LogFormat.ARROW:
@@ -364,8 +365,8 @@ def _bound_filter(fetch: _TableFetch, table: LiveTable) -> BoundPredicate | None
         schema = table.schema_by_id(fetch.filter_schema_id or info.schema_id)
         return bind(predicate_from_pb(fetch.filter_message, schema), schema)
     except (InvalidRequest, NotFound) as e:
-        # A filter is a hint: the client applies it to every row anyhow, so Fluss reads on without it, and so do we.
-        _LOGGER.debug("reading %s without a filter that does not fit: %s", info.path, e)
+        # A filter is a hint: the client applies it to every row anyway, so it can be ignored, as Fluss does.
+        _LOGGER.debug("ignoring a filter that does not fit %s: %s", info.path, e)
         return None
 
 

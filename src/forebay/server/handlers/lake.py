@@ -1,7 +1,7 @@
-"""Tiering: heartbeats of its workers, the two steps that make a lake snapshot known, and asking for one.
+"""Tiering: heartbeats of its workers, the two steps that register a lake snapshot, and queries for one.
 
-Errors are given for each table. Prepare and commit carry no epoch, so they are fenced by state: by the table's id, and
-by the offsets of the snapshots that are known (`forebay.server.lake_snapshots`).
+Errors are per table. Prepare and commit carry no epoch, so they are fenced by state: by the table's id, and by the
+offsets of the known snapshots (`forebay.server.lake_snapshots`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forebay.server.lake_snapshots import LakeSnapshotCommit
 
 @serves(ApiKey.LAKE_TIERING_HEARTBEAT)
 async def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
-    """What a worker gave up, is at and finished, in this order (Fluss's); then, if it asks, its next table."""
+    """Process the worker's failed, running and finished tables, in this order (Fluss's); then assign the next table."""
     request = call.message
     lake = context.lake
     response = pb.LakeTieringHeartbeatResponse(coordinator_epoch=lake.coordinator_epoch)
@@ -55,7 +55,7 @@ async def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
     context.costs.check_items(count, "tables")
     await call.room.enter_for(count)
     for tables, answers, report in reports:
-        # Twice the same news of one table is one piece of news.
+        # Duplicate reports of one table count once.
         distinct: dict[tuple[int, int, int], Any] = {}
 
         def note(table: Any, distinct: dict[tuple[int, int, int], Any] = distinct) -> None:
@@ -85,7 +85,7 @@ def _answer_report(epoch: int, table: Any, answer: Any, report: Callable[[Any], 
         if table.coordinator_epoch != epoch:
             raise Conflict(
                 f"coordinator epoch {table.coordinator_epoch} is not the current one, {epoch}: the server has been "
-                "started anew, and has forgotten who works on which table",
+                "restarted, and no longer knows which worker tiers which table",
                 ErrorCode.INVALID_COORDINATOR_EXCEPTION,
             )
         report(table)
@@ -120,7 +120,7 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Mes
 
 @serves(ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT)
 async def commit_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
-    """The newer form names files; the older one, where it stands alone, the offsets themselves."""
+    """Register lake commits: the newer form names files, the older one (if alone) the offsets themselves."""
     request = call.message
     named = request.lake_table_snapshot_metadata
     _check_offsets(context, [*request.tables_req, *named], [message.buckets_req for message in request.tables_req])
@@ -163,7 +163,7 @@ def _commit_offsets(context: ServerContext, table_id: int, message: Any) -> None
 
 
 def _offsets(table_id: int, messages: Any) -> Mapping[TableBucket, int]:
-    """The log end offsets that the messages have; those that say "none" (-1, or nothing) are left out."""
+    """Return the log end offsets in the messages, without those that say "none" (-1, or nothing)."""
     return {
         TableBucket(table_id, message.bucket_id, partition_id_of(message)): message.log_end_offset
         for message in messages

@@ -30,18 +30,18 @@ from forebay.server.replica import BucketReplica
 S = TypeVar("S", bound=Sequence[Buffer])
 
 _INLINE_KEYS_MAX = 256
-"""Lookups of up to so many keys run on the event loop: a thread would take longer to begin than they take."""
+"""Lookups of up to this many keys run on the event loop: starting a thread would take longer."""
 
 _LISTS_AT_ONCE = 16
 
 _COPIES = 2
-"""How often an answer's values are in memory while it is made: as they were read, and as they are sent."""
+"""Number of copies of a response's values while it is built: as read, and as sent."""
 
 _KEYS_AT_FIRST, _KEYS_AT_ONCE, _GROUP_BYTES = 16, 4096, 1 << 20
-"""Keys are looked up in groups, which are larger where values are small."""
+"""Keys are looked up in groups, which are larger if values are small."""
 
 _GROWTH = 4
-"""How much more the next attempt at a read of unknown length may find."""
+"""Growth factor of the limit from one attempt at a read of unknown length to the next."""
 
 
 @serves(ApiKey.LOOKUP)
@@ -73,7 +73,7 @@ async def lookup(context: ServerContext, call: Call) -> Message:
 
 
 class _Room:
-    """How large the answer has become, and what is still to come."""
+    """The size of the response so far, and its limit."""
 
     def __init__(self, context: ServerContext, call: Call) -> None:
         self.of_call = call.room
@@ -82,19 +82,20 @@ class _Room:
 
     @property
     def left(self) -> int:
-        """How many bytes the answer may grow by."""
+        """Return how many bytes the response may grow by."""
         return self._context.costs.answer_bytes_max - self._used
 
     async def take(self, size: int) -> None:
-        """Have memory for so many more bytes. Raises `LimitExceeded`, or `Unavailable` where there is none."""
+        """Reserve `size` more bytes. Raises `LimitExceeded`, or `Unavailable` if there is no memory."""
         self._used += size
         self._context.costs.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
         await self.of_call.grow_to(_COPIES * self._used)
 
     async def read(self, read: Callable[[int], S]) -> S:
-        """What `read(bytes_max)` finds, in a thread: a first attempt with the memory that there is, others with more.
+        """Return what `read(bytes_max)` finds, in a thread: the first attempt with the reserved memory, others with
+        more.
 
-        It is longer than `left` where there is too much; nothing of it is counted as `take` does. Raises `Unavailable`.
+        The result is longer than `left` if there is too much; it is not counted as by `take`. Raises `Unavailable`.
         """
         room, left = self.of_call, self.left
         spare = max(room.reserved // _COPIES - self._used, 0)
@@ -112,7 +113,7 @@ class _Room:
 async def _for_each_bucket(
     context: ServerContext, call: Call, response: Any, work: Callable[[Any, BucketReplica, Any], Awaitable[None]]
 ) -> None:
-    """Work on the buckets of a lookup, one after the other; a failure stays with its bucket."""
+    """Process the buckets of a lookup one after the other; a failure affects only its bucket."""
     messages = call.message.buckets_req
     context.costs.check_items(len(messages) + sum(len(message.keys) for message in messages), "buckets and keys")
     if len(messages) > SHORT_LIST:
@@ -144,7 +145,7 @@ async def _for_each_bucket(
 
 
 async def _lookup(context: ServerContext, replica: BucketReplica, keys: list[bytes], room: _Room) -> list[bytes | None]:
-    """The value of each key. Many are looked up group by group, each different one once."""
+    """Return the value of each key. Many keys are looked up group by group, each distinct one once."""
     kv = replica.kv
     if len(keys) <= _KEYS_AT_FIRST:
         values = kv.lookup(keys)
@@ -174,7 +175,7 @@ async def _insert_missing(
     request: Any,
     room: _Room,
 ) -> list[bytes | None]:
-    """Insert rows of nothing but their key for the keys that have none, then look them up again."""
+    """Insert rows with only their key for missing keys, then look them up again."""
     missing = [key for key, value in zip(keys, values, strict=True) if value is None]
     records, targets = _rows_of_keys(replica, missing)
     acks = request.acks if request.HasField("acks") else ACKS_ALL
@@ -187,7 +188,7 @@ async def _insert_missing(
 
 
 def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tuple[int, ...]]:
-    """A KV batch that puts rows with only the primary key set, and the key's positions as target columns."""
+    """Return a KV batch that puts rows with only the primary key set, and the key's positions as target columns."""
     info = replica.table.info
     schema, descriptor = info.schema, info.descriptor
     if info.is_partitioned or descriptor.lake_format is not None:
@@ -231,7 +232,7 @@ async def prefix_lookup(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.LIMIT_SCAN)
 async def limit_scan(context: ServerContext, call: Call) -> Answer:
-    """The first rows of a primary-key table in key order, or the last records of a log table. Errors in the body."""
+    """Return a primary-key table's first rows in key order, or a log table's last records. Errors in the body."""
     request = call.message
     response = pb.LimitScanResponse()
     payloads: list[Buffer] = []
@@ -264,7 +265,7 @@ async def limit_scan(context: ServerContext, call: Call) -> Answer:
 
 
 def _last_batches(log: LogTablet, limit: int, bytes_max: int) -> Sequence[Buffer]:
-    """Whole batches that cover the last `limit` records; only as many as are just longer than `bytes_max`."""
+    """Return whole batches that cover the last `limit` records, but stop once they exceed `bytes_max`."""
     end = log.high_watermark
     offset = max(log.log_start_offset, end - limit)
     pieces: list[Buffer] = []

@@ -48,7 +48,7 @@ async def list_offsets(context: ServerContext, call: Call) -> Message:
 def _without_opening(
     replicas: ReplicaManager, buckets: list[TableBucket], offset_type: int
 ) -> dict[TableBucket, int | Exception]:
-    """The offsets of those buckets that were parked with nothing hidden at their ends."""
+    """Return the offsets of those buckets that were parked with all records visible."""
     found: dict[TableBucket, int | Exception] = {}
     for bucket in buckets if offset_type in _WITHOUT_OPENING else ():
         parked = replicas.parked(bucket)
@@ -85,7 +85,7 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
         )
     if timestamp_ms > now_ms:
         raise InvalidRequest(
-            f"timestamp {timestamp_ms} is later than the server's time {now_ms}; records have no time to come",
+            f"timestamp {timestamp_ms} is later than the server's time {now_ms}; records cannot have a future time",
             ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
         )
     found = log.offset_for_timestamp(timestamp_ms)

@@ -1,6 +1,6 @@
 """ScanKv: full scans of the key-value state, page by page (FIP-17). Errors travel in the answer, never as frames.
 
-The rules, in the order in which they are checked, stand in reference fluss.md, 3.3; sessions in forebay.kv.scanner.
+Rules, in the order in which they are checked: reference fluss.md, 3.3. Sessions: forebay.kv.scanner.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def _check_shape(request: Any) -> None:
     if opens and continues:
         raise _invalid("it names both a bucket to scan and a scanner to continue")
     if opens and request.close_scanner:
-        raise _invalid("it opens and closes a scanner at once")
+        raise _invalid("it both opens and closes a scanner")
     if not opens and not continues:
         raise _invalid("it names neither a bucket to scan nor a scanner")
     of_snapshot = request.HasField("table_snapshot_id")
     if of_snapshot and (not opens or request.close_scanner or request.HasField("call_seq_id")):
-        raise _invalid("a page of a table snapshot is asked for by its bucket and position alone")
+        raise _invalid("a page of a table snapshot is requested by its bucket and position alone")
     if request.HasField("resume_after") and not of_snapshot:
         raise _invalid("only a table snapshot can be resumed after a position")
     if not request.close_scanner and not (request.HasField("batch_size_bytes") and request.batch_size_bytes > 0):
@@ -86,7 +86,7 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
 
 
 async def _snapshot_page(context: ServerContext, request: Any, response: Any, payloads: list[Buffer]) -> None:
-    """A page of a table snapshot: of no session, and so with no number."""
+    """Return a page of a table snapshot, which has no session and so no call number."""
     target = request.bucket_scan_req
     page = await context.in_io(
         context.table_snapshots.page,

@@ -1,7 +1,7 @@
-"""KV snapshots, leases, remote log, producer offsets: what clients ask before they read or recover.
+"""KV snapshots, leases, remote log, producer offsets: queries that clients make before they read or recover.
 
-There are no downloadable KV snapshots here (state is read by ScanKv, or by the changelog) and no remote log; the
-answers are those of a cluster that has none so far.
+There are no downloadable KV snapshots here (state is read by ScanKv, or from the changelog) and no remote log; the
+responses are those of a cluster that has none so far.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _require_primary_key(info: TableInfo) -> None:
 
 @serves(ApiKey.GET_LATEST_KV_SNAPSHOTS)
 async def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message:
-    """Every bucket, without a snapshot: clients then read the changelog from its beginning, if it is still there."""
+    """Return every bucket without a snapshot: clients then read the changelog from its beginning, if it exists."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     info = table.info
@@ -74,7 +74,7 @@ def list_remote_log_manifests(_context: ServerContext, _call: Call) -> Message:
 
 @serves(ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE)
 def acquire_kv_snapshot_lease(_context: ServerContext, call: Call) -> Message:
-    """There is nothing to lease: all that was asked for is unavailable."""
+    """Return all requested snapshots as unavailable: there is nothing to lease."""
     return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=call.message.snapshots_to_lease)
 
 
@@ -98,7 +98,7 @@ def _check_producer_id(producer_id: str) -> None:
 
 @serves(ApiKey.REGISTER_PRODUCER_OFFSETS)
 async def register_producer_offsets(context: ServerContext, call: Call) -> Message:
-    """Offsets under a producer id, first writer wins, until they expire (exactly-once recovery of sinks)."""
+    """Store offsets under a producer id, first writer wins, until they expire (exactly-once recovery of sinks)."""
     request = call.message
     _check_producer_id(request.producer_id)
     ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else context.config.value("coordinator.producer-offsets.ttl")

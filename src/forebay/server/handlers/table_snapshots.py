@@ -1,6 +1,6 @@
 """Table snapshots: opened, renewed, released, listed. Their pages come by ScanKv (forebay.server.handlers.scans).
 
-An addition of Forebay's to the protocol, in API keys of its own (docs/protocol.md).
+A Forebay extension of the protocol, with its own API keys (docs/protocol.md).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def open_table_snapshot(context: ServerContext, call: Call) -> Message:
 
 
 def _buckets(context: ServerContext, request: Any) -> list[TableBucket]:
-    """The buckets to pin. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET), `InvalidRequest` for a log table."""
+    """Return the buckets to pin. Raises `Unavailable` (UNKNOWN_TABLE_OR_BUCKET), `InvalidRequest` for a log table."""
     table = context.catalog.table_by_id(request.table_id)
     if table is None:
         raise Unavailable(

@@ -37,18 +37,18 @@ async def create_table(context: ServerContext, call: Call) -> Message:
 
 
 def _check_columns(schema: Any) -> None:
-    """Refuse far too many columns before anything is made of them."""
+    """Refuse far too many columns before they are parsed further."""
     columns = schema.get("columns") if isinstance(schema, dict) else None
     if isinstance(columns, list):
         check_column_count(len(columns), "the table")
 
 
 async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
-    """Give a table its automatic partitions before its client hears that it is there."""
+    """Create a table's automatic partitions before its client gets the response."""
     try:
         table = context.catalog.table(path)
     except NotFound:
-        return  # somebody has dropped it already
+        return  # another client has dropped it already
     await follow_the_clock_for(context, table)
 
 
@@ -108,7 +108,7 @@ async def alter_table(context: ServerContext, call: Call) -> Message:
 def _added_column(message: Any) -> Column:
     if message.column_position_type != _POSITION_LAST:
         raise InvalidRequest(
-            f"column '{message.column_name}' can be added behind the last column only",
+            f"column '{message.column_name}' can only be added at the end",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
     if message.HasField("agg_function_type"):

@@ -95,7 +95,7 @@ async def put_kv(context: ServerContext, call: Call) -> Message:
 
 
 def check_key_version(info: TableInfo, api_version: int) -> None:
-    """Refuse clients that would encode keys in the old way where that differs (reference fluss.md, 1.3)."""
+    """Refuse clients that would use the old key encoding if it differs (reference fluss.md, 1.3)."""
     descriptor = info.descriptor
     if (
         api_version == 0
@@ -112,9 +112,10 @@ def check_key_version(info: TableInfo, api_version: int) -> None:
 async def _for_each_bucket(
     context: ServerContext, call: Call, answers: Any, work: Callable[[Any, memoryview, Any], Awaitable[None]]
 ) -> None:
-    """Work on all buckets of a request at once; a failure stays with its bucket. Answers come in request order.
+    """Process all buckets of a request concurrently; a failure affects only its bucket. Results keep the request's
+    order.
 
-    Very many are begun in pieces; requests of the connection that come behind wait meanwhile (forebay.server.rpc).
+    Very many buckets are started in pieces; later requests of the connection wait meanwhile (forebay.server.rpc).
     """
     messages = call.message.buckets_req
     context.costs.check_items(len(messages), "buckets")
@@ -140,7 +141,7 @@ async def _for_each_bucket(
 
 
 async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout_ms: int) -> Any:
-    """The result of a queued write, or None where nobody waits for it (acks=0). Its memory counts until it is done."""
+    """Return the result of a queued write, or None if acks=0. Its memory counts until it is done."""
     room.keep_until(future)
     if acks == _ACKS_NONE:
         return None
