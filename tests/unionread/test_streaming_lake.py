@@ -83,7 +83,7 @@ def test_the_stream_stands_in_for_an_expired_snapshot_where_it_has_all_rows(lake
     if keyed:
         assert begun(table, earliest=5) is None  # the servers have its rows, whatever the log has
         return
-    with pytest.raises(NotFound, match="does not begin at 0") as gone:
+    with pytest.raises(NotFound, match="no longer begins at 0") as gone:
         begun(table, earliest=5)
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 

@@ -176,7 +176,7 @@ def test_an_expired_snapshot_with_rows_that_the_stream_has_not_got_is_an_error_u
 
     with monkeypatch.context() as patched:
         patched.setattr(planning, "list_offsets", trimmed)
-        with pytest.raises(NotFound, match=r"does not begin at 0.*tiering --once") as gone:
+        with pytest.raises(NotFound, match=r"no longer begins at 0.*tiering --once") as gone:
             table.union_scan()
         assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
     lake.admin.drop_partition(table.path, {"p": "a"})
