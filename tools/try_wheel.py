@@ -21,6 +21,7 @@ try:
 except ModuleNotFoundError:  # called by its path
     from build_wheels import DIST, interpreter, venv
 
+ROOT = Path(__file__).parents[1]
 BYTES_MAX = 4 << 20
 PROGRAM = """
 import importlib
@@ -54,14 +55,21 @@ print(len(kernels), "kernels loaded, rows written and read,", lake.list_database
 
 
 def use(python: Path | str, environment: dict[str, str]) -> None:
-    """Run the program and the command line of an installed Forebay, in a folder that is not the checkout."""
+    """Run programs and the command line of an installed Forebay, in a folder that is not the checkout."""
     with tempfile.TemporaryDirectory() as folder:
         forebay = str(Path(python).with_name("forebay"))
-        for command in ([str(python), "-c", PROGRAM], [forebay, "--help"], [forebay, "doctor"]):
+        programs = [[str(python), "-c", program] for program in (PROGRAM, *readme(), *readme())]
+        for command in (*programs, [forebay, "--help"], [forebay, "doctor"]):
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
             if done.returncode:
                 sys.exit(f"{command[-1][-40:]} failed with what was installed:\n{done.stdout}{done.stderr}")
             print("   ", done.stdout.strip().splitlines()[0])
+
+
+def readme() -> list[str]:
+    """The README's programs, but for the one that needs Spark and a server."""
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return [program for program in programs if "spark" not in program]
 
 
 def try_wheel(wheel: Path, python: Path) -> None:
