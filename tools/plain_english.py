@@ -30,7 +30,6 @@ NOT_YET = (
     "docs/paimon.md",
     "src/forebay/client",
     "src/forebay/paimon",
-    "src/forebay/spark",
     "src/forebay/unionread/scan.py",
 )
 """Files and folders that still use these words. Take them off the list; never add one."""

@@ -383,7 +383,7 @@ def test_the_checkpoint_of_a_table_that_was_made_anew_is_refused(connection: Con
     connection.admin.drop_table(table.path)
     make_table(connection, f"{database}.t")
     stream.restart()
-    with pytest.raises(Conflict, match="was dropped and made anew"):
+    with pytest.raises(Conflict, match="was dropped and recreated"):
         stream.plan()
 
 

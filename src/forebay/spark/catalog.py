@@ -210,7 +210,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
         return NewTable(self._context, info)
 
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        """Refused. A catalog without staging is told to drop the table first, and its rows are lost if more fails."""
+        """Refuse: without staging Spark drops the table first, and its rows are lost if a later step fails."""
         path = self._path(identifier)
         if not self._context.admin.table_exists(path):
             raise self._no_such_table(identifier)

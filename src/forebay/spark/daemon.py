@@ -1,7 +1,7 @@
 """PySpark's daemon, which starts the Python workers, without tracebacks for workers that Spark no longer needs.
 
 Spark closes the socket of a worker when it has enough rows (LIMIT), when a worker has been idle for a minute, and when
-the session stops. PySpark's worker then finds nobody to report its end to, and prints a traceback with BrokenPipeError
+the session stops. PySpark's worker then cannot report its end, and prints a traceback with BrokenPipeError
 on the terminal, although nothing went wrong. `forebay.spark.session` starts this module in its place (Spark's setting
 `spark.python.daemon.module`), which lets such a worker end quietly. All else is PySpark's own.
 """

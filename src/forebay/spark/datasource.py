@@ -4,8 +4,8 @@ Options: `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`);
 for reads `filter` (forebay.spark.filter_text) and `limit`; `client.*`. The table may be a `$changelog`.
 
 Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
-DataFrame, so that a filter that is pushed once filters all of them: wrong answers without a word. The catalog of
-`forebay.spark.attach` has no such trouble, and pushes down everything by itself.
+DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
+`forebay.spark.attach` does not have this problem, and pushes everything down automatically.
 
 Everything here runs in Python processes of Spark, some of them without a Spark session.
 """
@@ -56,7 +56,7 @@ class ForebayDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """The schema of the table, or of the columns that were asked for."""
+        """Return the schema of the table, or of the requested columns."""
         with short_errors():
             target = Target.of(self.options)
             return target.schema(target.columns)
@@ -208,7 +208,7 @@ class ForebayReader(DataSourceReader):
         tasks = keeping_limit(self._scan.tasks(connection, self._cores, self._wanted), self._wanted.limit)
         snapshot = None
         if self._scan.options.lease.is_asked_for:
-            # This process ends before the tasks begin, and nobody tells when the last one has ended.
+            # This process ends before the tasks begin, and is not notified when the last one has ended.
             opened = self._scan.open_snapshot(connection, tasks)
             snapshot = None if opened is None else opened.keep()
         return [*task_partitions(tasks, snapshot)] or [SplitsPartition(())]

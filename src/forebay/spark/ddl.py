@@ -29,7 +29,7 @@ PROVIDERS = ("forebay", "fluss")
 """What `USING` may say."""
 
 _SPARKS_OWN = ("owner", "is_managed_location", "table_type")
-"""Properties that Spark adds by itself and nobody asked for."""
+"""Properties that Spark adds automatically."""
 
 _REFUSED = {
     "location": "the server decides where tables are kept; leave LOCATION out",
@@ -168,7 +168,7 @@ def table_properties(info: TableInfo) -> dict[str, str]:
         shown[AUTO_INCREMENT] = info.schema.auto_increment_column
     if descriptor.comment is not None:
         shown[COMMENT] = descriptor.comment
-    # Where the lake is comes from the server's settings, which CREATE TABLE may not say anew.
+    # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
     of_lake = lake_options_prefix(descriptor)
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     return {**shown, **own, **descriptor.custom_properties}

@@ -1,7 +1,7 @@
 """Spark's filters -> `forebay.metadata.predicate`.
 
 Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm` reads such a tree into the three values of this
-module (`Call`, `Reference`, `Literal`), and `to_predicate` converts it, or answers None: then Spark filters by itself.
+module (`Call`, `Reference`, `Literal`), and `to_predicate` converts it, or returns None: then Spark filters.
 
 Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
 no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
@@ -68,7 +68,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of expressions. One that nobody understands has a name that is in no table here."""
+    """A function of expressions. One that is not supported has a name that is in no table here."""
 
     name: str
     children: tuple[Expression, ...] = ()
@@ -104,7 +104,7 @@ _NEGATED = {
 
 
 class _NotConvertible(Exception):
-    """Spark has to evaluate this filter by itself."""
+    """Only Spark can evaluate this filter."""
 
 
 def to_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate | None:

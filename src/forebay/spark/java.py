@@ -73,7 +73,7 @@ def pip_java() -> Path | None:
 def shim_java_home(java_home: Path, cache: Path) -> Path:
     """A JAVA_HOME for Spark that runs the Java in `java_home`: the same, if it has all modules that Spark asks for.
 
-    A shim is made under `cache`, in a folder of its own for each Java, and made again without harm.
+    A shim is made under `cache`, in a separate folder for each Java, and can be recreated safely.
     """
     release = java_home / "release"
     if release.is_file() and _VECTOR_MODULE in release.read_text(errors="replace"):

@@ -87,7 +87,7 @@ def _watch(
     cancelled: threading.Event,
     on_progress: Callable[[float], None],
 ) -> None:
-    """Tell how far the job is, and end it where it is given up."""
+    """Report the progress of the job, and end it if it is cancelled."""
     tracker = context.statusTracker()
     while not job.done():
         wait([job], timeout=_WATCH_SECONDS)

@@ -119,7 +119,7 @@ class Jvm:
         )
 
     def collect_garbage(self) -> None:
-        """Have both sides collect what nobody refers to; proxies of old queries then end, a moment later.
+        """Collect garbage on both sides; proxies of old queries then end, a moment later.
 
         Python first: references of its own to Java's plans may hang in cycles (a data frame and its session).
         """

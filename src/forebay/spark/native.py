@@ -6,7 +6,7 @@ that do not count are left out there by their numbers in the file, of which a bi
 find it out when the query runs (forebay.spark.marking).
 
 A scan cannot be a union, so a rule of the session's optimizer puts the union in its place (forebay.spark.native_rule).
-Where the rule does not come by (a session to which nobody attached a catalog, a subquery that Spark makes later), the
+Where the rule does not apply (a session without an attached catalog, a subquery that Spark creates later), the
 scan is a `V1Scan`, a public interface of Spark: its relation gives the rows of the union as an inner query. These rows
 are made twice, and the tasks that mark run when the query is planned.
 
@@ -147,7 +147,7 @@ class MixedScan(JavaProxy):
         return with_output(self.jvm, self._union().analyzed(), relation.output())
 
     def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:
-        """Spark asks again when it plans the rest of a query anew, with what it learned from its first stages."""
+        """Return the scan. Spark asks again when it replans the rest of a query after its first stages."""
         if self._relation is None:
             self._relation = relation(self.jvm, sql_context, self._struct, self._union().toRdd())
         return self._relation

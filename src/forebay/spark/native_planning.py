@@ -38,7 +38,7 @@ MARKED_ROWS_MIN, MARKED_SHARE_MAX = 1_000_000, 0.5
 update is two records, so this is up to 25 % of the keys."""
 
 MARKED_ROWS_MAX = 400_000_000
-"""The most rows of such files. What is left out is told by a bit for each: 50 MB on the driver."""
+"""Maximum number of rows of such files. Rows to skip are marked by a bit for each: 50 MB on the driver."""
 
 
 @dataclass(frozen=True)

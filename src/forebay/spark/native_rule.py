@@ -33,8 +33,8 @@ def unite_scans(jvm: Jvm, session: JavaObject) -> None:
 def with_output(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
     """The logical plan `plan`, which needs no optimizer any more, with the attributes `output` in the place of its own.
 
-    A union has the attributes of its first part. Renamed there, they cost nothing; above the union they would make
-    every row anew.
+    A union has the attributes of its first part. Renamed there, they cost nothing; above the union they would copy
+    every row.
     """
     if str(plan.getClass().getSimpleName()) == "Union":
         parts = plan.children()

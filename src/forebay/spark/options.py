@@ -2,7 +2,7 @@
 
 Three places, the later one wins: what `attach` was given; the session's configuration (`spark.sql.fluss.<option>`, as
 in Fluss's own connector) and the table's properties, for the scan strategy; the options of the read or write itself
-(`spark.read.option(...)`, `SELECT ... FROM t WITH (...)`). An option that nobody knows is refused, with near matches.
+(`spark.read.option(...)`, `SELECT ... FROM t WITH (...)`). An unknown option is refused, with near matches.
 
 Names are Fluss's. `client.*` options are those of forebay.client.
 """
@@ -63,7 +63,7 @@ class ReadOptions:
     """How one scan reads. `strategy` is how the rows of primary-key tables are found.
 
     For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
-    others do; with `use_native` Spark may read its files by itself. `window` is from when to when (milliseconds since
+    others do; with `use_native` Spark may read its files directly. `window` is from when to when (milliseconds since
     the epoch; None: now) what is read was written.
     """
 

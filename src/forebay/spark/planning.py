@@ -64,7 +64,7 @@ def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
 
 
 def keeping_limit(tasks: Sequence[tuple[Any, ...]], limit: int | None) -> Sequence[tuple[Any, ...]]:
-    """`tasks`; with a limit one task that reads all, for readers behind which nobody cuts what tasks read together."""
+    """`tasks`; with a limit one task that reads all, for readers whose combined output is not limited any further."""
     if limit is None or len(tasks) < 2:
         return tasks
     return [tuple(split for task in tasks for split in task)]

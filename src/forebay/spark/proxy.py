@@ -9,7 +9,7 @@ Rules:
 - Errors are translated where they cross: a `ForebayError` becomes an exception of the JVM with the same message, an
   exception of the JVM goes back as it is. Only a bug of ours arrives with a Python traceback.
 - Nothing is kept alive by hand. py4j's pool holds a proxy from the moment it is given to the JVM until the garbage
-  collector there takes the Java object: exactly as long as anybody can call it. So a proxy must not hold references to
+  collector there takes the Java object: exactly as long as it can be called. So a proxy must not hold references to
   Java objects that refer back to it, a cycle that crosses two collectors; catalogs hold their session weakly.
 
 Answers are called from any thread of the JVM; proxies of one query are immutable or used by one thread.

@@ -135,10 +135,10 @@ class ReadFunction:
     def _snapshot_rows(
         self, connection: Connection, snapshot: TableSnapshot, buckets: list[TableBucket]
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of a table snapshot. One that has ended is made anew from the changelog up to its log offsets.
+        """Rows of a table snapshot. One that has ended is rebuilt from the changelog up to its log offsets.
 
-        That takes longer and needs memory for a bucket, but gives exactly the same rows: a server may be started anew
-        in the middle of a query, and an old plan be run again. A bucket of which rows have been handed out cannot go
+        That takes longer and needs memory for a bucket, but gives exactly the same rows: a server may restart in the
+        middle of a query, and an old plan may be run again. A bucket of which rows have been handed out cannot go
         on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
         """
         view = RowView(self.info, self.columns, self.predicate)

@@ -48,7 +48,7 @@ def checkpoints_by_rename(version: str = pyspark.__version__) -> str:
 
 @functools.cache
 def streams_have_limits() -> bool:
-    """Whether stream readers written in Python are told where a batch starts and how much it may read: from 4.2 on."""
+    """Return whether stream readers written in Python get the start and the limit of a batch: from 4.2 on."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 

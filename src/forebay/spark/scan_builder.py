@@ -119,7 +119,7 @@ class ScanBuilder(JavaProxy):
         return self.jvm.array(_PREDICATE, self._pushed)
 
     def pushLimit(self, limit: int) -> bool:
-        """Spark asks only where it has no filter left to evaluate. Every task keeps to the limit by itself."""
+        """Accept the limit: Spark only asks if it has no filter left to evaluate. Every task applies the limit."""
         self._limit = limit
         return True
 

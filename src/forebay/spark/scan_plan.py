@@ -3,7 +3,7 @@
 Nouns: `Wanted` is the question. A `ScanPlan` is the answer: what is read is decided, and nothing is pinned or sent yet.
 `open` makes the input partitions of Spark's tasks, pickled as they are; its `OpenedScan` keeps what the tasks need.
 
-A part of a scan may be Parquet files that Spark can read by itself (`NativeFiles`). A plan that has such a part can be
+A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan that has such a part can be
 opened in two ways: with Python tasks for all rows, or for those alone that are not in these files. Whoever opens it
 chooses, so a plan works in any Spark.
 """
@@ -88,7 +88,7 @@ class ScanPlan(Protocol):
 
     @property
     def native(self) -> NativeFiles | None:
-        """The part that Spark can read by itself; None without one."""
+        """Return the part that Spark can read directly; None without one."""
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks of all rows, or (`beside_native`) of those that are not in `native`."""

@@ -171,7 +171,7 @@ class TableScan:
         return open_for_query(connection, self.info, buckets, self.options.lease)
 
     def plan(self, connection: Connection, cores: int, wanted: Wanted, schema: StructType) -> TablePlan:
-        """What tasks read, and, of a table with a lake, which part of it Spark can read by itself."""
+        """Return what tasks read and, for a table with a lake, the part that Spark can read directly."""
         union = self._union_plan(connection, wanted)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:

@@ -104,7 +104,7 @@ def _lake_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) ->
     from forebay.spark.paimon.context import PaimonContext
 
     context = PaimonContext.of(spark, name, options)
-    context.lake.list_databases()  # options that lead nowhere are told here, and not by the first query
+    context.lake.list_databases()  # invalid options are reported here, and not by the first query
     return PaimonCatalog(context)
 
 
@@ -115,8 +115,8 @@ def _beside(cluster: SqlCatalog, lake: SqlCatalog) -> SqlCatalog:
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:
-    """On one machine, run workers with the driver's Python: Spark takes `python3` of the PATH if nobody told it
-    otherwise, which does not know Forebay where the virtual environment is not activated."""
+    """On one machine, run workers with the driver's Python: Spark takes `python3` of the PATH by
+    default, which does not know Forebay where the virtual environment is not activated."""
     context = spark.sparkContext
     told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not told and (context.master or "").startswith("local"):

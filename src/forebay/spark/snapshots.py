@@ -72,7 +72,7 @@ class OpenSnapshots:
             return len(self._open)
 
     def add(self, snapshot: object, collect: Callable[[], object]) -> None:
-        """Remember one; `collect` makes the JVM collect what nobody needs, if there are many.
+        """Remember one; `collect` makes the JVM collect garbage, if there are many.
 
         Plans that are in use after all do not make every further query collect: then more have to come first.
         """

@@ -172,7 +172,7 @@ class StreamPlanner:
     def _check(self, offset: StreamOffset) -> None:
         if offset.table_id != self._info.table_id:
             raise Conflict(
-                f"table {self._info.path} was dropped and made anew since the stream's checkpoint was written: start "
+                f"table {self._info.path} was dropped and recreated since the stream's checkpoint was written: start "
                 "the stream with another checkpoint",
                 ErrorCode.TABLE_NOT_EXIST,
             )
@@ -243,7 +243,7 @@ class StreamPlanner:
         return known
 
     def read_until(self, offset: StreamOffset) -> None:
-        """All before `offset` has been read for good: snapshots that nobody needs any more are released."""
+        """All before `offset` has been read for good: snapshots that are no longer needed are released."""
         if offset.full is not None:
             return
         while self._snapshots:

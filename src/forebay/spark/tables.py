@@ -2,7 +2,7 @@
 
 A log table reads and appends. A primary-key table reads, upserts, and deletes by `DELETE FROM` and `TRUNCATE TABLE`
 (forebay.spark.deletes). A partitioned table also has SHOW, ADD and DROP PARTITION (forebay.spark.partition_proxies).
-A proxy shows the table as it was when the statement was analysed; Spark loads it anew for every statement.
+A proxy shows the table as it was when the statement was analysed; Spark reloads it for every statement.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ClusterTable(TableProxy):
         self._info = info
 
     def id(self) -> str:
-        """Changes when a table is dropped and made again; Spark then refuses to go on with old plans."""
+        """Return an id that changes when a table is recreated; Spark then refuses to use old plans."""
         return str(self._info.table_id)
 
 
@@ -123,7 +123,7 @@ class NewTable(StoredTable):
 
     def abortStagedChanges(self) -> None:
         admin, path = self._context.admin, self._info.path
-        # Somebody else may have dropped it meanwhile and made another one.
+        # Another client may have dropped it in the meantime and created a new one.
         with contextlib.suppress(NotFound):
             if admin.table_info(path).table_id == self._info.table_id:
                 admin.drop_table(path)

@@ -484,7 +484,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(catalog: FileSy
     for i in range(4):
         write(table, i)
     for _ in range(2):
-        with pytest.raises((Conflict, NotFound), match=r"made anew|rolled back"):
+        with pytest.raises((Conflict, NotFound), match=r"made anew|recreated|rolled back"):
             stream.batch()
         stream.restart()
 

@@ -2,11 +2,11 @@
 
 A thread of the driver learns of every commit's new files, plans what is worth compacting, has Spark do it, and commits
 that as a user of its own. At most some tasks run at a time, fewer than the machine has cores for, so that the query's
-own tasks always find room, whatever Spark's scheduler prefers.
+own tasks always find free cores, whatever Spark's scheduler prefers.
 
-Who is faster wins: if others compacted or overwrote the same files, the work is thrown away and planned anew from what
-is there. When the query ends, the round that is under way ends, too, and what was committed before that is looked at
-once; small files that wait for more company stay for the next writer, or for `CALL sys.compact`.
+The faster commit wins: if another job compacted or overwrote the same files, the work is discarded and replanned from
+the current files. When the query ends, the running round finishes, too, and earlier commits are checked once more;
+small files that wait for more of them stay for the next writer, or for `CALL sys.compact`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PackRounds:
         if self._coordinator is None or replaced:
             self._coordinator, new_files = AppendCoordinator(self._rules), self._live_files()
             self._packed = {}
-        coordinator, self._coordinator = self._coordinator, None  # begin anew if this fails, or others were here
+        coordinator, self._coordinator = self._coordinator, None  # start over if this fails, or other jobs committed
         planned = [(partition, 0, files) for partition, files in coordinator.plan(new_files)]
         compacted = 0
         while planned:
@@ -134,13 +134,13 @@ class PackRounds:
                 discard=committer.abort,
             )
         except NotFound as e:
-            _log.info("compaction of %s is planned anew: %s", self._table.name, e)
+            _log.info("compaction of %s is replanned: %s", self._table.name, e)
             return None
         try:
             committer.commit(done)
         except Conflict as e:
             committer.abort(done)
-            _log.info("compaction of %s is planned anew: %s", self._table.name, e)
+            _log.info("compaction of %s is replanned: %s", self._table.name, e)
             return None
         return done
 
@@ -172,7 +172,7 @@ Rounds = PackRounds | BucketRounds
 
 
 class BackgroundCompaction:
-    """The thread of one query and table. Give it every commit's messages; it starts by itself, and ends by itself."""
+    """The thread of one query and table. Give it every commit's messages; it starts and ends automatically."""
 
     def __init__(self, name: str, rounds: Rounds, is_active: Callable[[], bool]) -> None:
         """`is_active` tells whether the query still runs."""

@@ -70,7 +70,7 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
 
     @contextmanager
     def _missing_is_no_such_table(self, identifier: JavaObject, name: str) -> Iterator[None]:
-        """Spark's own exception for a missing table; other things that are missing are told as they are."""
+        """Spark's own exception for a missing table; other missing things are reported as they are."""
         try:
             yield
         except (NotFound, InvalidRequest) as e:

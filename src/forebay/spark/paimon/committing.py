@@ -2,8 +2,8 @@
 
 Small files are put together before the commit (`precommit-compact`). After it, buckets that were
 written to are compacted as their options say, by tasks of their own: in a bucket, compaction is the work of one at a
-time, and several tasks may have written it. What compaction does is committed by itself; if others were always faster
-it is given up, and no row is the worse for it.
+time, and several tasks may have written it. Compaction has its own commit; if other jobs are always faster
+it is abandoned, without effect on the rows.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class InlineCompaction:
         """Compact buckets of `partitions` that are due, or all of theirs (`full`); False if others were faster.
 
         `replaced`: the commit replaced what was there. Then only what could not be read otherwise is compacted, and
-        its changes are told to nobody, as those of the overwrite are not.
+        its changes are not recorded, and neither are those of the overwrite.
         """
         needed = self._table.options.needs_lookup and self._table.schema.has_primary_key
         if not self.is_on or not partitions or (replaced and not needed):
@@ -150,14 +150,14 @@ class InlineCompaction:
                 runner = _Untold(self._table, runner)
             self._table.compact(full=full, partitions=partitions.__contains__, runner=runner)
         except (Conflict, NotFound) as e:
-            _log.info("compaction of %s after a commit is given up: %s", self._table.name, e)
+            _log.info("compaction of %s after a commit is abandoned: %s", self._table.name, e)
             return False
         return True
 
 
 @dataclass(frozen=True)
 class _Untold:
-    """Runs compaction without its changelog: nobody is told of the changes."""
+    """Runs compaction without recording a changelog."""
 
     table: Table
     inner: TaskRunner

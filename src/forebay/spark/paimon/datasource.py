@@ -6,8 +6,8 @@ prefix, too. Behind the name may stand a branch and a side table: `orders$branch
 ("a, b"), `filter` (forebay.spark.filter_text), `limit`, and Paimon's options (forebay.spark.paimon.read_options).
 
 Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
-DataFrame, so that a filter that is pushed once filters all of them: wrong answers without a word. The catalog of
-`forebay.spark.attach` has no such trouble, and pushes down everything by itself.
+DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
+`forebay.spark.attach` does not have this problem, and pushes everything down automatically.
 
 Everything here runs in Python processes of Spark, some of them without a Spark session.
 """
@@ -74,7 +74,7 @@ class PaimonDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        """The schema of the table, or of the columns that were asked for."""
+        """Return the schema of the table, or of the requested columns."""
         with short_errors():
             return PaimonSource.of(self.options).schema
 

@@ -4,8 +4,8 @@ Three ways, the cheapest that does:
 
 - a condition on partition columns alone drops whole partitions, which touches no data;
 - in a table with primary key, tasks find the rows and write a delete of each;
-- in an append table, tasks write the files that hold matching rows anew, without these (copy on write). If others
-  compact or overwrite one of the files meanwhile, all is done again with what is there then.
+- in an append table, tasks rewrite the files that hold matching rows without these rows (copy on write). If another
+  job compacts or overwrites one of the files in the meantime, everything is repeated on the current files.
 
 Each is one commit. Rows that are written while a DELETE looks for its rows are not deleted.
 """
@@ -216,7 +216,7 @@ class _RewriteWithout:
                     yield rest
 
         rewritten = rewrite_files(self.table, task.partition, task.bucket, [task.file], arrange=kept)
-        # To everybody else the rows are what a writer wrote.
+        # To all readers the rows are what a writer wrote.
         new_files = tuple(replace(f, file_source=task.file.file_source) for f in rewritten.compact_after)
         increment = DataIncrement(new_files, (task.file,))
         return CommitMessage(task.partition, task.bucket, task.total_buckets, increment)

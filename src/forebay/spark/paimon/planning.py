@@ -194,7 +194,7 @@ class PaimonScan:
     def _native_share(
         self, splits: Sequence[ChangeSplit], wanted: Wanted
     ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
-        """The files that Spark can read by itself (None: it reads none), and the splits beside them."""
+        """Return the files that Spark can read directly (None: it reads none), and the other splits."""
         if self.form != ROWS or not wanted.columns:
             return None, []  # rows are counted by metadata, which is faster
         fields = self.table.schema.fields_named(wanted.columns)

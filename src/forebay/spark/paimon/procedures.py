@@ -98,7 +98,7 @@ def _analyze(context: PaimonContext, arguments: Arguments) -> pa.Table:
 
 _PURGE = Procedure(
     "purge_files",
-    "Empty a table: rows, branches, tags, consumers, old snapshots and every file that is left. Nobody may write.",
+    "Empty a table: rows, branches, tags, consumers, old snapshots and all files. Stop all writers first.",
     (TABLE, DRY_RUN),
     _PURGED,
     _purge,

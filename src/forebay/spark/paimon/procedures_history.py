@@ -188,7 +188,7 @@ def _rolled_back(table: Table, arguments: Arguments, **target: Any) -> pa.Table:
 
 
 def _rollback(context: PaimonContext, arguments: Arguments) -> pa.Table:
-    """`version` is the id of a snapshot or a tag's name, which the other two arguments tell apart."""
+    """Roll back. `version` is a snapshot id or a tag's name; the other two arguments name one of these explicitly."""
     table = opened(context, arguments)
     version, snapshot, tag = (arguments[name] for name in ("version", "snapshot", "tag"))
     if sum(given is not None for given in (version, snapshot, tag)) != 1:
@@ -381,7 +381,7 @@ HISTORY = (
     ),
     Procedure(
         "clear_consumers",
-        "Forget consumers, and say which; readers that come back under their names begin anew.",
+        "Forget consumers, and list them; readers that come back under their names start over.",
         (
             TABLE,
             optional("includingConsumers", StringType(), "a regular expression for their ids; all if left out"),

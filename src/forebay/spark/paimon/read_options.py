@@ -3,7 +3,7 @@
 Names are Paimon's (`scan.mode`, `scan.snapshot-id`, `incremental-between`, `consumer-id`), for limits on micro-batches
 also Spark's (`maxFilesPerTrigger`). Two places, the later one wins: the session's configuration
 (`spark.paimon.<option>` as in Paimon's own connector, `spark.sql.forebay.paimon.<option>`), and the options of the
-read. Spark does not keep capital letters, so names are the same in any case. An option of a read that nobody knows is
+read. Spark does not keep capital letters, so names are the same in any case. An unknown option of a read is
 refused, and so is one that does nothing here, or would read files in another way than they were written. The session's
 configuration may be meant for writes as well, so what is no option of reads is passed over there.
 """
@@ -24,7 +24,7 @@ SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 
 COLUMNS, FILTER, LIMIT, CORES = "columns", "filter", "limit", "cores"
 OWN = (COLUMNS, FILTER, LIMIT, CORES)
-"""What the format takes beside Paimon's options; the catalog's tables are told all of this by Spark."""
+"""What the format takes beside Paimon's options; Spark passes all of this to the catalog's tables."""
 
 READ_CHANGELOG = "read.changelog"
 _FLAGS = {READ_CHANGELOG: "false", READ_NATIVE: "true"}
@@ -71,7 +71,7 @@ class StreamLimits:
 class PaimonReadOptions:
     """`table`: Paimon's options, by their names there. `own`: those of `OWN` that were given.
 
-    With `use_native` Spark may read files by itself where they need nothing of us.
+    With `use_native` Spark may read files directly if there is nothing to merge or filter out.
     """
 
     table: Mapping[str, str] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class Sink:
         self._overwrite = None
         if overwrite:
             self._overwrite = Overwrite(dynamic=dynamic_overwrite(self._options, self._table))
-        # Spark hands over the pickled writer, and a table would be opened anew, under the schema of then.
+        # Spark hands over the pickled writer, and a table would be reopened under the schema of that time.
         self._function = LakeWriteFunction(self._table.context, name, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -78,7 +78,7 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cores: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Raises `UnsupportedOperation` for tables whose changes nobody records."""
+        """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
         check_streamable(table.schema, table.options, ScanFilter.of(table.schema, wanted.filter))
         self._function = scan.read_function(wanted, schema)
@@ -251,7 +251,7 @@ class StreamPlanner:
     def _check(self, offset: PaimonOffset, table_id: str) -> None:
         if offset.table != table_id:
             raise Conflict(
-                f"table {self.scan.name} was dropped and made anew since the stream's checkpoint was written: start "
+                f"table {self.scan.name} was dropped and recreated since the stream's checkpoint was written: start "
                 "the stream with another checkpoint",
                 ErrorCode.TABLE_NOT_EXIST,
             )

@@ -2,7 +2,7 @@
 
 A table reads, appends, overwrites and deletes, also by streams (readable.py, write_builder.py and deletes.py beside
 this module). A partitioned one also has SHOW and DROP PARTITION. A proxy shows the table as it was when the statement
-was analysed; Spark loads it anew for every statement.
+was analysed; Spark reloads it for every statement.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class StagedLakeTable(LakeTable):
         """Nothing to do: the table and its rows are there."""
 
     def abortStagedChanges(self) -> None:
-        # Somebody else may have dropped it meanwhile and made another one.
+        # Another client may have dropped it in the meantime and created a new one.
         with contextlib.suppress(NotFound):
             there = self._context.lake.get_table(self._table.name).schemas.schema(0)
             if there.time_millis == self._table.schema.time_millis:

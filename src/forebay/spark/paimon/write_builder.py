@@ -170,7 +170,7 @@ class _TaskWrites(JavaProxy):
         self._context, self._table, self._name = builder._context, builder._table, builder._name
         self._schema, self._overwrite = builder._schema, builder._overwrite
         self._is_settled = False
-        """Whether a commit was tried: it deletes files by itself, or its outcome is not known."""
+        """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
 
     def _command(self, physical: JavaObject) -> bytes:
         tasks = max(int(physical.numPartitions()), 1)

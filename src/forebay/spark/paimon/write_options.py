@@ -29,7 +29,7 @@ _FIXED = (
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write was told. `paimon` are Paimon's options for it."""
+    """The options of a write. `paimon` are Paimon's options for it."""
 
     paimon: Mapping[str, str]
     shows_progress: bool = False

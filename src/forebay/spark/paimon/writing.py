@@ -4,7 +4,7 @@ Nothing is visible until the driver commits the messages of all tasks. Tasks com
 the same bucket, and compaction belongs to one at a time. So that their rows never have the same sequence number, each
 task numbers its rows in a lane of its own (forebay.paimon.write.table_write.Lane).
 
-Names of files are made anew by every attempt of a task. An attempt that fails deletes its files; one that is killed
+Every attempt of a task uses new file names. An attempt that fails deletes its files; one that is killed
 leaves files that no snapshot names, which `remove_orphan_files` finds.
 """
 
@@ -39,7 +39,7 @@ from forebay.spark.worker_errors import short_errors
 
 MESSAGE_COLUMN = "message"
 LANES_UNKNOWN = 4096
-"""Lanes where nobody tells a task how many there are: more tasks than any write has that Spark does not shuffle."""
+"""Number of lanes if a task does not know it: more tasks than any write has that Spark does not shuffle."""
 
 GATHERED_ROWS, GATHERED_BYTES = 1 << 15, 16 << 20
 """What a task collects before it divides rows: at least one of the two. Dividing takes a while for each batch, whatever
