@@ -74,6 +74,7 @@ def _arrow_field(name: str, t: DataType, ltz_zone: str | None) -> pa.Field:
 
 
 def arrow_schema(columns: Sequence[Column], ltz_zone: str | None = None) -> pa.Schema:
+    """Return the Arrow schema of columns; `ltz_zone` is the zone of TIMESTAMP_LTZ columns."""
     return pa.schema([_arrow_field(c.name, c.data_type, ltz_zone) for c in columns])
 
 

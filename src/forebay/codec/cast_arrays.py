@@ -184,6 +184,7 @@ def _has_not_null(t: DataType) -> bool:
 
 @lru_cache(maxsize=1024)
 def has_ltz(t: DataType) -> bool:
+    """Return whether a type is or contains TIMESTAMP_LTZ."""
     return any(inner.root is TypeRoot.TIMESTAMP_LTZ for inner in walk(t))
 
 

@@ -98,6 +98,7 @@ class LogBatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
+        """The offset of the last record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -117,10 +118,12 @@ class LogBatchHeader(NamedTuple):
 
     @property
     def statistics_start(self) -> int:
+        """The position of the statistics in the batch."""
         return HEADER_SIZES[self.magic]
 
     @property
     def body_start(self) -> int:
+        """The position of the records in the batch."""
         return HEADER_SIZES[self.magic] + self.statistics_length
 
 

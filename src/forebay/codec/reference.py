@@ -85,6 +85,7 @@ def time_millis(t: DataType, value: int) -> int:
 
 
 def unscaled(t: DataType, value: Decimal) -> int:
+    """Return the unscaled integer of a DECIMAL value."""
     return int(value.scaleb(t.scale or 0, DECIMAL_CONTEXT))
 
 

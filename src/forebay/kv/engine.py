@@ -47,6 +47,7 @@ class EngineState:
     digest: int | None = None
 
     def to_bytes(self) -> bytes:
+        """Return the state as bytes, to be stored under the engine's own key."""
         numbers = self.applied_offset, self.row_count, self.next_id, self.last_id
         if self.digest is None:
             return _STATE_WITHOUT_DIGEST.pack(_STATE_VERSION_WITHOUT_DIGEST, *numbers)

@@ -91,6 +91,7 @@ class ScanSession:
         return True
 
     def end_use(self) -> None:
+        """End a call; release the snapshot if the session was closed in the meantime."""
         self._use.release()
         if self.is_closed:
             self.close()
@@ -133,6 +134,7 @@ class ScannerManager:
 
     @property
     def session_count(self) -> int:
+        """Return the number of open sessions."""
         with self._lock:
             return len(self._sessions)
 
@@ -143,6 +145,7 @@ class ScannerManager:
             return len(self._drained)
 
     def bucket_session_count(self, bucket: TableBucket) -> int:
+        """Return the number of open sessions of a bucket."""
         with self._lock:
             return self._per_bucket.get(bucket, 0)
 

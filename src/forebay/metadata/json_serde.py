@@ -150,6 +150,7 @@ def _column_to_json(column: Column) -> Json:
 
 
 def schema_from_json(node: Json) -> Schema:
+    """Return a checked schema. Raises `InvalidRequest` (INVALID_TABLE_EXCEPTION) for a malformed document."""
     try:
         columns = [_column_from_json(c) for c in node["columns"]]
         primary_key = node.get("primary_key", ())

@@ -158,6 +158,7 @@ class Schema:
         return position
 
     def indexes(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return the positions of columns; `InvalidRequest` names the existing columns."""
         return tuple(self.index(name) for name in names)
 
     def column(self, name: str) -> Column:
@@ -240,6 +241,7 @@ class TableDescriptor:
         return self.bucket_keys == (self.physical_primary_key if self.has_primary_key else ())
 
     def property_or(self, key: str, default: str) -> str:
+        """Return a `table.*` property, or `default` if it is not set."""
         return self.properties.get(key, default)
 
     @property

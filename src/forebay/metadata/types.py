@@ -87,9 +87,11 @@ class DataType:
         return tuple(field.data_type for field in self.fields)
 
     def not_null(self) -> DataType:
+        """Return this type as NOT NULL."""
         return replace(self, nullable=False)
 
     def as_nullable(self) -> DataType:
+        """Return this type as nullable."""
         return replace(self, nullable=True)
 
     def __str__(self) -> str:

@@ -203,6 +203,7 @@ class Catalog:
         return table
 
     def table_by_id(self, table_id: int) -> LiveTable | None:
+        """Return the table with this id; None if it does not exist."""
         return self._tables_by_id.get(table_id)
 
     def create_table(self, path: TablePath, descriptor: TableDescriptor, ignore_if_exists: bool) -> None:
@@ -243,6 +244,7 @@ class Catalog:
             return table.current
 
     def alter_properties(self, path: TablePath, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
+        """Set and reset options of a table. Raises `InvalidRequest` for options that cannot be altered."""
         with self._changing:
             table = self.table(path)
             descriptor = altered_properties(table.info.descriptor, to_set, to_reset)

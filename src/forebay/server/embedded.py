@@ -55,6 +55,7 @@ class EmbeddedServer:
 
     @property
     def addresses(self) -> Addresses:
+        """The addresses of the running server. Raises `RuntimeError` if it is not running."""
         if self._addresses is None:
             raise RuntimeError("the embedded server is not running; call start(), or use it in a 'with' statement")
         return self._addresses

@@ -214,6 +214,7 @@ class LakeTables:
             self._schedule(info, last_rounds_ms.get(info.table_id))
 
     def created(self, info: TableInfo) -> None:
+        """Schedule the tiering of a table that was created."""
         if info.lake_enabled:
             self._schedule(info)
 
@@ -228,6 +229,7 @@ class LakeTables:
             self._tiering.set_freshness(after.table_id, _freshness_ms(after))
 
     def dropped(self, info: TableInfo) -> None:
+        """Forget the schedule and the lake snapshots of a table that was dropped."""
         if self._tiering is not None:
             self._tiering.remove(info.table_id)
         if self._snapshots is not None:

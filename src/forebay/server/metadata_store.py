@@ -91,6 +91,7 @@ class StoredLakeSnapshot:
 
     @property
     def files(self) -> tuple[OffsetsFile, ...]:
+        """The offset files of the snapshot."""
         return (self.tiered,) if self.readable is None else (self.tiered, self.readable)
 
 
@@ -247,6 +248,7 @@ class MetadataStore:
         ]
 
     def put_database(self, info: DatabaseInfo) -> None:
+        """Store a database, new or changed."""
         document = json_serde.dumps(json_serde.database_to_json(info)).decode()
         with self.transaction() as sql:
             _put(sql, "databases", info.name, document, info.created_ms, info.modified_ms)
@@ -258,6 +260,7 @@ class MetadataStore:
     # ---- tables -----------------------------------------------------------------------------------------------------
 
     def tables(self) -> list[StoredTable]:
+        """Return all tables, with their schemas and partitions."""
         with self._lock:
             rows = self._rows("SELECT * FROM tables ORDER BY table_id")
             schemas = self._rows("SELECT * FROM schemas")
@@ -307,6 +310,7 @@ class MetadataStore:
         return info
 
     def delete_partition(self, partition_id: int, folder: str) -> None:
+        """Forget a partition; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
             sql.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
             _put(sql, "doomed_folders", folder)
@@ -339,6 +343,7 @@ class MetadataStore:
         return [row[0] for row in self._rows("SELECT * FROM doomed_folders")]
 
     def folder_removed(self, path: str) -> None:
+        """Forget a folder that has been removed."""
         with self.transaction() as sql:
             sql.execute("DELETE FROM doomed_folders WHERE path = ?", (path,))
 

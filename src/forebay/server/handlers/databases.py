@@ -15,6 +15,7 @@ from forebay.server.handlers.tables import config_changes
 
 @serves(ApiKey.CREATE_DATABASE)
 async def create_database(context: ServerContext, call: Call) -> Message:
+    """Create a database from its name and JSON document."""
     request = call.message
     info = DatabaseInfo(request.database_name)
     if request.HasField("database_json"):
@@ -28,6 +29,7 @@ async def create_database(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.ALTER_DATABASE)
 async def alter_database(context: ServerContext, call: Call) -> Message:
+    """Change the properties and the comment of a database."""
     request = call.message
     to_set, to_reset = config_changes(request.config_changes)
     comment = request.comment if request.HasField("comment") else None
@@ -41,6 +43,7 @@ async def alter_database(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.DROP_DATABASE)
 async def drop_database(context: ServerContext, call: Call) -> Message:
+    """Drop a database, with its tables if requested, and remove their data."""
     request = call.message
     try:
         dropped = await context.in_coordinator(context.catalog.drop_database, request.database_name, request.cascade)
@@ -60,6 +63,7 @@ def database_exists(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.LIST_DATABASES)
 def list_databases(context: ServerContext, call: Call) -> Message:
+    """Return the names of all databases, with summaries if requested."""
     databases = context.catalog.databases()
     response = pb.ListDatabasesResponse(database_name=[info.name for info in databases])
     if call.message.include_summary:
@@ -72,6 +76,7 @@ def list_databases(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.GET_DATABASE_INFO)
 def get_database_info(context: ServerContext, call: Call) -> Message:
+    """Return the JSON document and the times of a database."""
     info = context.catalog.database(call.message.database_name)
     return pb.GetDatabaseInfoResponse(
         database_json=json_serde.dumps(json_serde.database_to_json(info)),

@@ -90,6 +90,7 @@ class _BucketFetch:
 
 @serves(ApiKey.FETCH_LOG)
 async def fetch_log(context: ServerContext, call: Call) -> Answer:
+    """Return log batches of the requested buckets, or wait until there are `min_bytes` of them."""
     request = call.message
     named = sum(len(table.buckets_req) for table in request.tables_req)
     context.costs.check_items(named, "buckets")

@@ -99,6 +99,7 @@ def _answer_report(epoch: int, table: Any, answer: Any, report: Callable[[Any], 
 
 @serves(ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT)
 async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
+    """Write the offset files of future lake snapshots, and return their paths."""
     request = call.message
     merge = not request.ignore_previous_table_offsets
 
@@ -191,6 +192,7 @@ def _optional(message: Any, field: str) -> Any:
 
 @serves(ApiKey.GET_LAKE_SNAPSHOT)
 async def get_lake_snapshot(context: ServerContext, call: Call) -> Message:
+    """Return a known lake snapshot (by id, the newest, or the newest readable one) with its log offsets."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     info, snapshots = table.info, context.lake.snapshots

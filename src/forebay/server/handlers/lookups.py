@@ -46,6 +46,7 @@ _GROWTH = 4
 
 @serves(ApiKey.LOOKUP)
 async def lookup(context: ServerContext, call: Call) -> Message:
+    """Return the rows of primary keys, per bucket."""
     request = call.message
     insert = request.HasField("insert_if_not_exists") and request.insert_if_not_exists
     response = pb.LookupResponse()
@@ -211,6 +212,7 @@ def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tup
 
 @serves(ApiKey.PREFIX_LOOKUP)
 async def prefix_lookup(context: ServerContext, call: Call) -> Message:
+    """Return the rows of each prefix of the primary key, per bucket."""
     response = pb.PrefixLookupResponse()
     room = _Room(context, call)
 

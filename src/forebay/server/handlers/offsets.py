@@ -19,6 +19,7 @@ _WITHOUT_OPENING = (_EARLIEST, _LATEST, _LEADER_END)
 
 @serves(ApiKey.LIST_OFFSETS)
 async def list_offsets(context: ServerContext, call: Call) -> Message:
+    """Return the earliest or latest offset of buckets, or the offset at a time."""
     request, partition = call.message, partition_id_of(call.message)
     count = len(request.bucket_id)
     context.costs.check_items(count, "buckets")
@@ -94,6 +95,7 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
 
 @serves(ApiKey.GET_TABLE_STATS)
 async def get_table_stats(context: ServerContext, call: Call) -> Message:
+    """Return the row counts of buckets."""
     request = call.message
     count = len(request.buckets_req)
     context.costs.check_items(count, "buckets")

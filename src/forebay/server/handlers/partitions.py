@@ -14,6 +14,7 @@ from forebay.server.context import Call, ServerContext, serves
 
 @serves(ApiKey.CREATE_PARTITION)
 async def create_partition(context: ServerContext, call: Call) -> Message:
+    """Create a partition of a table."""
     request = call.message
     spec = dict(partition_spec_from_pb(request.partition_spec))
     # The field is called ignore_if_not_exists; its meaning is "ignore if exists" (reference fluss.md, Partitions).
@@ -25,6 +26,7 @@ async def create_partition(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.DROP_PARTITION)
 async def drop_partition(context: ServerContext, call: Call) -> Message:
+    """Drop a partition, and remove its data."""
     request = call.message
     path = table_path_from_pb(request.table_path)
     table = context.catalog.table(path)
@@ -42,6 +44,7 @@ async def drop_partition(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.LIST_PARTITION_INFOS)
 def list_partition_infos(context: ServerContext, call: Call) -> Message:
+    """Return all partitions of a table, or those that match some keys."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     if not table.info.is_partitioned:

@@ -19,6 +19,7 @@ from forebay.server.context import Answer, Call, ServerContext, put_error, serve
 
 @serves(ApiKey.SCAN_KV)
 async def scan_kv(context: ServerContext, call: Call) -> Answer:
+    """Open a scan, return its next page, or close it; or return a page of a table snapshot."""
     request = call.message
     response, payloads = pb.ScanKvResponse(), list[Buffer]()
     try:

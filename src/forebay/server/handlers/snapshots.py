@@ -53,6 +53,7 @@ async def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message
 
 @serves(ApiKey.GET_KV_SNAPSHOT_METADATA)
 def get_kv_snapshot_metadata(_context: ServerContext, call: Call) -> Message:
+    """Refuse: there are no KV snapshots to download."""
     raise NotFound(
         f"there is no KV snapshot {call.message.snapshot_id}; this server has none to download",
         ErrorCode.KV_SNAPSHOT_NOT_EXIST,
@@ -61,6 +62,7 @@ def get_kv_snapshot_metadata(_context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.LIST_KV_SNAPSHOTS)
 def list_kv_snapshots(_context: ServerContext, call: Call) -> Message:
+    """Return no KV snapshots: there are none to download."""
     response = pb.ListKvSnapshotsResponse(table_id=call.message.table_id)
     if call.message.HasField("partition_id"):
         response.partition_id = call.message.partition_id
@@ -69,6 +71,7 @@ def list_kv_snapshots(_context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.LIST_REMOTE_LOG_MANIFESTS)
 def list_remote_log_manifests(_context: ServerContext, _call: Call) -> Message:
+    """Return no manifests: there is no remote log."""
     return pb.ListRemoteLogManifestsResponse()
 
 
@@ -80,11 +83,13 @@ def acquire_kv_snapshot_lease(_context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.RELEASE_KV_SNAPSHOT_LEASE)
 def release_kv_snapshot_lease(_context: ServerContext, _call: Call) -> Message:
+    """Return success: there are no leases."""
     return pb.ReleaseKvSnapshotLeaseResponse()
 
 
 @serves(ApiKey.DROP_KV_SNAPSHOT_LEASE)
 def drop_kv_snapshot_lease(_context: ServerContext, _call: Call) -> Message:
+    """Return success: there are no leases."""
     return pb.DropKvSnapshotLeaseResponse()
 
 
@@ -113,6 +118,7 @@ async def register_producer_offsets(context: ServerContext, call: Call) -> Messa
 
 @serves(ApiKey.GET_PRODUCER_OFFSETS)
 async def get_producer_offsets(context: ServerContext, call: Call) -> Message:
+    """Return the unexpired offsets of a producer id."""
     producer_id = call.message.producer_id
     _check_producer_id(producer_id)
     found = await context.in_coordinator(context.store.producer_offsets, producer_id, context.clock.now_ms())
@@ -127,6 +133,7 @@ async def get_producer_offsets(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.DELETE_PRODUCER_OFFSETS)
 async def delete_producer_offsets(context: ServerContext, call: Call) -> Message:
+    """Delete the offsets of a producer id."""
     _check_producer_id(call.message.producer_id)
     await context.in_coordinator(context.store.delete_producer_offsets, call.message.producer_id)
     return pb.DeleteProducerOffsetsResponse()

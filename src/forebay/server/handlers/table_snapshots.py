@@ -22,6 +22,7 @@ _NAME_CHARS_MAX = 200
 
 @serves(ApiKey.OPEN_TABLE_SNAPSHOT)
 async def open_table_snapshot(context: ServerContext, call: Call) -> Message:
+    """Pin all buckets of a table, or of some partitions, at one point in time."""
     request = call.message
     context.costs.check_items(len(request.partition_id), "partitions")
     buckets = _buckets(context, request)
@@ -81,18 +82,21 @@ def _lease_seconds(request: Any) -> float | None:
 
 @serves(ApiKey.RENEW_TABLE_SNAPSHOT)
 def renew_table_snapshot(context: ServerContext, call: Call) -> Message:
+    """Renew the lease of a table snapshot, and return it."""
     left = context.table_snapshots.renew(call.message.table_snapshot_id, _lease_seconds(call.message))
     return pb.RenewTableSnapshotResponse(lease_ms=round(left * 1000))
 
 
 @serves(ApiKey.RELEASE_TABLE_SNAPSHOT)
 async def release_table_snapshot(context: ServerContext, call: Call) -> Message:
+    """End a table snapshot."""
     await context.in_io(context.table_snapshots.release, call.message.table_snapshot_id)
     return pb.ReleaseTableSnapshotResponse()
 
 
 @serves(ApiKey.LIST_TABLE_SNAPSHOTS)
 def list_table_snapshots(context: ServerContext, call: Call) -> Message:
+    """Return the open table snapshots, of one table if requested."""
     request = call.message
     response = pb.ListTableSnapshotsResponse()
     for each in context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None):

@@ -23,6 +23,7 @@ _POSITION_LAST = 0
 
 @serves(ApiKey.CREATE_TABLE)
 async def create_table(context: ServerContext, call: Call) -> Message:
+    """Create a table, its lake table if it has one, and its automatic partitions."""
     request = call.message
     path = table_path_from_pb(request.table_path)
 
@@ -54,6 +55,7 @@ async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
 
 @serves(ApiKey.DROP_TABLE)
 async def drop_table(context: ServerContext, call: Call) -> Message:
+    """Drop a table, and remove its data; its lake table stays."""
     request = call.message
     try:
         dropped = await context.in_coordinator(context.catalog.drop_table, table_path_from_pb(request.table_path))
@@ -67,6 +69,7 @@ async def drop_table(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.ALTER_TABLE)
 async def alter_table(context: ServerContext, call: Call) -> Message:
+    """Change options of a table, or add columns; its lake table is altered first."""
     request = call.message
     path = table_path_from_pb(request.table_path)
     for name, changes in (
@@ -145,6 +148,7 @@ def config_changes(messages: Iterable[Any]) -> tuple[dict[str, str], list[str]]:
 
 @serves(ApiKey.GET_TABLE_INFO)
 def get_table_info(context: ServerContext, call: Call) -> Message:
+    """Return the id, current schema id, descriptor and times of a table."""
     info = context.catalog.table(table_path_from_pb(call.message.table_path)).info
     return pb.GetTableInfoResponse(
         table_id=info.table_id,
@@ -157,6 +161,7 @@ def get_table_info(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.GET_TABLE_SCHEMA)
 def get_table_schema(context: ServerContext, call: Call) -> Message:
+    """Return one version of a table's schema, by default the latest."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
     schema_id = request.schema_id if request.HasField("schema_id") else table.info.schema_id

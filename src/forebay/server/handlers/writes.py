@@ -27,6 +27,7 @@ _BACKPRESSURE_VERSION = 2
 
 @serves(ApiKey.INIT_WRITER)
 async def init_writer(context: ServerContext, _call: Call) -> Message:
+    """Return a new writer id."""
     return pb.InitWriterResponse(writer_id=await context.writer_ids.take(context.in_coordinator))
 
 
@@ -45,6 +46,7 @@ def _refuse_historical(message: Any) -> None:
 
 @serves(ApiKey.PRODUCE_LOG)
 async def produce_log(context: ServerContext, call: Call) -> Message:
+    """Append log batches to buckets of a log table."""
     request = call.message
     _check_acks(request.acks)
     response = pb.ProduceLogResponse()
@@ -66,6 +68,7 @@ async def produce_log(context: ServerContext, call: Call) -> Message:
 
 @serves(ApiKey.PUT_KV)
 async def put_kv(context: ServerContext, call: Call) -> Message:
+    """Put and delete rows in buckets of a primary-key table."""
     request = call.message
     _check_acks(request.acks)
     if request.HasField("agg_mode") and request.agg_mode == _LOCAL_AGGREGATE:
