@@ -1,11 +1,11 @@
 """Batches that wait to be sent, and the memory that they take.
 
-Nouns: a `Batch` is an encoded batch for one bucket on its way to the server; a `WriteTracker` is told of the fate of
+Nouns: a `Batch` is an encoded batch for one bucket on its way to the server; a `WriteTracker` follows the outcome of
 all batches of one call or one buffered writer; the `Accumulator` holds a queue of batches for each bucket.
 
 Rules: batches of one bucket are sent in the order in which they came. All batches that are not acknowledged yet count
 against `client.writer.buffer.memory-size`; who adds more waits (back-pressure). A batch always ends: acknowledged, or
-failed with an error that its tracker keeps until somebody asks.
+failed with an error that its tracker keeps until it is requested.
 
 Flow: `add` -> (sender) `take_ready` -> sent -> `complete`, `retry_later` or `fail`.
 
@@ -108,7 +108,7 @@ class Batch:
 
     @property
     def home(self) -> tuple[int, int, str] | None:
-        """Table, bucket and name of partition, which stay when the partition is made again; None without partitions."""
+        """Table, bucket and name of partition, which stay when the partition is recreated; None without partitions."""
         return None if self.partition is None else (self.bucket.table_id, self.bucket.bucket, self.partition)
 
 
@@ -170,7 +170,7 @@ class WriteTracker:
             self._end_one(batch)
 
     def refused(self, error: ForebayError, rows: int) -> None:
-        """Take note of rows that could not even be encoded, by a thread that has nobody to tell."""
+        """Record rows that could not even be encoded, in a thread without a caller to raise to."""
         with self._condition:
             self._rows_lost += rows
             self._error = self._error or error
@@ -261,7 +261,7 @@ class Accumulator:
     def _keep_in_order(self, batch: Batch) -> None:
         """Put a batch behind those of its partition's name that have not ended, which may have another id still.
 
-        Their partition was dropped and made again: `move` brings all of them to the new one, in this order.
+        Their partition was dropped and recreated: `move` brings all of them to the new one, in this order.
         """
         if batch.home is None:
             return
@@ -292,7 +292,7 @@ class Accumulator:
         """Take batches that can be sent now, at most one of each bucket.
 
         Returns them by (server, target); the first batches of buckets whose leader is unknown; and how many seconds
-        from now something may become ready by itself (None: never).
+        from now something may become ready (None: never).
         """
         now = self._clock.monotonic()
         ready: dict[tuple[int, WriteTarget], list[Batch]] = {}

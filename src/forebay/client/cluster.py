@@ -405,7 +405,7 @@ class ClusterClient:
         return node
 
     def refresh_bucket(self, path: TablePath, bucket: TableBucket) -> ClusterView:
-        """Ask anew who leads a bucket."""
+        """Look up the leader of a bucket again."""
         self.forget_leader([bucket])
         if bucket.partition_id is None:
             return self.refresh([path])

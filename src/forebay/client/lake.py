@@ -77,8 +77,8 @@ class LakeTieringClient:
     ) -> Heartbeat:
         """Report, and ask for another table (`request`). A worker that is silent for two minutes loses its tables.
 
-        Errors are FENCED_TIERING_EPOCH (50), INVALID_COORDINATOR (23: the cluster was started anew), TABLE_NOT_EXIST
-        (7) and -1. An answer that was lost may have had a table in it; that table is handed out again in two minutes.
+        Errors are FENCED_TIERING_EPOCH (50), INVALID_COORDINATOR (23: the cluster was restarted), TABLE_NOT_EXIST
+        (7) and -1. A lost response may have assigned a table; that table is assigned again after two minutes.
         """
         message = pb.LakeTieringHeartbeatRequest(request_table=request)
         for table in working:

@@ -4,7 +4,7 @@ Nouns: an *option* has a name (`client.writer.batch-size`), a parser and a defau
 options of one connection, and pickle to what the user gave, so that a Spark worker can open the same connection.
 
 Rule: names may be written with or without `client.`, and with dots, dashes or underscores (`writer_batch_size`), so
-that they serve as Python keywords too. A name that nobody knows is refused, with the names that look like it.
+that they serve as Python keywords too. An unknown name is refused, with the names that look like it.
 
 Names, meanings and defaults are those of Apache Fluss (`ConfigOptions`), so that its documentation holds. The few
 that Forebay adds are marked with "(Forebay)". Options that tune the inside of Fluss's own client are accepted and

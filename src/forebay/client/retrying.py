@@ -1,4 +1,4 @@
-"""Trying again: which errors pass, how long to wait between attempts, and what users are told meanwhile."""
+"""Trying again: which errors pass, how long to wait between attempts, and what users see in the meantime."""
 
 from __future__ import annotations
 

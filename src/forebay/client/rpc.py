@@ -7,7 +7,7 @@ channel takes the answers and completes the calls. A call always completes: with
 channel breaks. Whoever waits gives a time limit of its own.
 
 Flow: `Channel.open` connects, negotiates versions and authenticates in the caller's thread, then starts the reader.
-`send` writes the frame and returns a `Call`; `call.result(seconds)` waits, `call.on_done(function)` is told.
+`send` writes the frame and returns a `Call`; `call.result(seconds)` waits, `call.on_done(function)` calls back.
 
 The protocol itself is forebay.protocol, without I/O; here are the socket, the locks and the thread. Prior art: the
 network clients of Kafka and Fluss.
@@ -82,7 +82,7 @@ class Call:
             self._callback(self)
 
     def forget(self, error: ForebayError) -> None:
-        """In a forked child: end the call without telling anybody, for the locks of others may be held for ever."""
+        """In a forked child: end the call without notifying waiters, because other locks may be held forever."""
         self._error, self._callback = error, None
         self._done = threads.lock()
 
@@ -264,7 +264,7 @@ class Channel:
         """Drop the socket without a word to the server: after a fork it belongs to the parent process."""
         error = self._closed = Unavailable(f"the connection to {self.address} belongs to another process")
         self.forgotten = True
-        # Threads of the parent may have held the locks when it forked; here nobody would ever release them.
+        # Threads of the parent may have held the locks when it forked; here they would never be released.
         self._state_lock, self._send_lock = threads.lock(), threads.lock()
         calls, self._calls = list(self._calls.values()), {}
         self._socket.close()

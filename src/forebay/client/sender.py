@@ -8,9 +8,9 @@ What an error means for a batch (as in Fluss's clients; the order matters):
 
     DUPLICATE_SEQUENCE                        it is written
     OUT_OF_ORDER_SEQUENCE, later one acked    it is written, this is a late answer
-    passing errors, sequence errors that      sent again, in its place; its leader is asked for anew if the error
+    passing errors, sequence errors that      sent again, in its place; its leader is looked up again if the error
       were another batch's fault              says so; not if the writer id has changed meanwhile
-    PARTITION_NOT_EXISTS                      it goes to the partition of that name, which is made anew if need be
+    PARTITION_NOT_EXISTS                      it goes to the partition of that name, which is recreated if necessary
     anything else                             it has failed, and its tracker keeps the error
 
 The sender never gives up a batch silently, and a batch never waits for ever: see `client.writer.delivery-timeout`.
@@ -72,7 +72,7 @@ class Lingering(Protocol):
         ...
 
     def finish(self, timeout: float | None) -> ForebayError | None:
-        """Hand everything over and wait; returns an error that nobody has been told of."""
+        """Hand everything over and wait; return an error that was not reported yet."""
         ...
 
 
@@ -143,7 +143,7 @@ class Sender:
                     self._thread.start()
 
     def close(self, timeout: float | None) -> ForebayError | None:
-        """Let all writers finish, wait for all batches, then stop. Returns the first error nobody was told of."""
+        """Let all writers finish, wait for all batches, then stop. Return the first unreported error."""
         clock = self.cluster.clock
         deadline = None if timeout is None else clock.monotonic() + timeout
         errors = []
@@ -213,7 +213,7 @@ class Sender:
             self._find_leaders(leaderless)
 
     def _wait_seconds(self, *limits: float | None) -> float | None:
-        """How long there is nothing to do, unless somebody adds a batch or an answer comes."""
+        """How long there is nothing to do, unless a batch is added or a response arrives."""
         known = [limit for limit in limits if limit is not None]
         now = self.cluster.clock.monotonic()
         known += [max(due - now, 0.0) for writer in self._lingering if (due := writer.due_at) is not None]

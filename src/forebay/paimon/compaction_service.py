@@ -1,8 +1,8 @@
 """Compacting many tables: each once, or all of them for as long as the service runs.
 
-It is the job that `write-only` writers leave to somebody else. Each table has its turns in a thread of the service, so
-that one that is slow or broken holds nobody back; a table that failed is tried again after a pause that grows. Tables
-are opened anew for each turn: their options and columns may change, and they may be dropped and come back.
+It is the job that `write-only` writers leave out. Each table has its turns in a thread of the service, so
+that a slow or broken one does not hold back the others; a failed table is retried after a growing pause. Tables are
+reopened for each turn: their options and columns may change, and they may be dropped and come back.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class CompactionService:
     def watch(self, tick: Callable[[], None] = lambda: None, tick_seconds: float = 0.5) -> None:
         """Give tables their turns until `stop` is called; then turns under way are finished.
 
-        Tables are listed anew once in an interval. Raises what the first listing raises; later ones may fail.
+        Tables are listed again once per interval. Raises what the first listing raises; later ones may fail.
         """
         try:
             listed, names = self._clock.monotonic(), list(self._names())
@@ -230,7 +230,7 @@ class CompactionService:
             progress=lambda done, total: self._progress(name, done, total), runner=self._runner(name),
         )  # fmt: skip
         if made is None:
-            self._seen[name] = latest  # nothing is due until somebody commits
+            self._seen[name] = latest  # nothing is due until the next commit
             return Turn(name)
         kinds = [e.kind for e in table.manifests.entries(table.manifests.delta_manifests(made))]
         return Turn(name, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))

@@ -1,6 +1,6 @@
-"""The names of Paimon's options, so that a slip of the pen is told from an option of somebody else's.
+"""The names of Paimon's options, to distinguish misspelt options from those of other software.
 
-Tables carry options of engines and users that nobody here knows, and keep them. But one that is new and looks almost
+Tables carry unknown options of other engines and users, and keep them. But one that is new and looks almost
 like a known one is refused: a setting that silently does nothing is the worst kind.
 """
 

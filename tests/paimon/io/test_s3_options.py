@@ -122,8 +122,8 @@ def test_objects_are_created_by_a_conditional_put_of_one_client(fake: FakeS3) ->
     [
         (ClientError("PreconditionFailed"), None),
         (ClientError("412"), None),
-        (ClientError("ConditionalRequestConflict"), "somebody else writes it right now"),
-        (ClientError("409"), "somebody else writes it right now"),
+        (ClientError("ConditionalRequestConflict"), "another process is writing it right now"),
+        (ClientError("409"), "another process is writing it right now"),
         (ClientError("SlowDown"), "cannot create s3://lake/f: SlowDown"),
         (BotoCoreError("no route"), "cannot create s3://lake/f: no route"),
     ],

@@ -96,7 +96,7 @@ def hive_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def current_user() -> str:
-    """The user that the metastore is told, as Hadoop finds it."""
+    """Return the user name for the metastore, determined as in Hadoop."""
     return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
 
 
@@ -166,7 +166,7 @@ class Metastore:
                 except Exception as e:
                     self._give_back(client)
                     raise _translated(method, e) from e
-                except BaseException:  # an answer that nobody waits for any more must not be taken for the next one's
+                except BaseException:  # an abandoned response must not be mistaken for the next one
                     _close(client)
                     raise
                 self._give_back(client)
@@ -204,7 +204,7 @@ class Metastore:
         raise Unavailable(f"no Hive Metastore can be reached: {'; '.join(failures)}")
 
     def _open(self, address: _Address) -> Any:
-        """A new connection. The server is told who we are, so that directories which it makes are ours."""
+        """Return a new connection. It sends our user name, so that directories created by the server are ours."""
         plain, transport, protocol = self._new_protocol(address)
         transport.open()
         client = importlib.import_module("thriftpy2.thrift").TClient(_thrift().ThriftHiveMetastore, protocol)
@@ -212,7 +212,7 @@ class Metastore:
         try:
             plain.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.sock.settimeout(self._timeout_ms / 1000)
-            # A server that runs everything as itself may refuse to be told; it serves us all the same.
+            # A server that runs everything under its own user may refuse the name; it serves us all the same.
             with contextlib.suppress(_thrift().MetaException):
                 client.set_ugi(current_user(), [])
         except BaseException:
@@ -266,7 +266,7 @@ def _translated(method: str, error: Exception) -> Exception:
 
 
 def _is_alive(client: Any) -> bool:
-    """Whether a connection that waits for nothing has nothing to say: not even that it was closed."""
+    """Return whether an idle connection has no pending data, and was not closed."""
     connected = client.forebay_socket.sock
     timeout = connected.gettimeout()
     connected.setblocking(False)

@@ -146,7 +146,7 @@ class _Attempts:
         self._loop.clock.sleep(wait_ms * (1 + self._loop.ids.uniform(0, _JITTER)) / 1000)
 
     def _attempt(self) -> Snapshot | None:
-        """One try: the snapshot made, or None if somebody else was faster."""
+        """One try: the snapshot made, or None if another commit was faster."""
         base = _Base()
         latest: Snapshot | None = None
         try:
@@ -182,7 +182,7 @@ class _Attempts:
         """`changes`, if they can follow on `latest`. Raises `Conflict`."""
         if latest is None:
             if any(e.kind is FileKind.DELETE for e in changes.files):
-                self._loop.checker.check([], changes, "nobody", (), is_overwrite=True)
+                self._loop.checker.check([], changes, "no user", (), is_overwrite=True)
             return changes
         discard = self._manifests.options.commit_discard_duplicate_files and self._request.kind is CommitKind.APPEND
         if not (self._request.check_conflicts or discard):
@@ -321,7 +321,7 @@ class _Attempts:
     # ---- publishing ------------------------------------------------------------------------------------------------
 
     def _create(self, snapshot: Snapshot) -> bool:
-        """Create the snapshot's file: True if it is ours, False if somebody else's. See the module's docstring."""
+        """Create the snapshot's file: True if it is ours, False if another's. See the module's docstring."""
         path = self._snapshots.files.path(snapshot.id)
         data = format_snapshot(snapshot)
         tries = self._manifests.options.commit_max_retries + 1
@@ -359,7 +359,7 @@ class _Attempts:
 
         Its file is deleted then. The sign is a later snapshot while the one before is gone. But others may also have
         followed on it, and let it expire, since it was created: after a lost response (not `is_first`), or just now.
-        None: it cannot be told.
+        None: unknown.
         """
         if snapshot.id == FIRST_SNAPSHOT_ID or self._snapshots.exists(snapshot.id - 1):
             return False

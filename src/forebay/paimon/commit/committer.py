@@ -1,11 +1,11 @@
 """Commits: how the work of writers becomes a snapshot that all readers see, or nothing.
 
 A commit reads the latest snapshot, checks that its changes agree with it, writes manifests, and creates the file
-`snapshot-<latest + 1>` if nobody else has. Who loses the race reads again, checks again, and tries again. New rows and
+`snapshot-<latest + 1>` unless another commit has. The loser of the race reads, checks and tries again. New rows and
 what compaction did to old ones are two snapshots: readers of changes look at the first only.
 
 Every attempt's snapshot has a UUID. When the outcome of creating the file is unknown (a lost response), the file is
-read back: if it has our UUID, we won. As long as nobody has the id, the very same file is tried again, so a request
+read back: if it has our UUID, we won. As long as the id is free, the very same file is tried again, so a request
 that was late and lands after all does no harm.
 """
 
@@ -98,7 +98,7 @@ class FileStoreCommit:
         `check_conflicts` checks appended files too, against everything in their partitions; without it they are only
         checked for their bucket count. Raises `Conflict` if the work cannot follow on what others committed: nothing
         was committed then (or only the new rows, if compaction failed), and the caller may `abort`. Raises
-        `OutcomeUnknown` if it cannot be told whether the snapshot is there: the files must stay then.
+        `OutcomeUnknown` if it is unknown whether the snapshot exists: the files must stay then.
         """
         work = Committable(identifier, tuple(messages), watermark, properties)
         return self._commit(work, check_conflicts, _fixed)
@@ -106,8 +106,8 @@ class FileStoreCommit:
     def commit_if(self, may_follow: Callable[[Snapshot | None], None], work: Committable) -> list[Snapshot]:
         """Commit `work` for as long as `may_follow` raises nothing; what it raises ends the commit, with nothing done.
 
-        Each try calls it with the latest snapshot, which the new one follows on or else is not made: nobody can come
-        in between.
+        Each try calls it with the latest snapshot, which the new one must follow: no other commit can come in
+        between.
         """
 
         def guarded(changes: Changes) -> ChangesProvider:

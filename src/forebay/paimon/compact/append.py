@@ -24,7 +24,7 @@ from forebay.paimon.store.context import TableContext
 FORCED_AGE = 5
 """A partition whose small files were looked at more often than this is compacted though they are few."""
 DROPPED_AGE = 10
-"""A partition that nobody has written to for so many rounds is forgotten."""
+"""A partition without writes for this many rounds is forgotten."""
 
 _FULL_FILES_MIN = 3
 

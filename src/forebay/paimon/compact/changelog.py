@@ -27,7 +27,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ChangelogRules:
-    """How changes are told. `compared` are the columns in which rows must differ (None: equal rows are told, too)."""
+    """How changes are reported. `compared`: columns in which rows must differ (None: equal rows are reported, too)."""
 
     first_row: bool
     compared: tuple[DataField, ...] | None

@@ -39,8 +39,8 @@ def compact_table(
 
     `runner` does the tasks: by default threads of this process. See `CompactPlanner.plan` for the other arguments.
 
-    If others compact or overwrite the same files meanwhile, all is planned anew, up to `TRIES` times; then `Conflict`
-    is raised. Whatever happens, no row is lost, and files that were made in vain are deleted.
+    If others compact or overwrite the same files in the meantime, everything is replanned, up to `TRIES` times; then
+    `Conflict` is raised. Whatever happens, no row is lost, and files that were created in vain are deleted.
     """
 
     runner = runner or ThreadRunner()

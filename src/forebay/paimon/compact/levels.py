@@ -1,6 +1,6 @@
 """The files of a primary-key table's bucket as the levels of an LSM tree.
 
-Every file of level 0 is a sorted run by itself, and newer runs come first; each higher level is one run, whose files
+Every file of level 0 is its own sorted run, and newer runs come first; each higher level is one run, whose files
 do not overlap. Rows of a lower run are newer than rows of a higher one.
 """
 

@@ -1,4 +1,4 @@
-"""Precommit compaction: small files of one commit are put together before anybody sees them.
+"""Precommit compaction: small files of one commit are merged before they become visible.
 
 A commit by many writers brings a small file of each. Here the files of a partition and bucket become few, and the
 small ones are deleted: no snapshot ever had them. In a primary-key table all new files of a bucket are merged into one
@@ -92,7 +92,7 @@ def run_precommit(table: TableContext, task: PrecommitTask, clock: Clock = SYSTE
     if table.schema.has_primary_key:
         return _merged(table, task, clock)
     increment = rewrite_files(table, task.partition, task.bucket, task.files, clock=clock)
-    # To everybody else these files are what a writer wrote.
+    # To all readers these files are what a writer wrote.
     source = task.files[0].file_source
     return tuple(replace(f, file_source=source) for f in increment.compact_after)
 

@@ -34,7 +34,7 @@ from forebay.paimon.write.table_write import TableWrite
 
 TRIES = 5
 
-# Rows that are only moved are no change to anybody, and lie settled at the top level of their new bucket.
+# Rows that are only moved are not changes, and are placed at the top level of their new bucket.
 _QUIET = {"changelog-producer": "none", "force-lookup": "true", "write-only": "false"}
 
 
@@ -71,10 +71,10 @@ def rescale_partitions(
 ) -> list[Snapshot]:
     """Rewrite partitions that have another number of buckets than `buckets`: one snapshot for each.
 
-    `partition` (values by column, or a test) chooses some; None means all. If somebody writes to a partition meanwhile,
-    it is rewritten anew; after `TRIES` times `Conflict` is raised, and the partition is as it was. `progress` is in
-    rows. With a `runner` partitions are rewritten as many at a time as it can do, and large ones in several tasks;
-    without one, one after the other in this thread.
+    `partition` (values by column, or a test) chooses some; None means all. If a partition is written to in the
+    meantime, it is rewritten again; after `TRIES` times `Conflict` is raised, and the partition is as it was.
+    `progress` is in rows. With a `runner` partitions are rewritten as many at a time as it can do, and large ones in
+    several tasks; without one, one after the other in this thread.
     """
     if buckets <= 0:
         raise InvalidRequest(f"a table has at least one bucket, got {buckets}")
@@ -144,7 +144,7 @@ class _Rescaling:
         self.progress(self.done, self.total)
 
     def _committed(self, base: Snapshot, messages: dict[bytes, list[CommitMessage]], left: int) -> list[bytes]:
-        """Commit partition by partition; those where somebody else has written since `base`."""
+        """Commit partition by partition; return those that others have written to since `base`."""
         lost = []
         names = list(messages)
         for at, name in enumerate(names):
@@ -204,7 +204,7 @@ def run_rescale(
     clock: Clock = SYSTEM_CLOCK,
     written: Callable[[int], None] = lambda rows: None,
 ) -> list[CommitMessage]:
-    """Do one task; what to commit. `written` is told how many rows are done. After an error no file is left behind."""
+    """Do one task; return what to commit. `written` is called with the rows done. An error leaves no file behind."""
     options = {**table.schema.options, **_QUIET, "bucket": str(task.buckets)}
     target = table.with_schema(table.schema.with_options(options))
     snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)

@@ -5,8 +5,8 @@
     messages = [run_task(context, task) for task in tasks]
     commit.commit(messages)                              # one snapshot, of kind COMPACT
 
-Nobody needs to be kept from writing meanwhile: files that are appended stay, and if others took away a file that a
-task read, the commit is refused as a whole.
+Writers may continue in the meantime: appended files stay, and if others removed a file that a task read, the commit is
+refused as a whole.
 """
 
 from __future__ import annotations

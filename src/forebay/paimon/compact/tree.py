@@ -69,7 +69,7 @@ class TreeCompaction:
         vectors: BucketVectors | None = None,
         new_bucket: bool = False,
     ) -> None:
-        """`files` are those of the bucket; `new_bucket`: nobody sees them yet, so that nothing changes."""
+        """`files` are those of the bucket; `new_bucket`: they are not visible yet, so that nothing changes."""
         self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
         self._vectors, self._new_bucket = vectors or BucketVectors(), new_bucket
         self._policy = TreePolicy.of(table.options)

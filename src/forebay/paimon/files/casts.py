@@ -329,7 +329,7 @@ def _moment_text(array: pa.Array, source: DataType) -> pa.Array:
 
 
 def _nested_text(array: pa.Array, source: DataType) -> pa.Array:
-    """[a, b], {key -> value} and {field, field}, with what is inside as text too. Row by row: nobody does it often."""
+    """[a, b], {key -> value} and {field, field}, with what is inside as text too. Row by row: it is rarely needed."""
     text = DataType(_R.STRING)
     if source.root is _R.ROW:
         parts = [evolve(array.field(i), f.data_type, text).to_pylist() for i, f in enumerate(source.fields)]
@@ -391,7 +391,7 @@ def _boolean_of(text: str | None) -> bool | None:
 
 
 def _integer_of(text: str | None) -> int | None:
-    """The integer of a text, in which Java takes a fraction for nothing: 12.9 is 12."""
+    """Return the integer of a text; Java ignores the fraction: 12.9 is 12."""
     if text is None:
         return None
     found = re.fullmatch(r"([+-]?)([0-9]*)(?:\.[0-9]*)?", text)

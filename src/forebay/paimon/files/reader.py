@@ -234,7 +234,7 @@ def _fitting(array: pa.Array, held: DataField, wanted: DataField) -> pa.Array:
     if made is None:
         raise Conflict(
             f"column '{wanted.name}' is {held.type} since the table was opened, and has values that are no "
-            f"{wanted.type}: open the table anew (start a streaming query again: it goes on where it was)"
+            f"{wanted.type}: reopen the table (restart a streaming query: it continues where it was)"
         )
     return made
 

@@ -8,7 +8,7 @@ kept, everything else is passed over. Of each record and slot two numbers are ke
 * an array: where it begins in the body, and the length of its encoding
 * null, or a field that the writer did not know: 0 and -1
 
-Nothing is copied out of the body until somebody asks. Every byte is checked to lie within its block before it is read.
+Nothing is copied out of the body until it is requested. Every byte is checked to lie within its block before it is read.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -144,7 +144,7 @@ class _Compiler:
         return self._add(KINDS["array"], (item,), slot=slot)
 
     def _item(self, schema: Any, kind: str, path: str, space: str) -> int:
-        """An item of a wanted array. The kernel decodes items by themselves, into slot 0 of a record with one slot."""
+        """An item of a wanted array. The kernel decodes items separately, into slot 0 of a record with one slot."""
         if isinstance(schema, list):
             return self._union([self._item(branch, kind, path, space) for branch in schema])
         resolved, _ = self._resolved(schema, space)

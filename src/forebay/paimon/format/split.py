@@ -24,7 +24,7 @@ class DeletionFile:
 class DataSplit:
     """Files of one bucket that one reader reads.
 
-    In a primary-key table, no key is in two splits of a plan. `raw_convertible`: each file may be read by itself, as
+    In a primary-key table, no key is in two splits of a plan. `raw_convertible`: each file may be read on its own, as
     nothing in it is superseded or deleted elsewhere. `is_streaming`: a delta or changelog of `snapshot_id`, whose row
     kinds are wanted, and not merged into a state. `deletion_files` is parallel to `files`, or None.
 

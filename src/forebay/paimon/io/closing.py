@@ -1,4 +1,4 @@
-"""Closing what rows are read from as soon as nobody wants more of them.
+"""Closing what rows are read from as soon as no more of them are needed.
 
 A generator that is left before its end holds its file open until it is collected. After an error that may be long: the
 error's traceback keeps it. So whoever consumes rows closes their source.

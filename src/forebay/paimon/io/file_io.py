@@ -42,9 +42,9 @@ class FileIO(Protocol):
         ...
 
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file that nobody else writes, or replace one (hints); parents are made. Atomic and durable.
+        """Write a file without concurrent writers, or replace one (hints); parents are created. Atomic and durable.
 
-        Without `durable` a power cut may lose it, or leave it empty: for hints, which nobody has to believe.
+        Without `durable` a power cut may lose it, or leave it empty: for hints, which are verified before use.
         """
         ...
 

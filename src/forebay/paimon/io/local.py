@@ -36,7 +36,7 @@ def local_path(path: str) -> str:
 
 
 class _Output(io.BufferedWriter):
-    """A hidden file that takes its name when closed, and vanishes if the `with` block failed or nobody closed it."""
+    """A hidden file that takes its name when closed, and vanishes if the `with` block failed or it was not closed."""
 
     def __init__(self, owner: LocalFileIO, temporary: str, target: str) -> None:
         super().__init__(io.FileIO(temporary, "xb"), 1 << 20)

@@ -45,7 +45,7 @@ class S3FileIO(ArrowFileIO):
             code = str(e.response.get("Error", {}).get("Code", ""))
             if code in _TAKEN:
                 return False
-            racing = "somebody else writes it right now; " if code in _RACING else ""
+            racing = "another process is writing it right now; " if code in _RACING else ""
             raise StorageFailure(f"cannot create s3://{inside}: {racing}{e}") from e
         except BotoCoreError as e:
             raise StorageFailure(f"cannot create s3://{inside}: {e}") from e

@@ -2,7 +2,7 @@
 
 A copy is an uncompressed Arrow file with the wanted columns of a data file, in its order, and an index: the hashes of
 all keys, ascending, with the rows that have them. Data files never change, so copies are never stale; those that the
-table has no more, or that nobody asked for in a while, are deleted.
+table no longer has, or that were unused for a while, are deleted.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from forebay.paimon.store.manifests import ManifestStore, merge_entries
 from forebay.paimon.store.snapshots import SnapshotManager
 
 _FOLLOWED_MAX = 50
-"""Behind by more snapshots than this, the latest is planned anew instead."""
+"""Behind by more snapshots than this, the latest is planned from scratch instead."""
 
 _Buckets = dict[int, dict[str, ManifestEntry]]
 

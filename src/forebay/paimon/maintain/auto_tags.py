@@ -2,7 +2,7 @@
 
 The first snapshot made when a period is over (by its commit time, or by its watermark) is tagged with that period's
 beginning: it holds all that the period brought, and perhaps a little more. Names are those of Java Paimon
-(`2024-01-31`, `2024-01-31 07`), which is also how old tags are told from tags that people made.
+(`2024-01-31`, `2024-01-31 07`), which also distinguishes automatic tags from tags that users created.
 
 With mode `batch` each write in one commit moves the tag of its day, `batch-write-2024-01-31` (or the one that
 `tag.batch.customized-name` names), to what it made.

@@ -92,7 +92,7 @@ class Deletion:
     def empty_directories(self) -> None:
         """Delete the directories of buckets and partitions that have become empty.
 
-        A writer that is about to put a file there makes its directory anew.
+        A writer that is about to put a file there recreates its directory.
         """
         for partition, bucket in self._buckets:
             directory = self._paths.bucket_directory(partition, bucket)

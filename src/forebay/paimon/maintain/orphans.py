@@ -67,7 +67,7 @@ class OrphanRemoval:
     def remove(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
         """Delete all orphans that were last changed before `older_than_ms` (since the epoch; default: a day ago).
 
-        Raises `StorageFailure` if it cannot be told what is needed; then nothing has been deleted.
+        Raises `StorageFailure` if the files in use cannot be determined; then nothing has been deleted.
         """
         now = self._clock.now_ms()
         limit = now - DAY_MS if older_than_ms is None else older_than_ms
@@ -234,8 +234,8 @@ class OrphanRemoval:
 
     def _unsure(self, branch: BranchView, why: str) -> StorageFailure:
         return StorageFailure(
-            f"orphans of {self._paths.root} (branch {branch.paths.branch}) cannot be told from files in use: {why}; "
-            "nothing was deleted, try again"
+            f"cannot determine the orphans of {self._paths.root} (branch {branch.paths.branch}): {why}; "
+            "nothing was deleted, retry"
         )
 
 

@@ -49,8 +49,8 @@ def purge(
 ) -> Orphans:
     """Delete all rows, branches, tags, consumers and old snapshots, and the files that are left over; what these were.
 
-    The schema and one empty snapshot stay. Nobody may write meanwhile: files that belong to no snapshot are deleted,
-    however young they are. If it is interrupted, call it again.
+    The schema and one empty snapshot stay. There must be no concurrent writer: files that belong to no snapshot are
+    deleted, however young they are. If it is interrupted, call it again.
     """
     branches = BranchManager(branch.io, branch.paths)
     for name in branches.names():

@@ -1,4 +1,4 @@
-"""What snapshots, tags and changelogs refer to: the files that nobody may delete.
+"""What snapshots, tags and changelogs refer to: the files that must not be deleted.
 
 Data files are known by path, everything else by name (names of manifests, index files and statistics are unique).
 """

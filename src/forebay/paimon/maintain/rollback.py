@@ -2,7 +2,7 @@
 
 Snapshots behind it are deleted from the last to the first, so that whoever reads meanwhile, or after a crash, sees a
 history that ends somewhere between. Then a repeated rollback goes on. The data files of what was dropped become
-orphans. Nobody may commit meanwhile.
+orphans. There must be no concurrent commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Rollback:
     """Rolls one branch back. Not thread-safe."""
 
     def __init__(self, branch: BranchView, *, dry_run: bool = False) -> None:
-        """With `dry_run` nothing is dropped: only the snapshot that would be the latest is told."""
+        """With `dry_run` nothing is dropped: only the snapshot that would be the latest is returned."""
         self._branch, self._dry_run = branch, dry_run
         self._snapshots = branch.snapshots
 

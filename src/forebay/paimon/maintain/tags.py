@@ -43,7 +43,7 @@ class TagDeletion:
         for name in () if dry_run else expired:
             try:
                 self.delete(name)
-            except NotFound:  # somebody else was faster
+            except NotFound:  # another process was faster
                 continue
         return expired
 

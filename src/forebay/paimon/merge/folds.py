@@ -213,7 +213,7 @@ def _fold_decimal(product: bool, taken: pa.Array, groups: Groups, wraps: bool) -
 
 
 def _decimal_products(taken: pa.Array, groups: Groups) -> pa.Array:
-    """Value by value: nobody multiplies many decimals, and 256-bit arithmetic is not worth a kernel."""
+    """Value by value: products of many decimals are rare, and 256-bit arithmetic is not worth a kernel."""
     precision, scale = taken.type.precision, taken.type.scale
     values = taken.to_pylist()
     unit = decimal.Decimal(1).scaleb(-scale)

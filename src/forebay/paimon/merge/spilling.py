@@ -75,7 +75,7 @@ def _spilled(runs: Sequence[Run], spec: MergeSpec, path: str, unique_keys: bool)
 
 
 def _close_quietly(writer: pa.ipc.RecordBatchFileWriter) -> None:
-    """Closes a writer whose file nobody will read, or that is closed already."""
+    """Close a writer whose file will not be read, or that is closed already."""
     with contextlib.suppress(OSError, pa.ArrowInvalid):
         writer.close()
 

@@ -3,7 +3,7 @@
 Rows of a full read have the kind that they were last written with where files are merged, and are +I where a file is
 read as it is: as Java Paimon gives them. Rows of a delta or a changelog keep the kinds they were written with, in the
 order of the files. An overwrite deletes what it replaced, then inserts what it brought. The filter applies to every
-row by itself.
+row on its own.
 """
 
 from __future__ import annotations

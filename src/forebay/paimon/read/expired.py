@@ -1,4 +1,4 @@
-"""Files that vanish while they are read: their snapshot has expired meanwhile, and the reader is told so."""
+"""Files that vanish while they are read: the reader gets an error that their snapshot has expired."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Files are decided by columns: least and greatest values of many files are decoded at once, only the columns that the
 filter reads are looked at, and comparisons are Arrow's where Arrow orders values as filters do. The answer is the one
-that `forebay.paimon.files.pruning.may_match` gives for each file by itself.
+that `forebay.paimon.files.pruning.may_match` gives for each file separately.
 """
 
 from __future__ import annotations

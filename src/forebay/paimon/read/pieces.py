@@ -1,6 +1,6 @@
 """Splits cut into files and put together again, for engines that want other portions than planners make.
 
-A split can be cut where each of its files may be read by itself: files of append tables, files that are not merged
+A split can be cut where each of its files may be read on its own: files of append tables, files that are not merged
 with others, and files of changes. `by_file` cuts there, and leaves the rest as it is. `joined` puts pieces that stand
 side by side together again; reading the result gives the rows of the pieces, in their order.
 """

@@ -1,8 +1,7 @@
 """Splits that any reader of Parquet can read: files whose rows are the split's rows, by the names of the columns.
 
 Everything that our own reader would have to do to a file rules it out: a merge, a deletion vector, rows that say they
-are deletes, a column that had another name or type when the file was written. Where it cannot be told, the answer is
-no.
+are deletes, a column that had another name or type when the file was written. If in doubt, the answer is no.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading one split: files read by themselves where that is enough, merged by key where it is not.
+"""Reading one split: files are read individually where that is enough, and merged by key otherwise.
 
 The filter is applied to the rows that come out of a merge: one that does not match may replace one that does. Only
 what is asked of the key alone is applied to what goes in.
@@ -92,7 +92,7 @@ class SplitReader:
         if not splits:
             return iter(())
         if len({(s.snapshot_id, s.partition, s.bucket) for s in splits}) > 1:
-            raise InvalidRequest("these splits are of several buckets, or snapshots; read each bucket by itself")
+            raise InvalidRequest("these splits are of several buckets, or snapshots; read each bucket separately")
         if len(splits) == 1:
             return self.read_sorted(splits[0])
         deletions = tuple(d for s in splits for d in s.deletion_files or (None,) * len(s.files))

@@ -26,7 +26,7 @@ class SplitRules:
 
 @dataclass(frozen=True, slots=True)
 class SplitGroup:
-    """Files that one reader reads; `raw_convertible` if each can be read by itself."""
+    """Files that one reader reads; `raw_convertible` if each can be read on its own."""
 
     files: tuple[DataFileMeta, ...]
     raw_convertible: bool
@@ -62,7 +62,7 @@ def merge_tree_splits(
 ) -> list[SplitGroup]:
     """Splits of a bucket of a primary-key table. No key is in two of them.
 
-    Files on one level above 0 without deletes do not overlap, so each may be read by itself;
+    Files on one level above 0 without deletes do not overlap, so each may be read on its own;
     with `one_file_is_enough` (deletion vectors, first-row) that holds on several levels too. Otherwise files whose
     keys overlap stay together, and a split of one file without deletes needs no merging. Files which belong together
     are left out if `may_hold` says that none of them may hold a matching row.

@@ -81,7 +81,7 @@ class StreamScan:
     ) -> None:
         """`buckets`: only these are read. `cut_by_file`: splits are as small as can be (forebay.paimon.read.pieces).
 
-        Raises `UnsupportedOperation` for tables whose changes nobody records.
+        Raises `UnsupportedOperation` for tables whose changes are not recorded.
         """
         check_streamable(table.schema, table.options, scan_filter)
         self._table, self._snapshots, self._clock = table, snapshots, clock
@@ -107,7 +107,7 @@ class StreamScan:
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Settle where the scan begins, if it is not settled; False while that cannot be told, in an empty table."""
+        """Settle where the scan begins, if it is not settled; return False while that is unknown, in an empty table."""
         return self._full_id is not None or self._next_id is not None or self._start()
 
     def plan(self, max_rows: int | None = None, accept: Accept | None = None) -> StreamPlan | None:
@@ -280,7 +280,7 @@ class StreamScan:
 
     def _rewritten(self, what: str) -> NotFound:
         return NotFound(
-            f"{what}, of {self._table.paths.root}: the table was rolled back, fast-forwarded or made anew; start the "
+            f"{what}, of {self._table.paths.root}: the table was rolled back, fast-forwarded or recreated; start the "
             "stream without its old state"
         )
 

@@ -19,7 +19,7 @@ _PREFIX = "branch-"
 
 
 class BranchManager:
-    """The branches of a table. Not for several threads or processes at once: nobody may commit to main meanwhile."""
+    """The branches of a table. Not for concurrent use: there must be no commit to main in the meantime."""
 
     def __init__(self, io: FileIO, paths: PathFactory) -> None:
         self._io = io

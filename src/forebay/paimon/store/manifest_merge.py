@@ -3,7 +3,7 @@
 Every commit adds a manifest. A commit therefore first merges those of the snapshot before it:
 
 * Full, when the manifests that are small or hold deletions have together `manifest.full-compaction-threshold-size`:
-  all these are written anew with live files only. Large manifests without deletions stay, unless a file of theirs was
+  all these are rewritten with live files only. Large manifests without deletions stay, unless a file of theirs was
   deleted.
 * Minor otherwise: neighbours are merged whenever they reach `manifest.target-file-size` together, and the rest if
   there are `manifest.merge-min-count` of them. Deletions of files added further back are kept.

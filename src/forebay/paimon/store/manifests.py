@@ -66,7 +66,7 @@ class _Cache:
         return made
 
     def put(self, key: str, made: Sized) -> None:
-        """Keep what somebody will ask for soon."""
+        """Keep an entry that will be requested soon."""
         size = made.nbytes if isinstance(made, ManifestRows) else (len(made) + 1) * _ENTRY_BYTES
         with self._lock:
             if key not in self._kept:
@@ -181,7 +181,7 @@ class ManifestStore:
         return self.pick(live_of(parts))
 
     def pick(self, parts: Iterable[SelectedRows]) -> list[ManifestEntry]:
-        """The entries at the rows chosen. Few are made anew; many are taken from those of the whole manifest."""
+        """The entries at the rows chosen. A few are decoded again; many are taken from those of the whole manifest."""
         found: list[ManifestEntry] = []
         for part in parts:
             if len(part.chosen) == len(part.rows):
@@ -245,7 +245,7 @@ class ManifestStore:
             raise
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete manifests, lists or index manifests that nobody refers to; what cannot be deleted is an orphan."""
+        """Delete manifests, lists or index manifests that are unreferenced; what cannot be deleted is an orphan."""
         for name in names:
             self._cache.forget(name)
             delete_quietly(self._io, self.paths.manifest(name))

@@ -154,7 +154,7 @@ class KeyValueWriter:
                 self._changelog.write(self._with_keys(piece))
         for piece in sort_and_merge_buffer(pending, self._buffer_spec, KEYED_GROUP_ROWS):
             self._files.write(self._with_keys(piece))
-        # A file of level 0 is a run by itself, so no file may hold rows of two buffers.
+        # A file of level 0 is its own run, so no file may hold rows of two buffers.
         self._files.finish_file()
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
