@@ -24,10 +24,6 @@ LINE_END = r"(?:\s+(?:#:?|//|\*)?\s*)"
 """What may stand between two words of a phrase: spaces, or a line end and the mark of a comment."""
 
 NOT_YET = (
-    "CHANGELOG.md",
-    "README.md",
-    "docs/client.md",
-    "docs/paimon.md",
     "src/forebay/client",
     "src/forebay/paimon",
     "src/forebay/unionread/scan.py",

@@ -85,7 +85,7 @@ def test_values_that_do_not_fit_an_older_type_are_an_error_and_not_another_value
     catalog: FileSystemCatalog, kind: str
 ) -> None:
     old, _ = altered(catalog, kind)
-    with pytest.raises(Conflict, match=r"column 'v' is BIGINT since the table was opened.*no INT: open the table anew"):
+    with pytest.raises(Conflict, match=r"column 'v' is BIGINT since the table was opened.*no INT: reopen the table"):
         old.read().read_all()
     assert sorted(old.read(["id"]).read_all().column("id").to_pylist()) == [1, 2, 3]
 
