@@ -86,7 +86,7 @@ def test_added_columns_have_their_comments_and_each_schema_of_the_table_can_be_a
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             "either the options or the columns",
         ),
-        ({"add_columns": [added("b", FIRST)]}, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION, "'b' can only be added at the end"),
+        ({"add_columns": [added("b", FIRST)]}, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION, "can only be added at the end"),
         (
             {"add_columns": [added("b", agg_function_type="sum")]},
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,

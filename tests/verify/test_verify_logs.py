@@ -89,7 +89,7 @@ def test_a_missing_segment_above_the_recovery_point_is_what_the_server_cuts_off(
     image, report = checked(fs, 14, clean=False)
     assert report.faults == []
     assert not image.is_whole
-    assert "the unsynced end of the log, which the server cuts off" in report.findings[0].message
+    assert "the unsynced end of the log, which the server truncates" in report.findings[0].message
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_union_reads_are_compared_unless_writers_go_on(keyed: Table, monkeypatch
         return other
 
     monkeypatch.setattr(running, "union_checksum", late)
-    text = "the union read was not compared with the live rows: writers went on"
+    text = "the union read was not compared with the live rows: writes continued"
     assert told(verified(keyed)) == [(False, text)]
 
 

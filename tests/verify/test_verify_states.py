@@ -150,7 +150,7 @@ def test_a_state_is_compared_with_the_count_and_the_digest_of_its_rows(tmp_path:
         ({"row_count": -1}, None),
         ({"row_count": 0}, "it has 1000 rows and (says|should have) 0"),
         ({"row_count": ROWS - 1}, "it has 1000 rows and (says|should have) 999"),
-        ({"digest": (whole.digest or 0) ^ 1}, "its rows (have the digest|do not have the digest of what was written)"),
+        ({"digest": (whole.digest or 0) ^ 1}, "its rows (have the digest|do not match the digest of the writes)"),
         ({"digest": None}, None),
         ({}, None),
     ):

@@ -1,7 +1,7 @@
-"""Verifying what a server stores: offline, on a data directory, and online, through the client.
+"""Verification of stored data: offline, on a data directory, and online, through the client.
 
-`verify_directory` reads every file of a data directory that no server uses, and changes nothing. `verify_server` asks a
-running server for everything. Both return a `Report`; `forebay verify` prints it (docs/verify.md).
+`verify_directory` reads every file of an unused data directory and changes nothing. `verify_server` reads everything
+from a running server. Both return a `Report`; `forebay verify` prints it (docs/verify.md).
 """
 
 from forebay.verify.directory import verify_directory

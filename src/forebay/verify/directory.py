@@ -1,8 +1,9 @@
-"""Verifying a data directory that no server uses: every file is read, nothing is changed.
+"""Verifies an unused data directory: every file is read, nothing is changed.
 
-Order: the directory's lock is taken (so no server can start meanwhile), then the metadata, the offset checkpoints, and
-bucket by bucket the log and the state. The metadata file is read from a copy, because SQLite writes beside what it
-reads. Files of LMDB are read without LMDB (`kv.lmdb_file`). Damage anywhere ends only the check of what depends on it.
+Order: the directory's lock is taken (so no server can start in the meantime), then the metadata, the offset
+checkpoints, and bucket by bucket the log and the state are checked. The metadata is read from a copy, because SQLite
+writes files beside it. LMDB's files are read without LMDB (`kv.lmdb_file`). Damage ends only the checks that depend on
+it.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def verify_directory(
     on_step: OnStep = no_steps,
     witnesses: PageCacheWitnesses = page_cache_witnesses,
 ) -> Report:
-    """Check everything in the data directory `path`.
+    """Check everything in the data directory `path`; return the report.
 
-    `scratch`: a folder for copies of the metadata and for folds of changelogs, as large as the largest state; the
-    system's temporary folder unless given. Raises `NotFound` for what is no data directory, and `Conflict` while a
+    `scratch`: a folder for copies of the metadata and for folds of changelogs, as large as the largest state; by
+    default the system's temporary folder. Raises `NotFound` if there is no data directory, and `Conflict` while a
     server uses it. Damage is in the report and raises nothing.
     """
     directory = str(Path(path).absolute())
@@ -53,7 +54,7 @@ def verify_directory(
 
 @contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """The lock of a data directory, without writing to it."""
+    """Hold the lock of a data directory, without writing to it."""
     lock = os.path.join(directory, names.LOCK_FILE)
     if not os.path.exists(os.path.join(directory, METADATA_FILE)) and not os.path.exists(lock):
         raise NotFound(f"{directory} is no data directory of a Forebay server", ErrorCode.CLIENT_ERROR)
@@ -76,7 +77,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 class _Metadata:
-    """What the metadata file says."""
+    """The content of the metadata file."""
 
     def __init__(self, store: MetadataStore) -> None:
         """Raises `CorruptData`."""
@@ -173,7 +174,7 @@ class _Directory:
     # ---- buckets ----------------------------------------------------------------------------------------------------
 
     def _log_folders(self, metadata: _Metadata | None) -> list[str]:
-        """Log folders relative to the directory, without those that are about to be removed."""
+        """Return log folders relative to the directory, without those that are about to be removed."""
         found = []
         for folder, folders, _ in os.walk(self._path):
             relative = os.path.relpath(folder, self._path)
@@ -214,7 +215,7 @@ class _Directory:
     # ---- the lake ---------------------------------------------------------------------------------------------------
 
     def _check_lake_offsets(self, metadata: _Metadata) -> None:
-        """What lake snapshots hold of the logs must be in the logs."""
+        """Check that the logs have everything that lake snapshots hold of them."""
         for table_id, snapshots in metadata.lake_snapshots.items():
             for file in dict.fromkeys(file for snapshot in snapshots for file in snapshot.files):
                 path = names.join(self._path, file.path)

@@ -36,11 +36,11 @@ class LogImage:
     start: int = 0
     end: int = 0
     is_whole: bool = True
-    """Whether nothing was damaged; otherwise `end` is where the first damage lies."""
+    """Whether nothing is damaged; otherwise `end` is the offset of the first damage."""
     segments: list[_Segment] = field(default_factory=list)
 
     def batches(self, start: int, end: int) -> Iterator[tuple[LogBatchHeader, memoryview]]:
-        """(header, bytes) of the batches that hold the offsets from `start` to `end`."""
+        """Yield (header, bytes) of the batches that hold the offsets from `start` to `end`."""
         for segment in self.segments:
             reader = self.fs.open_reader(segment.path)
             try:
@@ -54,7 +54,7 @@ class LogImage:
 
 
 class _Indexes:
-    """The entries of a segment's index files, compared with the batches that go by."""
+    """The entries of a segment's index files, compared with the batches as they are read."""
 
     def __init__(self, fs: FileSystem, folder: str, base: int) -> None:
         self._base = base
@@ -66,11 +66,11 @@ class _Indexes:
 
     @property
     def positions(self) -> list[int]:
-        """Where batches begin, as the index says."""
+        """Return the positions of batches according to the index."""
         return sorted(self._positions)
 
     def compare(self, position: int, header: LogBatchHeader) -> None:
-        """A batch that is there."""
+        """Compare the entries with a batch."""
         relative = header.base_offset - self._base
         entry = self._positions.pop(position, None)
         if entry is not None and entry[0] != relative:
@@ -80,7 +80,7 @@ class _Indexes:
             self._wrong.setdefault(self._time_path, entry[1])
 
     def report(self, report: Report, end_position: int, end_offset: int) -> None:
-        """Entries that disagreed with a batch, or name none below the sound end of the segment."""
+        """Report entries that disagree with a batch, or name none below the sound end of the segment."""
         for position, (_, byte) in sorted(self._positions.items()):
             if position < end_position:
                 self._wrong.setdefault(self._offset_path, byte)
@@ -92,7 +92,7 @@ class _Indexes:
 
 
 def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[int, int]]]:
-    """(value, (key, byte)) of the entries of an index file; zeros at its end, which a power cut leaves, are none."""
+    """Yield (value, (key, byte)) of an index file's entries, without zeros at its end, which a power failure leaves."""
     try:
         data = fs.read_bytes(path)
     except FileMissing:
@@ -107,9 +107,9 @@ def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[i
 def check_log(
     fs: FileSystem, folder: str, recovery_point: int | None, clean: bool, report: Report, on_step: OnStep
 ) -> LogImage:
-    """Check all files of a log; what is damaged goes to `report`.
+    """Check all files of a log, and return its sound part; damage goes to `report`.
 
-    `recovery_point`: below it the log was synced. `clean`: it was closed, so that nothing may be missing at its end.
+    `recovery_point`: below it the log was synced. `clean`: it was closed, so nothing may be missing at its end.
     """
     sizes = {}
     for entry in fs.list_directory(folder):
@@ -173,11 +173,11 @@ def _bad_end(report: Report, path: str, text: str, is_fault: bool) -> None:
     if is_fault:
         report.fault(path, text)
     else:
-        report.note(path, f"{text}. It is the unsynced end of the log, which the server cuts off when it starts")
+        report.note(path, f"{text}. It is the unsynced end of the log, which the server truncates when it starts")
 
 
 def _follows(reader: PositionalReader, problem: CorruptBatch, size: int) -> bool:
-    """Whether the damaged batch still says where the next one is, and a sound one is there."""
+    """Return whether the damaged batch still gives the position of the next one, and that is sound."""
     try:
         position, header = next(scan_headers(reader, problem.position, size, problem.offset))
     except (CorruptData, StopIteration):
@@ -186,7 +186,7 @@ def _follows(reader: PositionalReader, problem: CorruptBatch, size: int) -> bool
 
 
 def _is_batch(reader: PositionalReader, position: int, size: int) -> bool:
-    """Whether a sound batch begins at `position`, whatever its offset."""
+    """Return whether a sound batch begins at `position`, whatever its offset."""
     try:
         header = parse_header(reader.pread(position, HEADER_SIZE_MAX), 0, size - position)
         return next(scan_batches(reader, position, size, header.base_offset, _CONFIG.scan_bytes), None) is not None

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The findings of a verification."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 OnStep = Callable[[str, int, int], None]
-"""Told of what is being checked, how much of it is done, and of how much (0: not known)."""
+"""Called with what is being checked, how much of it is done, and of how much (0: unknown)."""
 
 
 def no_steps(_what: str, _done: int, _total: int) -> None:
-    """For callers who do not want to know."""
+    """Ignore progress: the default callback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found, at a file (with the position in it) or a bucket.
+    """One finding, at a file (with the position in it) or a bucket.
 
-    A *fault* is damage: what is stored there is not what was written, also where the server will make it good. Anything
-    else is a *note*: what an unclean end leaves behind, and what could not be compared.
+    A *fault* is damage: the stored data is not what was written, even if the server will repair it. Anything else is a
+    *note*: the traces of a crash, and data that could not be compared.
     """
 
     is_fault: bool
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """All findings, and how much was checked."""
+    """All findings, and the number of checked things."""
 
     findings: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -47,19 +47,19 @@ class Report:
         return not self.faults
 
     def fault(self, place: str, message: str) -> None:
-        """Note damage."""
+        """Add a fault."""
         self.findings.append(Finding(True, place, message))
 
     def note(self, place: str, message: str) -> None:
-        """Note something that is no damage."""
+        """Add a note."""
         self.findings.append(Finding(False, place, message))
 
     def count(self, what: str, number: int = 1) -> None:
-        """Count something that was checked."""
+        """Count checked things."""
         self.counts[what] = self.counts.get(what, 0) + number
 
     def summary(self) -> str:
-        """What was checked, and the verdict."""
+        """Return what was checked, and the verdict."""
         checked = ", ".join(f"{number:,} {what}" for what, number in self.counts.items()) or "nothing"
         faults, notes = len(self.faults), len(self.findings) - len(self.faults)
         found = [

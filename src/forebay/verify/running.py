@@ -1,9 +1,9 @@
-"""Verifying a running server through the client: what is promised must agree, whatever way it is asked for.
+"""Verifies a running server through the client: all ways to read the data must agree.
 
 For each bucket: the log has no gap and no record out of order; the full scan of a table snapshot is the fold of the
-changelog up to the snapshot's offset; lookups give the rows of the scan. For tables of a lake: the newest lake snapshot
-holds no more of the log than there is, and the union read is what the servers have. Writers may go on meanwhile: what
-they change after the snapshot is left out of the comparisons. Memory: the rows of one bucket.
+changelog up to the snapshot's offset; lookups return the rows of the scan. For lake tables: the newest lake snapshot
+holds no more of the log than there is, and the union read returns the servers' rows. Writes may continue: changes after
+the snapshot are excluded from the comparisons. Memory: the rows of one bucket.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Table:
     # ---- the log ----------------------------------------------------------------------------------------------------
 
     def _check_log(self, bucket: TableBucket, start: int, end: int) -> None:
-        """Records are in order; only changelogs skip offsets, for puts that changed nothing."""
+        """Check that records are in order; only changelogs skip offsets, for puts that changed nothing."""
         if start >= end:
             return
         next_offset, last_time = start, -1
@@ -147,7 +147,7 @@ class _Table:
             )
 
     def _same(self, found: pa.Table, row: pa.Table) -> bool:
-        """Whether two rows are one, NaN being NaN; a row that was not found has a key of nulls."""
+        """Return whether two rows are equal, with NaN equal to NaN; a missing row has a key of nulls."""
         if found.equals(row):
             return True
         if any(found[name].null_count for name in self._table.schema.primary_key):
@@ -155,7 +155,7 @@ class _Table:
         return checksum_of(self._table.schema, found) == checksum_of(self._table.schema, row)
 
     def _changed_since(self, bucket: TableBucket, offset: int, names: list[str]) -> set[tuple[object, ...]]:
-        """The keys that writers have changed since the snapshot."""
+        """Return the keys changed since the snapshot."""
         end = self._admin.list_offsets(self._table.info, "latest", buckets=[bucket])[bucket]
         if end <= offset:
             return set()
@@ -185,6 +185,6 @@ class _Table:
             report.fault(place, f"the union read fails: {e.message}")
         else:
             if self._admin.list_offsets(table.info, "latest") != ends:
-                report.note(place, "the union read was not compared with the live rows: writers went on")
+                report.note(place, "the union read was not compared with the live rows: writes continued")
             elif union != live:
                 report.fault(place, f"the union read has {union}, and the servers have {live}")

@@ -1,8 +1,8 @@
 """One bucket's key-value state: its files, its digest, its checkpoints, and the fold of the changelog.
 
-The fold is made in a scratch engine: the newest sound checkpoint is not needed where the whole log is there. It is
-compared with the state by digest, and row by row where the digests differ: two encoders may write one row in different
-bytes, and then its values decide.
+The fold is built in a scratch engine; the newest sound checkpoint is not needed if the whole log exists. It is compared
+with the state by digest, and row by row if the digests differ: two encoders may write one row in different bytes, and
+then its values decide.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pairs = Iterator[tuple[bytes, bytes]]
 
 
 class _State(Protocol):
-    """The rows of a state that can be read."""
+    """The readable rows of a state."""
 
     state: EngineState
     digest: int
@@ -105,7 +105,7 @@ class StateCheck:
         report: Report,
         on_step: OnStep,
     ) -> None:
-        """`table` is None where the metadata cannot be read: then nothing can be folded."""
+        """`table` is None if the metadata cannot be read: then nothing can be folded."""
         self._fs = fs
         self._folder = folder
         self._engine_folder = names.join(folder, "db")
@@ -142,7 +142,7 @@ class StateCheck:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _check_checkpoints(self) -> str | None:
-        """The folder of the newest sound checkpoint."""
+        """Return the folder of the newest sound checkpoint."""
         newest = None
         for name in checkpoints(self._fs, self._folder):
             path = names.join(self._folder, name)
@@ -160,10 +160,10 @@ class StateCheck:
         return newest
 
     def _open_trusted(self, clean: bool, witnesses: PageCacheWitnesses) -> _State | None:
-        """The state that the server would use; None where it will not use its files. Raises `CorruptData`."""
+        """Return the state that the server would use; None if it will not use its files. Raises `CorruptData`."""
         mark = trust_mark(self._fs, self._folder)
         if not self._fs.exists(self._engine_folder) or mark.kind == Trust.MISSING:
-            self._report.note(self._folder, "the state is not there, or not to be trusted: the server rebuilds it")
+            self._report.note(self._folder, "the state is missing or not trusted: the server rebuilds it")
             return None
         if mark.kind == Trust.DAMAGED:
             raise CorruptData(f"{names.join(self._folder, 'trust')} is damaged")
@@ -174,7 +174,7 @@ class StateCheck:
         elif witnesses(self._engine_folder).isdisjoint(mark.text.splitlines()):
             self._report.note(
                 self._folder,
-                "the state was not closed, and nothing proves that all of it is still there: the server rebuilds it",
+                "the state was not closed, and may be incomplete: the server rebuilds it",
             )
             return None
         if self._fs.exists(names.join(self._engine_folder, DATA_FILE)):
@@ -185,7 +185,7 @@ class StateCheck:
         report, applied = self._report, state.state.applied_offset
         report.count("rows of state", state.row_count)
         if state.state.digest not in (None, state.digest):
-            report.fault(self._engine_folder, "its rows do not have the digest of what was written")
+            report.fault(self._engine_folder, "its rows do not match the digest of the writes")
         if 0 <= state.state.row_count != state.row_count:
             report.fault(self._engine_folder, f"it has {state.row_count} rows and says {state.state.row_count}")
         if not self._log.is_whole:
@@ -201,7 +201,7 @@ class StateCheck:
     # ---- the fold ---------------------------------------------------------------------------------------------------
 
     def _compare_with_fold(self, state: _State | None, checkpoint: str | None) -> None:
-        """Fold the changelog up to the state's offset, or to its end without a state, and compare."""
+        """Fold the changelog up to the state's offset, or to its end without a state, and compare them."""
         end = self._log.end if state is None else min(state.state.applied_offset, self._log.end)
         folder = self._scratch / "fold"
         try:
@@ -220,7 +220,7 @@ class StateCheck:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _begin_fold(self, folder: Path, checkpoint: str | None, end: int) -> LmdbEngine | None:
-        """An engine with what the log does not have any more."""
+        """Return an engine with the rows that the log no longer has."""
         if self._log.start == 0:
             return LmdbEngine(folder)
         if checkpoint is None:
@@ -274,7 +274,7 @@ class StateCheck:
 
 
 def _same_row(codec: ChangelogCodec, value: bytes, other: bytes) -> bool:
-    """Whether two stored values are the same row, in other bytes or under another schema."""
+    """Return whether two stored values are the same row, in other bytes or under another schema."""
     try:
         first, second = codec.upgrade([value, other])
     except (ForebayError, ValueError):
