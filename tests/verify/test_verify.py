@@ -128,7 +128,7 @@ def test_the_torn_end_of_a_log_is_a_fault_after_a_clean_end_and_a_note_after_a_c
     (data / "clean-shutdown").unlink()
     report = verify_directory(data)
     assert report.is_clean
-    assert any(finding.place == str(last) and "cuts off" in finding.message for finding in report.findings)
+    assert any(finding.place == str(last) and "server truncates" in finding.message for finding in report.findings)
 
 
 def test_a_sound_directory_is_clean_and_says_how_much_was_checked(data: Path) -> None:
