@@ -65,7 +65,7 @@ def _contenders(
             seconds = work(table)
             _check_complete(table, whole.num_rows)
             sizes[name] = _table_bytes(server, table) / whole.num_rows
-            server.connection.admin.drop_table(table.path)
+            server.connection.drop_table(table.path)
             return seconds
 
         return once

@@ -70,7 +70,7 @@ def _killed(folder: Path, rows: int) -> float:
     try:
         with forebay.connect(server.bootstrap_servers) as connection:
             for name, key in names.items():
-                connection.admin.create_table(f"fluss.{name}", data.SCHEMA, primary_key=key, buckets=1)
+                connection.create_table(f"fluss.{name}", data.SCHEMA, primary_key=key, buckets=1)
                 table = connection.table(f"fluss.{name}")
                 (table.upsert if key else table.append)(data.table(rows))
     finally:

@@ -78,20 +78,17 @@ class Bench:
         primary_key: bool,
         *,
         buckets: int = BUCKETS,
-        custom: Mapping[str, str] | None = None,
-        properties: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> Table:
         """An empty table `fluss.<name>` of `data.SCHEMA` rows."""
         path = f"fluss.{name}"
-        self.connection.admin.create_table(
+        return self.connection.create_table(
             path,
             data.SCHEMA,
             primary_key=[data.KEY] if primary_key else (),
             buckets=buckets,
-            properties=dict(properties or {}),
-            custom_properties=dict(custom or {}),
+            options=options,
         )
-        return self.connection.table(path)
 
     def cpu_seconds(self) -> float:
         """CPU time of the server so far, of all its threads, in user and kernel mode."""

@@ -170,7 +170,7 @@ def _writes(options: Run, server: Bench, session: Any, folder: Path, rows: int) 
         found = session.table(f"forebay.{table.path}").count()
         if found != rows:
             raise AssertionError(f"INSERT of {rows} rows wrote {found}")
-        server.connection.admin.drop_table(table.path)
+        server.connection.drop_table(table.path)
         return seconds
 
     def into_parquet() -> float:

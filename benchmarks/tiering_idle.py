@@ -34,7 +34,7 @@ def create(connection: Connection, name: str, freshness: float) -> float:
     """Make a table; the seconds it took."""
     began = time.perf_counter()
     properties = {"table.datalake.enabled": "true", "table.datalake.freshness": f"{round(freshness * 1000)} ms"}
-    connection.admin.create_table(name, SCHEMA, primary_key=["id"], buckets=1, properties=properties)
+    connection.create_table(name, SCHEMA, primary_key=["id"], buckets=1, options=properties)
     return time.perf_counter() - began
 
 

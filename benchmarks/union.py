@@ -155,7 +155,7 @@ class _Comparison:
     def _round(self, table: Table, rows: int | None, spark: bool) -> Cost:
         runner = SparkRunner(self._session.sparkContext) if spark else ThreadRunner(1)
         cost = self._server.cost(lambda: self._server.tier(table, rows, runner))
-        self._server.connection.admin.drop_table(table.path)
+        self._server.connection.drop_table(table.path)
         return cost
 
     # ---- freshness --------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class _Comparison:
             if not primary_key:
                 write_files(files, written)
             self._compare(figures, table, files, rows if primary_key else rows + tail.length, share, ratio_max)
-        self._server.connection.admin.drop_table(table.path)
+        self._server.connection.drop_table(table.path)
         shutil.rmtree(files)
         return figures
 

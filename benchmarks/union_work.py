@@ -46,7 +46,7 @@ class LakeBench(Bench):
     def lake_table(self, primary_key: bool, *, buckets: int = BUCKETS, freshness: str = _NEVER) -> Table:
         """An empty table that is tiered when we say so, or as often as `freshness` asks once there is a service."""
         properties = {"table.datalake.enabled": "true", "table.datalake.freshness": freshness}
-        return self.create(f"t{next(self._numbers)}", primary_key, buckets=buckets, properties=properties)
+        return self.create(f"t{next(self._numbers)}", primary_key, buckets=buckets, options=properties)
 
     def filled(self, primary_key: bool, rows: int, *, buckets: int = BUCKETS, tiered: bool = True) -> Table:
         """A table of so many rows, with ids from 0 on, in its lake or in the stream alone."""

@@ -73,7 +73,7 @@ def _contenders(
             found = server.connection.admin.table_stats(table.path).row_count
             if found != expected:
                 raise AssertionError(f"{name}: {found} rows instead of {expected}")
-            server.connection.admin.drop_table(table.path)
+            server.connection.drop_table(table.path)
             return seconds
 
         return once

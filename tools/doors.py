@@ -105,9 +105,9 @@ def _live_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
     settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(folder / "lake")}
     live = inside.enter_context(forebay.embedded(folder / "server", settings=settings))
     tiered = {"table.datalake.enabled": "true"}
-    live.admin.create_table("fluss.orders", _ORDERS, primary_key=["id"], buckets=1)
-    live.admin.create_table("fluss.clicks", _ORDERS, buckets=1)
-    live.admin.create_table("fluss.tiered", _ORDERS, primary_key=["id"], buckets=1, properties=tiered)
+    live.create_table("fluss.orders", _ORDERS, primary_key=["id"], buckets=1)
+    live.create_table("fluss.clicks", _ORDERS, buckets=1)
+    live.create_table("fluss.tiered", _ORDERS, primary_key=["id"], buckets=1, options=tiered)
     orders, clicks, lake = live.table("fluss.orders"), live.table("fluss.clicks"), live.table("fluss.tiered")
 
     def changed() -> None:
@@ -149,7 +149,7 @@ def _spark_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
     import forebay.spark
 
     live = inside.enter_context(forebay.embedded(folder / "spark-server"))
-    live.admin.create_table("fluss.orders", _ORDERS, primary_key=["id"], buckets=1)
+    live.create_table("fluss.orders", _ORDERS, primary_key=["id"], buckets=1)
     live.table("fluss.orders").upsert(_ROWS)
     conf = {"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.driver.memory": "1g"}
     spark = forebay.spark.session(

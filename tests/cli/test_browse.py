@@ -28,23 +28,23 @@ ORDERS = pa.schema(
 def shop(forebay_server):
     """A server with a primary-key table of three rows and a log table."""
     with forebay.connect(forebay_server.bootstrap_servers) as connection:
-        connection.admin.create_database("shop")
-        connection.admin.create_table(
+        connection.create_database("shop")
+        connection.create_table(
             "shop.orders",
             ORDERS,
             primary_key=["id"],
             buckets=2,
             comment="what was bought",
-            custom_properties={"a": "b"},
+            options={"a": "b"},
         )
-        connection.admin.create_table(
+        connection.create_table(
             "shop.visits",
             pa.schema(
                 [pa.field("user", pa.int64(), False), pa.field("day", pa.date32(), False), ("page", pa.string())]
             ),
             primary_key=["user", "day"],
         )
-        connection.admin.create_table("shop.events", pa.schema([("n", pa.int32())]))
+        connection.create_table("shop.events", pa.schema([("n", pa.int32())]))
         connection.table("shop.orders").upsert(
             pa.table(
                 {
@@ -88,7 +88,7 @@ def test_tables_of_a_missing_database_names_it(capsys, shop):
 def test_where_there_are_no_tables_that_is_told(capsys, forebay_server):
     bootstrap = forebay_server.bootstrap_servers
     with forebay.connect(bootstrap) as connection:
-        connection.admin.create_database("bare")
+        connection.create_database("bare")
     assert run(capsys, bootstrap, "tables", "bare")[1].splitlines()[-1] == "(no tables in database bare)"
     assert run(capsys, bootstrap, "tables")[1].splitlines()[-1] == "(no tables in bare, fluss)"
 
@@ -96,10 +96,10 @@ def test_where_there_are_no_tables_that_is_told(capsys, forebay_server):
 def test_describe_lists_partitions(capsys, shop):
     with forebay.connect(shop) as connection:
         schema = pa.schema([("n", pa.int32()), pa.field("day", pa.string(), False)])
-        connection.admin.create_table("shop.days", schema, partition_keys=["day"])
+        connection.create_table("shop.days", schema, partition_keys=["day"])
         assert run(capsys, shop, "describe", "shop.days")[1].splitlines()[-1].split() == ["partitions", "(none", "yet)"]
         for day in ("mon", "tue"):
-            connection.admin.create_partition("shop.days", {"day": day})
+            connection.table("shop.days").create_partition({"day": day})
     assert run(capsys, shop, "describe", "shop.days")[1].splitlines()[-1].split() == ["partitions", "mon,", "tue"]
 
 

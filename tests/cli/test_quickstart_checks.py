@@ -30,18 +30,18 @@ def connection(lake, tmp_path):
 
 
 def make_tables(connection) -> None:
-    connection.admin.create_database("nyc")
+    connection.create_database("nyc")
     types = {name: FLIGHTS.schema.field(name).type for name in flight_data.COLUMNS if name != "status"}
     fields = [
         pa.field(name, types.get(name, pa.string()), nullable=name not in flight_data.KEY)
         for name in flight_data.COLUMNS
     ]
-    connection.admin.create_table(
+    connection.create_table(
         "nyc.flights", pa.schema(fields), primary_key=flight_data.KEY, bucket_keys=["flight"], buckets=2,
-        properties=TIERED,
+        options=TIERED,
     )  # fmt: skip
     events = next(flight_data.moments(FLIGHTS)).events.schema
-    connection.admin.create_table("nyc.events", events, buckets=2, properties=TIERED)
+    connection.create_table("nyc.events", events, buckets=2, options=TIERED)
 
 
 def test_checks_agree_at_every_instant_while_the_stream_and_its_tiering_go_on(connection):
@@ -75,7 +75,7 @@ def test_a_row_that_the_model_does_not_know_is_told(connection, capsys):
 
 def test_an_error_of_the_stream_reaches_whoever_watches(connection):
     stream = Stream(connection, FLIGHTS)
-    connection.admin.drop_table("nyc.flights")
+    connection.drop_table("nyc.flights")
     stream.start()
     stream.join()
     assert "nyc.flights" in str(stream.error)
@@ -90,7 +90,7 @@ def test_the_lake_is_read_by_a_process_of_its_own_and_can_be_emptied(connection,
     expected = flight_data.expected_state(flight_data.first_days(FLIGHTS, 2))
     assert flight_data.comparable(flights).equals(expected)
     assert events.num_rows == stream.total
-    connection.admin.drop_database("nyc", cascade=True)
+    connection.drop_database("nyc", cascade=True)
     lake.drop_tables()
     lake.drop_tables()  # nothing is left, which is no error
     make_tables(connection)  # a table with rows in the lake would be in the way

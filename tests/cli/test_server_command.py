@@ -79,9 +79,9 @@ def test_a_server_serves_until_it_is_told_to_stop(tmp_path: Path, capsys: pytest
 
     def look(ready: dict[str, Any]) -> None:
         with forebay.connect(ready["bootstrap.servers"]) as connection:
-            seen["databases"] = connection.admin.list_databases()
+            seen["databases"] = connection.list_databases()
             if "fluss" in seen["databases"] and "more" not in seen["databases"]:
-                connection.admin.create_database("more")
+                connection.create_database("more")
         seen.update(
             ready=ready,
             interval=sys.getswitchinterval(),

@@ -55,7 +55,7 @@ def bootstrap(embedded: EmbeddedServer | None) -> str:
 @pytest.fixture(scope="session")
 def conn(bootstrap: str) -> Iterator[Connection]:
     with forebay.connect(bootstrap) as connection:
-        connection.admin.create_database(DATABASE, ignore_if_exists=True)
+        connection.create_database(DATABASE, ignore_if_exists=True)
         yield connection
 
 
@@ -67,13 +67,13 @@ def make_table(conn: Connection) -> Iterator[MakeTable]:
     def make(schema: Any, **options: Any) -> Table:
         path = f"{DATABASE}.t{next(_numbers)}"
         options.setdefault("buckets", 1)
-        conn.admin.create_table(path, schema, **options)
+        conn.create_table(path, schema, **options)
         paths.append(path)
         return conn.table(path)
 
     yield make
     for path in paths:
-        conn.admin.drop_table(path, ignore_if_not_exists=True)
+        conn.drop_table(path, ignore_if_not_exists=True)
 
 
 @pytest.fixture

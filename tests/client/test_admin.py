@@ -29,24 +29,24 @@ from tests.client.conftest import DATABASE, MakeTable, own_server
 
 def test_databases_are_created_described_altered_and_dropped(conn: Connection) -> None:
     admin = conn.admin
-    admin.create_database("admin_db", comment="for tests", custom_properties={"owner": "me"})
+    conn.create_database("admin_db", comment="for tests", options={"owner": "me"})
     with pytest.raises(AlreadyExists, match="admin_db"):
-        admin.create_database("admin_db")
-    admin.create_database("admin_db", ignore_if_exists=True)
-    assert admin.database_exists("admin_db")
-    assert "admin_db" in admin.list_databases()
+        conn.create_database("admin_db")
+    conn.create_database("admin_db", ignore_if_exists=True)
+    assert conn.database_exists("admin_db")
+    assert "admin_db" in conn.list_databases()
     info = admin.database_info("admin_db")
     assert (info.comment, dict(info.custom_properties)) == ("for tests", {"owner": "me"})
     assert info.created_ms > 0
-    admin.create_table("admin_db.t", {"a": pa.int32()})
+    conn.create_table("admin_db.t", {"a": pa.int32()})
     with pytest.raises(InvalidRequest) as e:
-        admin.drop_database("admin_db")
+        conn.drop_database("admin_db")
     assert e.value.code == ErrorCode.DATABASE_NOT_EMPTY
-    admin.drop_database("admin_db", cascade=True)
-    assert not admin.database_exists("admin_db")
+    conn.drop_database("admin_db", cascade=True)
+    assert not conn.database_exists("admin_db")
     with pytest.raises(NotFound):
-        admin.drop_database("admin_db")
-    admin.drop_database("admin_db", ignore_if_not_exists=True)
+        conn.drop_database("admin_db")
+    conn.drop_database("admin_db", ignore_if_not_exists=True)
     with pytest.raises(NotFound):
         admin.database_info("admin_db")
 
@@ -54,8 +54,8 @@ def test_databases_are_created_described_altered_and_dropped(conn: Connection) -
 @own_server
 def test_databases_have_summaries_and_can_be_altered(conn: Connection) -> None:
     admin = conn.admin
-    admin.create_database("summed")
-    admin.create_table("summed.t", {"a": pa.int32()})
+    conn.create_database("summed")
+    conn.create_table("summed.t", {"a": pa.int32()})
     summary = next(info for info in admin.database_summaries() if info.name == "summed")
     assert summary.table_count == 1
     assert summary.created_ms > 0
@@ -64,7 +64,7 @@ def test_databases_have_summaries_and_can_be_altered(conn: Connection) -> None:
     assert (info.comment, dict(info.custom_properties)) == ("new", {"k": "v"})
     admin.alter_database("summed", reset=["k"])
     assert dict(admin.database_info("summed").custom_properties) == {}
-    admin.drop_database("summed", cascade=True)
+    conn.drop_database("summed", cascade=True)
 
 
 def test_a_table_comes_back_as_it_was_created(conn: Connection) -> None:
@@ -77,20 +77,19 @@ def test_a_table_comes_back_as_it_was_created(conn: Connection) -> None:
         ]
     )
     path = f"{DATABASE}.described"
-    conn.admin.create_table(
+    conn.create_table(
         path,
         schema,
         primary_key=["id", "day"],
         partition_keys=["day"],
         buckets=3,
-        properties={"table.kv.format": "COMPACTED"},
-        custom_properties={"team": "a"},
+        options={"table.kv.format": "COMPACTED", "team": "a"},
         comment="a table",
     )
     try:
         with pytest.raises(AlreadyExists):
-            conn.admin.create_table(path, schema)
-        conn.admin.create_table(path, schema, ignore_if_exists=True)
+            conn.create_table(path, schema)
+        conn.create_table(path, schema, ignore_if_exists=True)
         info = conn.admin.table_info(path)
         assert info.schema.primary_key == ("id", "day")
         assert info.schema.column("id").comment == "the key"
@@ -100,12 +99,12 @@ def test_a_table_comes_back_as_it_was_created(conn: Connection) -> None:
         assert info.bucket_count == 3
         assert info.descriptor.comment == "a table"
         assert info.descriptor.custom_properties["team"] == "a"
-        assert conn.admin.table_exists(path)
-        assert "described" in conn.admin.list_tables(DATABASE)
+        assert conn.table_exists(path)
+        assert "described" in conn.list_tables(DATABASE)
         assert conn.admin.table_schema(path)[1].names == ("id", "day", "at", "tags")
     finally:
-        conn.admin.drop_table(path)
-    assert not conn.admin.table_exists(path)
+        conn.drop_table(path)
+    assert not conn.table_exists(path)
     with pytest.raises(NotFound) as e:
         conn.table(path)
     assert e.value.code == ErrorCode.TABLE_NOT_EXIST
@@ -120,17 +119,83 @@ def test_a_schema_may_be_given_in_three_forms(make_table: MakeTable) -> None:
     assert by_schema.schema.primary_key == ("a",)
 
 
+def test_what_makes_a_table_returns_it(conn: Connection) -> None:
+    path = f"{DATABASE}.returned"
+    table = conn.create_table(path, [("id", "BIGINT NOT NULL"), ("v", "STRING")], primary_key="id", buckets=1)
+    try:
+        table.upsert([{"id": 1, "v": "a"}])
+        again = conn.create_table(path, {"other": "INT"}, ignore_if_exists=True)
+        assert (again.info.table_id, again.schema.names) == (table.info.table_id, ("id", "v"))
+        assert again.lookup(1).to_pylist() == [{"id": 1, "v": "a"}]
+    finally:
+        conn.drop_table(path)
+
+
+def test_one_name_is_a_key_and_not_its_letters(conn: Connection) -> None:
+    path = f"{DATABASE}.plain_names"
+    columns = {"day": "STRING", "id": "BIGINT", "v": "INT"}
+    table = conn.create_table(path, columns, primary_key=["day", "id"], partition_keys="day", bucket_keys="id")
+    try:
+        assert table.info.descriptor.partition_keys == ("day",)
+        assert table.info.descriptor.bucket_keys == ("id",)
+    finally:
+        conn.drop_table(path)
+    with pytest.raises(InvalidRequest, match=r"primary_key=\['id', 3\]: 3 is not a name"):
+        conn.create_table(path, columns, primary_key=["id", 3])  # type: ignore[list-item]
+
+
+def test_options_of_the_server_and_others_are_told_apart_by_their_names(make_table: MakeTable) -> None:
+    descriptor = make_table(
+        {"a": "INT"}, options={"table.log.ttl": "1 d", "owner": "ann", "n": 3, "on": True}
+    ).info.descriptor
+    assert descriptor.properties["table.log.ttl"] == "1 d"
+    assert dict(descriptor.custom_properties) == {"owner": "ann", "n": "3", "on": "true"}
+
+
+def test_a_data_frame_says_which_columns_a_table_has(make_table: MakeTable) -> None:
+    frame = pa.table({"id": pa.array([1], pa.int64()), "v": ["a"]}).to_pandas()
+    table = make_table(frame, primary_key="id")
+    table.upsert(frame)
+    assert table.scan().to_arrow().to_pylist() == [{"id": 1, "v": "a"}]
+
+
+def test_a_live_table_cannot_be_renamed(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"a": "INT"})
+    with pytest.raises(UnsupportedOperation, match=f"table {table.path} cannot be renamed to client_tests.other"):
+        conn.rename_table(table.path, "client_tests.other")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"drop_columns": "a"}, {"rename_columns": {"a": "b"}}, {"change_types": {"a": "BIGINT"}}, {"comment": "new"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_changes_that_servers_do_not_make_are_refused_by_name(make_table: MakeTable, change: dict[str, Any]) -> None:
+    table = make_table({"a": "INT"})
+    with pytest.raises(UnsupportedOperation, match=f"alter table {table.path}: {next(iter(change))}="):
+        table.alter(**change)
+
+
+def test_altering_returns_the_table_under_its_new_schema(make_table: MakeTable) -> None:
+    table = make_table({"a": "INT"})
+    wider = table.alter(add_columns={"b": "STRING"})
+    assert (table.schema.names, wider.schema.names) == (("a",), ("a", "b"))
+    wider.append([{"a": 1, "b": "x"}])
+    assert wider.scan().to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
+    assert table.refresh().schema.names == ("a", "b")
+
+
 def test_a_table_that_cannot_be_is_refused(conn: Connection) -> None:
     with pytest.raises(InvalidRequest, match="no_such"):
-        conn.admin.create_table(f"{DATABASE}.x", {"a": pa.int32()}, primary_key=["no_such"])
+        conn.create_table(f"{DATABASE}.x", {"a": pa.int32()}, primary_key=["no_such"])
     with pytest.raises(NotFound):
-        conn.admin.create_table("no_such_db.x", {"a": pa.int32()})
+        conn.create_table("no_such_db.x", {"a": pa.int32()})
     with pytest.raises(InvalidRequest, match=r"write .database\.table."):
-        conn.admin.create_table("x", {"a": pa.int32()})
+        conn.create_table("x", {"a": pa.int32()})
     with pytest.raises(InvalidRequest):
-        conn.admin.create_table(f"{DATABASE}.x", {"a": pa.int32()}, properties={"table.no-such": "1"})
+        conn.create_table(f"{DATABASE}.x", {"a": pa.int32()}, options={"table.no-such": "1"})
     with pytest.raises(InvalidRequest, match="has no Fluss type"):
-        conn.admin.create_table(f"{DATABASE}.x", {"a": pa.duration("s")})
+        conn.create_table(f"{DATABASE}.x", {"a": pa.duration("s")})
 
 
 def test_earlier_schemas_are_remembered_up_to_a_number(
@@ -139,7 +204,7 @@ def test_earlier_schemas_are_remembered_up_to_a_number(
     monkeypatch.setattr(cluster_module, "_SCHEMAS_MAX", 2)
     tables = [make_table({"a": pa.int32(), name: pa.string()}) for name in ("x", "y", "z")]
     for table in tables:
-        conn.admin.alter_table(table.path, add_columns={"b": pa.int8()})
+        table.alter(add_columns={"b": pa.int8()})
     cluster, asked = conn.cluster, list[str]()
     ask = cluster.any_call
 
@@ -157,43 +222,42 @@ def test_earlier_schemas_are_remembered_up_to_a_number(
 @own_server
 def test_columns_are_added_and_options_are_set(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int32()}, primary_key=["a"])
-    conn.admin.alter_table(table.path, add_columns={"b": pa.string(), "c": types.decimal(10, 2)})
-    conn.admin.alter_table(table.path, add_columns=pa.schema([pa.field("d", pa.struct([("x", pa.int8())]))]))
+    table.alter(add_columns={"b": pa.string(), "c": types.decimal(10, 2)})
+    table.alter(add_columns=pa.schema([pa.field("d", pa.struct([("x", pa.int8())]))]))
     info = conn.admin.table_info(table.path)
     assert info.schema.names == ("a", "b", "c", "d")
     assert info.schema_id == table.info.schema_id + 2
     assert conn.admin.table_schema(table.path, table.info.schema_id)[1].names == ("a",)
-    conn.admin.alter_table(table.path, set={"owner": "x", "flag": True})
+    table.alter(set={"owner": "x", "flag": True})
     properties = conn.admin.table_info(table.path).descriptor.custom_properties
     assert (properties["owner"], properties["flag"]) == ("x", "true")
-    conn.admin.alter_table(table.path, reset=["owner"])
+    table.alter(reset=["owner"])
     assert "owner" not in conn.admin.table_info(table.path).descriptor.custom_properties
     with pytest.raises(InvalidRequest, match="either options to set or reset, or columns"):
-        conn.admin.alter_table(table.path, set={"k": "v"}, add_columns={"e": pa.int8()})
+        table.alter(set={"k": "v"}, add_columns={"e": pa.int8()})
     with pytest.raises(InvalidRequest, match="either"):
-        conn.admin.alter_table(table.path)
+        table.alter()
 
 
 def test_partitions_are_created_listed_and_dropped(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"id": pa.int32(), "day": pa.string(), "region": pa.string()}, partition_keys=["day", "region"])
-    admin = conn.admin
-    admin.create_partition(table.path, {"day": "d1", "region": "eu"})
-    admin.create_partition(table.path, {"region": "us", "day": "d1"})
-    admin.create_partition(table.path, {"day": "d2", "region": "eu"})
+    table.create_partition({"day": "d1", "region": "eu"})
+    table.create_partition({"region": "us", "day": "d1"})
+    table.create_partition({"day": "d2", "region": "eu"})
     with pytest.raises(AlreadyExists) as e:
-        admin.create_partition(table.path, {"day": "d1", "region": "eu"})
+        table.create_partition({"day": "d1", "region": "eu"})
     assert e.value.code == ErrorCode.PARTITION_ALREADY_EXISTS
-    admin.create_partition(table.path, {"day": "d1", "region": "eu"}, ignore_if_exists=True)
-    assert {p.name for p in admin.list_partitions(table.path)} == {"d1$eu", "d1$us", "d2$eu"}
-    assert {p.name for p in admin.list_partitions(table.path, {"day": "d1"})} == {"d1$eu", "d1$us"}
-    admin.drop_partition(table.path, {"day": "d1", "region": "us"})
+    table.create_partition({"day": "d1", "region": "eu"}, ignore_if_exists=True)
+    assert {p.name for p in table.partitions()} == {"d1$eu", "d1$us", "d2$eu"}
+    assert {p.name for p in table.partitions({"day": "d1"})} == {"d1$eu", "d1$us"}
+    table.drop_partition({"day": "d1", "region": "us"})
     with pytest.raises(NotFound) as missing:
-        admin.drop_partition(table.path, {"day": "d1", "region": "us"})
+        table.drop_partition({"day": "d1", "region": "us"})
     assert missing.value.code == ErrorCode.PARTITION_NOT_EXISTS
-    admin.drop_partition(table.path, {"day": "d1", "region": "us"}, ignore_if_not_exists=True)
-    assert {p.name for p in admin.list_partitions(table.path)} == {"d1$eu", "d2$eu"}
+    table.drop_partition({"day": "d1", "region": "us"}, ignore_if_not_exists=True)
+    assert {p.name for p in table.partitions()} == {"d1$eu", "d2$eu"}
     with pytest.raises(InvalidRequest):
-        admin.create_partition(table.path, {"day": "d1"})
+        table.create_partition({"day": "d1"})
 
 
 def test_offsets_by_place_and_time(conn: Connection, make_table: MakeTable) -> None:
@@ -223,7 +287,7 @@ def test_offsets_by_place_and_time(conn: Connection, make_table: MakeTable) -> N
 def test_offsets_of_partitions(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int32(), "p": pa.string()}, partition_keys=["p"], buckets=2)
     table.append([{"a": 1, "p": "x"}, {"a": 2, "p": "y"}])
-    ids = {partition.name: partition.partition_id for partition in conn.admin.list_partitions(table.path)}
+    ids = {partition.name: partition.partition_id for partition in table.partitions()}
     offsets = conn.admin.list_offsets(table.path, partitions=["x"])
     assert {bucket.partition_id for bucket in offsets} == {ids["x"]}
     assert sum(offsets.values()) == 1
@@ -245,7 +309,7 @@ def test_row_counts(conn: Connection, make_table: MakeTable) -> None:
     stats = conn.admin.table_stats(table.path)
     assert stats.row_count == 9
     assert len(stats.row_counts) == 3
-    uncounted = make_table({"a": pa.int32()}, primary_key=["a"], properties={"table.changelog.image": "WAL"})
+    uncounted = make_table({"a": pa.int32()}, primary_key=["a"], options={"table.changelog.image": "WAL"})
     uncounted.upsert([{"a": 1}])
     assert conn.admin.table_stats(uncounted.path).row_count is None
 

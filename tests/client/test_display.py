@@ -48,8 +48,7 @@ def test_a_table_shows_path_columns_keys_buckets_and_properties(make_table: Make
         partition_keys=["day"],
         buckets=3,
         comment="what it is for",
-        properties={"table.kv.format": "COMPACTED"},
-        custom_properties={"team": "blue"},
+        options={"table.kv.format": "COMPACTED", "team": "blue"},
     )
     cells = Cells(table._repr_html_())
     told = " ".join(cells.texts)
@@ -126,8 +125,8 @@ def test_a_reading_shows_what_it_reads_and_takes_no_rows(make_table: MakeTable) 
 def test_listings_are_lists_that_a_notebook_shows_as_tables(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
     for name in ("x", "y"):
-        conn.admin.create_partition(table.path, {"p": name})
-    partitions = conn.admin.list_partitions(table.path)
+        table.create_partition({"p": name})
+    partitions = table.partitions()
     assert isinstance(partitions, Listing)
     assert pickle.loads(pickle.dumps(partitions)) == list(partitions)
     assert {"partition_id", "spec"} <= set(Cells(partitions._repr_html_()).texts)

@@ -41,7 +41,7 @@ def test_the_end_of_the_process_sends_what_writers_hold_and_stops_the_server(
     tmp_path: Path, at_exit: list[Callable[[], None]]
 ) -> None:
     connection = forebay.embedded(tmp_path / "data", writer_batch_timeout="1 h")
-    connection.admin.create_table("fluss.t", {"a": pa.int64()}, buckets=1)
+    connection.create_table("fluss.t", {"a": pa.int64()}, buckets=1)
     writer = connection.table("fluss.t").writer()
     writer.append({"a": 7})
     address = connection.bootstrap_servers

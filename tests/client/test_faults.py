@@ -457,7 +457,7 @@ def test_lookups_and_questions_are_repeated(
     proxy.on_response = only(ApiKey.LIST_OFFSETS, fault)
     assert sum(other.connection.admin.list_offsets(other.path).values()) == 50
     proxy.on_response = only(ApiKey.TABLE_EXISTS, fault)
-    assert other.connection.admin.table_exists(other.path)
+    assert other.connection.table_exists(other.path)
 
 
 def test_lookups_are_repeated_no_more_often_than_allowed(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
@@ -529,13 +529,13 @@ def test_a_change_that_was_not_answered_is_not_repeated(make_table: MakeTable, c
     with connect(proxy.bootstrap_servers) as other:
         proxy.on_response = only(ApiKey.CREATE_TABLE, CLOSE)
         with pytest.raises(OutcomeUnknown, match="may have carried out CREATE_TABLE or not"):
-            other.admin.create_table(f"{DATABASE}.uncertain", {"a": pa.int8()})
+            other.create_table(f"{DATABASE}.uncertain", {"a": pa.int8()})
         assert proxy.count(ApiKey.CREATE_TABLE) == 1
-        assert conn.admin.table_exists(f"{DATABASE}.uncertain")
+        assert conn.table_exists(f"{DATABASE}.uncertain")
         proxy.on_response = only(ApiKey.DROP_TABLE, CLOSE)
-        other.admin.drop_table(f"{DATABASE}.uncertain", ignore_if_not_exists=True)  # this can be repeated
+        other.drop_table(f"{DATABASE}.uncertain", ignore_if_not_exists=True)  # this can be repeated
         assert proxy.count(ApiKey.DROP_TABLE) == 2
-        assert not conn.admin.table_exists(f"{DATABASE}.uncertain")
+        assert not conn.table_exists(f"{DATABASE}.uncertain")
 
 
 def scanned(make_table: MakeTable) -> Table:
@@ -695,7 +695,7 @@ def test_servers_are_told_which_columns_and_rows_of_arrow_logs_are_wanted(
     make_table: MakeTable, proxy: Proxy, through: Through, log_format: str, told: bool
 ) -> None:
     columns = {"a": pa.int64(), "b": pa.string(), "c": pa.int64()}
-    table = make_table(columns, properties={"table.log.format": log_format})
+    table = make_table(columns, options={"table.log.format": log_format})
     table.append([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
     asked: list[pb.FetchLogRequest] = []
 
@@ -824,7 +824,7 @@ def cutting(asked: list[int], *, longest: int, filtered_end: int | None = None) 
 @pytest.fixture
 def cut_batch(proxy: Proxy, make_table: MakeTable, through: Through) -> Table:
     """One batch of 100 kB in a table that is read 5,000 bytes at a time."""
-    table = make_table({"s": pa.string()}, properties={"table.log.arrow.compression.type": "NONE"})
+    table = make_table({"s": pa.string()}, options={"table.log.arrow.compression.type": "NONE"})
     table.append([{"s": "x" * 100_000}])
     return through(table, scanner_log_fetch_max_bytes_for_bucket="5000b")
 

@@ -41,9 +41,9 @@ class Cluster:
         self.worker = LakeTieringClient(connection)
 
     def create(self, name: str, **options: object) -> TableInfo:
-        properties = {**TIERED, **options.pop("properties", {})}  # type: ignore[dict-item]
-        self.admin.create_table(f"fluss.{name}", {"a": pa.int32(), "p": pa.string()}, properties=properties, **options)  # type: ignore[arg-type]
-        return self.admin.table_info(f"fluss.{name}")
+        given = {**TIERED, **options.pop("options", {})}  # type: ignore[dict-item]
+        columns = {"a": pa.int32(), "p": pa.string()}
+        return self.connection.create_table(f"fluss.{name}", columns, options=given, **options).info  # type: ignore[arg-type]
 
     def assigned(self) -> TieringTable:
         table = self.worker.heartbeat(request=True).table
@@ -152,11 +152,11 @@ def test_dropped_and_switched_off_tables_are_taken_away_and_freshness_can_change
     lake.create("gone")
     lake.clock.advance(FRESHNESS)
     tables = {table.path.table: table for table in (lake.assigned(), lake.assigned())}
-    lake.admin.drop_table("fluss.gone")
-    lake.admin.alter_table(info.path, set={"table.datalake.enabled": "false"})
+    lake.connection.drop_table("fluss.gone")
+    lake.connection.table(info).alter(set={"table.datalake.enabled": "false"})
     assert set(codes(lake.worker.heartbeat(tables.values())).values()) == {ErrorCode.TABLE_NOT_EXIST}
-    lake.admin.alter_table(info.path, set={"table.datalake.enabled": "true"})
-    lake.admin.alter_table(info.path, set={"table.datalake.freshness": "20 s"})
+    lake.connection.table(info).alter(set={"table.datalake.enabled": "true"})
+    lake.connection.table(info).alter(set={"table.datalake.freshness": "20 s"})
     lake.clock.advance(FRESHNESS)
     assert lake.worker.heartbeat(request=True).table is None
     lake.clock.advance(FRESHNESS)
@@ -205,12 +205,12 @@ def test_a_committed_snapshot_is_what_the_admin_is_told(lake: Cluster) -> None:
 def test_offsets_of_partitions_come_with_the_names_of_those_that_are_there(lake: Cluster) -> None:
     info = lake.create("t", partition_keys=["p"])
     for name in ("x", "y"):
-        lake.admin.create_partition(info.path, {"p": name})
-    ids = {p.name: p.partition_id for p in lake.admin.list_partitions(info.path)}
+        lake.connection.table(info).create_partition({"p": name})
+    ids = {p.name: p.partition_id for p in lake.connection.table(info).partitions()}
     offsets = {TableBucket(info.table_id, 0, partition_id): partition_id for partition_id in ids.values()}
     path = lake.worker.prepare(info, offsets)
     lake.worker.commit(info, 1, path, readable_path=path)
-    lake.admin.drop_partition(info.path, {"p": "x"})
+    lake.connection.table(info).drop_partition({"p": "x"})
     snapshot = lake.admin.lake_snapshot(info.path)
     assert snapshot.log_offsets == offsets
     assert snapshot.partition_names == {ids["y"]: "y"}
@@ -225,7 +225,7 @@ def test_what_cannot_be_committed_is_refused_for_its_table(lake: Cluster) -> Non
     assert refused.value.code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION
     with pytest.raises(InvalidRequest, match="no file of offsets"):
         lake.worker.commit(info, 3, "/etc/passwd")
-    lake.admin.drop_table(info.path)
+    lake.connection.drop_table(info.path)
     for refuse in (lambda: lake.worker.prepare(info, {}), lambda: lake.worker.commit(info, 3, late)):
         with pytest.raises(NotFound) as dropped:
             refuse()

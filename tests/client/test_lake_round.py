@@ -30,7 +30,7 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
         EmbeddedServer(tmp_path / "data", settings=settings) as server,
         forebay.connect(server.bootstrap_servers) as connected,
     ):
-        connected.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=PROPERTIES)
+        connected.create_table(PATH, SCHEMA, primary_key=["id"], options=PROPERTIES)
         yield connected
 
 
@@ -91,9 +91,9 @@ def test_a_column_that_is_added_and_a_table_switched_off_and_on_again_fit_their_
     result, path = first.commit_in_lake([first.write(rows(1), 0)], 1, None)
     first.tell(result, path)
     first.done()
-    connection.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
-    connection.admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int32())]))
-    connection.admin.alter_table(PATH, set={"table.datalake.enabled": "true", "paimon.snapshot.num-retained.max": "20"})
+    connection.table(PATH).alter(set={"table.datalake.enabled": "false"})
+    connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int32())]))
+    connection.table(PATH).alter(set={"table.datalake.enabled": "true", "paimon.snapshot.num-retained.max": "20"})
     second = Worker(connection)
     second.storage.create_tiering_factory().validate(second.info)
     wider = pa.RecordBatch.from_pylist(

@@ -220,16 +220,16 @@ def test_partitions_are_chosen_by_values_of_the_key_s_type(make_table: MakeTable
     table = make_table(columns, partition_keys=["flag", "at"])
     noon = dt.datetime(2024, 1, 2, 12)
     table.append([{"flag": True, "at": noon, "v": 1}])
-    conn.admin.create_partition(table.path, {"flag": False, "at": noon})
-    assert len(conn.admin.list_partitions(table.path, {"at": noon})) == 2
-    assert len(conn.admin.list_partitions(table.path, {"flag": True})) == 1
+    table.create_partition({"flag": False, "at": noon})
+    assert len(table.partitions({"at": noon})) == 2
+    assert len(table.partitions({"flag": True})) == 1
     assert table.scan(partitions={"flag": True}).to_arrow()["v"].to_pylist() == [1]
     assert table.log(stop="latest", partitions=[{"at": noon}]).to_arrow()["v"].to_pylist() == [1]
     assert table.scan(partitions={"flag": False}).to_arrow().num_rows == 0
     with pytest.raises(InvalidRequest, match=r"3 is not a value of partition key 'at'.*TIMESTAMP"):
         table.scan(partitions={"at": 3})
-    conn.admin.drop_partition(table.path, {"flag": False, "at": noon})
-    assert len(conn.admin.list_partitions(table.path)) == 1
+    table.drop_partition({"flag": False, "at": noon})
+    assert len(table.partitions()) == 1
 
 
 def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:
@@ -251,7 +251,7 @@ def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTabl
 def test_rows_of_all_schema_versions_are_read_together(conn: Connection, make_table: MakeTable) -> None:
     old = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
     old.upsert([{"id": i, "v": "old"} for i in range(4)])
-    conn.admin.alter_table(old.path, add_columns={"w": pa.int64()})
+    old.alter(add_columns={"w": pa.int64()})
     new = old.refresh()
     new.upsert([{"id": i, "v": "new", "w": i} for i in range(2, 6)])
     rows = sorted(new.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
@@ -314,8 +314,8 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedServer:
 @own_server
 def test_a_scan_makes_do_with_the_sessions_that_the_server_gives(small_server: EmbeddedServer) -> None:
     with connect(small_server.bootstrap_servers, scanner_kv_max_sessions=8, scanner_kv_fetch_max_bytes="500b") as conn:
-        conn.admin.create_database(DATABASE, ignore_if_exists=True)
-        conn.admin.create_table(f"{DATABASE}.many", {"id": pa.int64()}, primary_key=["id"], buckets=10)
+        conn.create_database(DATABASE, ignore_if_exists=True)
+        conn.create_table(f"{DATABASE}.many", {"id": pa.int64()}, primary_key=["id"], buckets=10)
         table = conn.table(f"{DATABASE}.many")
         table.upsert(pa.table({"id": np.arange(3000)}))
         assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(3000))
@@ -327,8 +327,8 @@ def test_too_many_scanners_are_waited_for_and_then_reported(small_server: Embedd
     with connect(
         small_server.bootstrap_servers, scanner_kv_open_timeout="300 ms", scanner_kv_fetch_max_bytes="500b"
     ) as conn:
-        conn.admin.create_database(DATABASE, ignore_if_exists=True)
-        conn.admin.create_table(f"{DATABASE}.full", {"id": pa.int64()}, primary_key=["id"])
+        conn.create_database(DATABASE, ignore_if_exists=True)
+        conn.create_table(f"{DATABASE}.full", {"id": pa.int64()}, primary_key=["id"])
         table = conn.table(f"{DATABASE}.full")
         table.upsert(pa.table({"id": np.arange(3000)}))
         held = [table.scan(), table.scan()]
@@ -353,7 +353,7 @@ def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPat
         EmbeddedServer(tmp_path_factory.mktemp("ttl") / "data", settings=settings) as server,
         connect(server.bootstrap_servers, scanner_kv_fetch_max_bytes="500b") as conn,
     ):
-        conn.admin.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
+        conn.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
         table = conn.table("fluss.t")
         table.upsert(pa.table({"id": np.arange(3000)}))
         scan = table.scan()
@@ -372,12 +372,12 @@ def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPat
 @own_server
 def test_a_bucket_that_is_dropped_while_it_is_scanned_fails_the_scan(conn: Connection, bootstrap: str) -> None:
     path = f"{DATABASE}.dropped_in_scan"
-    conn.admin.create_table(path, {"id": pa.int64()}, primary_key=["id"])
+    conn.create_table(path, {"id": pa.int64()}, primary_key=["id"])
     conn.table(path).upsert(pa.table({"id": np.arange(3000)}))
     with connect(bootstrap, scanner_kv_fetch_max_bytes="500b") as other:
         batches = iter(other.table(path).scan())
         next(batches)
-        conn.admin.drop_table(path)
+        conn.drop_table(path)
         with pytest.raises((NotFound, Unavailable), match="bucket 0"):
             list(batches)
 

@@ -81,7 +81,7 @@ def test_metadata_columns_can_be_chosen(make_table: MakeTable) -> None:
 
 @pytest.mark.parametrize("log_format", ["ARROW", "INDEXED", "COMPACTED"])
 def test_bounds_may_fall_inside_batches(make_table: MakeTable, log_format: str) -> None:
-    table = make_table({"a": pa.int64()}, properties={"table.log.format": log_format})
+    table = make_table({"a": pa.int64()}, options={"table.log.format": log_format})
     for first in range(0, 40, 10):
         table.append([{"a": i} for i in range(first, first + 10)])
     for start, stop in itertools.product((0, 3, 10, 39, 40), (0, 5, 10, 25, 40)):
@@ -212,14 +212,14 @@ def test_filters_hold_for_every_row_whatever_the_server_does(make_table: MakeTab
     assert sorted(found.to_arrow()["c"].to_pylist()) == [*(i / 2 for i in range(20)), 125.0]
     texts = plain.log(stop="latest", filter=forebay.col("b").starts_with("b1") & (forebay.col("a") < 10)).to_arrow()
     assert sorted(texts["a"].to_pylist()) == [1, 4, 7]
-    rows = make_table(columns, properties={"table.log.format": "INDEXED"})
+    rows = make_table(columns, options={"table.log.format": "INDEXED"})
     rows.append([{"a": i, "b": "x", "c": 1.0} for i in range(10)])
     assert rows.log(stop="latest", columns=["b"], filter=forebay.col("a") == 4).to_arrow()["b"].to_pylist() == ["x"]
 
 
 @own_server
 def test_batches_that_the_server_leaves_out_still_move_the_position(make_table: MakeTable) -> None:
-    table = make_table({"a": pa.int64()}, properties={"table.statistics.columns": "*"})
+    table = make_table({"a": pa.int64()}, options={"table.statistics.columns": "*"})
     for first in range(0, 500, 100):
         table.append([{"a": i} for i in range(first, first + 100)])
     reader = table.log(stop="latest", filter=forebay.col("a") < 10)
@@ -233,9 +233,9 @@ def test_batches_that_the_server_leaves_out_still_move_the_position(make_table: 
 @own_server
 @pytest.mark.parametrize("log_format", ["ARROW", "COMPACTED"])
 def test_a_log_is_read_through_changes_of_the_schema(conn: Connection, make_table: MakeTable, log_format: str) -> None:
-    old = make_table({"a": pa.int64(), "b": pa.string()}, properties={"table.log.format": log_format})
+    old = make_table({"a": pa.int64(), "b": pa.string()}, options={"table.log.format": log_format})
     old.append([{"a": 1, "b": "x"}])
-    conn.admin.alter_table(old.path, add_columns={"c": pa.float64()})
+    old.alter(add_columns={"c": pa.float64()})
     new = old.refresh()
     new.append([{"a": 2, "b": "y", "c": 2.5}])
     old.append([{"a": 3, "b": "z"}])
@@ -360,7 +360,7 @@ def test_a_table_that_is_dropped_ends_the_reading_with_an_error(conn: Connection
     table.append([{"a": 1}])
     reader = table.log("earliest")
     assert reader.poll(5.0) is not None
-    conn.admin.drop_table(table.path)
+    conn.drop_table(table.path)
     with pytest.raises(NotFound):
         next(reader)
 

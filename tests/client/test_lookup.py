@@ -167,7 +167,7 @@ def test_a_prefix_of_a_partitioned_table_names_the_partition(make_table: MakeTab
 def test_rows_from_before_a_column_was_added_are_found(conn: Connection, make_table: MakeTable) -> None:
     old = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
     old.upsert([{"id": 1, "v": "old"}])
-    conn.admin.alter_table(old.path, add_columns={"w": pa.int64()})
+    old.alter(add_columns={"w": pa.int64()})
     new = old.refresh()
     new.upsert([{"id": 2, "v": "new", "w": 5}])
     assert new.lookup([1, 2]).to_pylist() == [{"id": 1, "v": "old", "w": None}, {"id": 2, "v": "new", "w": 5}]
@@ -180,7 +180,7 @@ def test_a_partition_that_is_dropped_is_missing(conn: Connection, make_table: Ma
     table = make_table({"id": pa.int32(), "p": pa.string()}, primary_key=["id", "p"], partition_keys=["p"])
     table.upsert([{"id": 1, "p": "a"}, {"id": 1, "p": "b"}])
     assert table.lookup([{"id": 1, "p": "a"}])["id"].to_pylist() == [1]
-    conn.admin.drop_partition(table.path, {"p": "a"})
+    table.drop_partition({"p": "a"})
     assert table.refresh().lookup([{"id": 1, "p": "b"}])["id"].to_pylist() == [1]
 
 

@@ -129,7 +129,7 @@ def test_child_processes_use_connections_of_their_own(conn: Connection, make_tab
     assert table.append([{"a": 2}]).rows == 1
     seen = table.scan().to_arrow()["a"].to_pylist()
     assert sorted(seen) == sorted([1, 2, *(pid for pid, _ in told)])
-    assert conn.admin.table_exists(table.path)
+    assert conn.table_exists(table.path)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -185,7 +185,7 @@ def test_many_threads_use_one_connection(make_table: MakeTable) -> None:
         table.upsert([{"id": first + i, "v": str(n)} for i in range(20)])
         found = table.lookup(list(range(first, first + 20)))
         assert found["v"].to_pylist() == [str(n)] * 20
-        assert table.connection.admin.table_exists(table.path)
+        assert table.connection.table_exists(table.path)
         return table.scan(filter=forebay.col("v") == str(n)).to_arrow().num_rows
 
     with ThreadPoolExecutor(8) as pool:
@@ -238,7 +238,7 @@ def test_closing_while_busy_ends_everything_that_waits(bootstrap: str, make_tabl
             lambda: handle.append([{"a": 1}]),
             lambda: reader.poll(5.0),
             lambda: handle.scan().to_arrow(),
-            lambda: other.admin.list_databases(),
+            lambda: other.list_databases(),
         )
     ]
     for thread in threads:
@@ -302,7 +302,7 @@ def test_users_and_passwords(tmp_path_factory: pytest.TempPathFactory) -> None:
         address = server.addresses.sasl_bootstrap_servers
         assert address is not None
         with connect(address, "admin", "admin-secret") as conn:
-            conn.admin.create_table("fluss.t", {"a": pa.int64()})
+            conn.create_table("fluss.t", {"a": pa.int64()})
             table = conn.table("fluss.t")
             table.append([{"a": 1}])
             assert table.scan().to_arrow().num_rows == 1

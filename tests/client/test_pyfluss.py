@@ -64,7 +64,7 @@ async def arrow_rows(their: Any, buckets: int) -> pa.Table:
 
 @pytest.mark.parametrize("compression", ["NONE", "ZSTD", "LZ4_FRAME"])
 def test_pyfluss_reads_our_log_batches_of_every_type(bootstrap: str, make_table: MakeTable, compression: str) -> None:
-    table = make_table(ALL_TYPES, buckets=2, properties={"table.log.arrow.compression.type": compression})
+    table = make_table(ALL_TYPES, buckets=2, options={"table.log.arrow.compression.type": compression})
     data = all_types_rows(60)
     table.append(data.slice(0, 30))
     table.append(data.slice(30))
@@ -76,7 +76,7 @@ def test_pyfluss_reads_our_log_batches_of_every_type(bootstrap: str, make_table:
 def test_we_read_log_batches_of_every_type_that_pyfluss_wrote(
     bootstrap: str, make_table: MakeTable, compression: str
 ) -> None:
-    table = make_table(ALL_TYPES, buckets=2, properties={"table.log.arrow.compression.type": compression})
+    table = make_table(ALL_TYPES, buckets=2, options={"table.log.arrow.compression.type": compression})
     data = all_types_rows(60)
 
     async def write(their: Any) -> None:
@@ -360,7 +360,7 @@ def test_both_clients_give_partitions_the_same_names(
     schema = pa.schema([pa.field("p", key_type, nullable=False), ("v", pa.int32())])
     table = make_table(schema, partition_keys=["p"])
     table.append([{"p": value, "v": 1} for value in values])
-    names = {partition.name for partition in conn.admin.list_partitions(table.path)}
+    names = {partition.name for partition in table.partitions()}
     assert len(names) == len(values)
 
     async def work(their: Any) -> None:
@@ -370,6 +370,6 @@ def test_both_clients_give_partitions_the_same_names(
         await writer.flush()
 
     with_pyfluss(bootstrap, table, work)
-    assert {partition.name for partition in conn.admin.list_partitions(table.path)} == names
+    assert {partition.name for partition in table.partitions()} == names
     for value in values:
         assert sorted(table.scan(partitions={"p": value}).to_arrow()["v"].to_pylist()) == [1, 2]

@@ -232,7 +232,7 @@ def test_a_second_close_waits_for_the_first(
 def test_a_process_that_ends_closes_every_connection_though_one_of_them_fails(
     make_table: MakeTable, bootstrap: str
 ) -> None:
-    bad = make_table({"a": pa.int64()}, primary_key=["a"], properties={"table.delete.behavior": "DISABLE"})
+    bad = make_table({"a": pa.int64()}, primary_key=["a"], options={"table.delete.behavior": "DISABLE"})
     good = make_table({"a": pa.int64()})
     code = (
         "import forebay; held = []\n"
@@ -250,7 +250,7 @@ def test_a_process_that_ends_closes_every_connection_though_one_of_them_fails(
 def test_an_embedded_server_that_nobody_closed_ends_orderly_with_the_process(tmp_path: Path) -> None:
     code = (
         f"import forebay; c = forebay.embedded({str(tmp_path / 'data')!r}, writer_batch_timeout='1 h')\n"
-        "c.admin.create_table('fluss.t', {'a': forebay.types.bigint()}, buckets=1)\n"
+        "c.create_table('fluss.t', {'a': forebay.types.bigint()}, buckets=1)\n"
         "w = c.table('fluss.t').writer(); w.append({'a': 7})\n"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
@@ -380,7 +380,7 @@ def test_a_reader_of_a_whole_table_lets_go_of_partitions_that_are_dropped(
         assert batch is not None
         seen += batch["a"].to_pylist()
     assert chosen.poll(5) is not None
-    conn.admin.drop_partition(table.path, {"p": "old"})
+    table.drop_partition({"p": "old"})
     table.append([{"a": 3, "p": "kept"}])
     while len(reader.positions) > 1 or 3 not in seen:
         batch = reader.poll(0.1)

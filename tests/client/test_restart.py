@@ -39,8 +39,8 @@ def crash(server: ServerProcess, away_seconds: float = 0.0) -> None:
 
 def test_writers_and_readers_live_through_kill_9(server: ServerProcess, conn: Connection) -> None:
     """failure-scenarios 1a and 1b: kill -9 and restart: every acknowledged row once, readers go on."""
-    conn.admin.create_table("fluss.log", {"a": pa.int64()}, buckets=2)
-    conn.admin.create_table("fluss.kv", {"id": pa.int64(), "v": pa.int64()}, primary_key=["id"], buckets=2)
+    conn.create_table("fluss.log", {"a": pa.int64()}, buckets=2)
+    conn.create_table("fluss.kv", {"id": pa.int64(), "v": pa.int64()}, primary_key=["id"], buckets=2)
     log, kv = conn.table("fluss.log"), conn.table("fluss.kv")
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -81,7 +81,7 @@ def test_writers_and_readers_live_through_kill_9(server: ServerProcess, conn: Co
 
 def test_a_scan_under_way_fails_cleanly_or_is_complete(server: ServerProcess, conn: Connection) -> None:
     """failure-scenarios 1a: kill -9 server mid-scan: never silently short."""
-    conn.admin.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
+    conn.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
     table = conn.table("fluss.t")
     table.upsert(pa.table({"id": np.arange(5000)}))
     scan = table.scan()
@@ -95,7 +95,7 @@ def test_a_scan_under_way_fails_cleanly_or_is_complete(server: ServerProcess, co
 
 
 def test_a_scan_begun_while_the_server_is_away_waits_for_it(server: ServerProcess, conn: Connection) -> None:
-    conn.admin.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
+    conn.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
     table = conn.table("fluss.t")
     table.upsert(pa.table({"id": np.arange(100)}))
     server.kill()
@@ -111,7 +111,7 @@ def test_a_scan_begun_while_the_server_is_away_waits_for_it(server: ServerProces
 def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
     settings = {"retry_timeout": "500 ms", "writer_delivery_timeout": "500 ms"}
     with connect(server.bootstrap_servers, **settings) as conn:
-        conn.admin.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
+        conn.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
         table = conn.table("fluss.t")
         table.upsert([{"id": 1}])
         writer = table.writer()
@@ -126,7 +126,7 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
         with pytest.raises(Unavailable):
             table.lookup([1])
         with pytest.raises(Unavailable):
-            conn.admin.list_databases()
+            conn.list_databases()
         server.start(keep_ports=True)
         writer.upsert({"id": 4})
         writer.close()
@@ -142,4 +142,4 @@ def test_nobody_to_connect_to_is_reported_quickly() -> None:
 
 def test_the_second_bootstrap_server_is_tried(server: ServerProcess) -> None:
     with connect(f"127.0.0.1:1,{server.bootstrap_servers}") as conn:
-        assert conn.admin.database_exists("fluss")
+        assert conn.database_exists("fluss")

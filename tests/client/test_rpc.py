@@ -277,7 +277,7 @@ def test_one_channel_to_each_server_stays_open(bootstrap: str) -> None:
     (tablet, *_) = [node for node in nodes if node.role is ServerRole.TABLET]
     with Connection(make_settings(f"{tablet.host}:{tablet.port}"), dial=counted) as connection:
         for _ in range(3):
-            connection.admin.create_database(DATABASE, ignore_if_exists=True)  # of the coordinator
+            connection.create_database(DATABASE, ignore_if_exists=True)  # of the coordinator
             connection.cluster.refresh()
     assert sorted(address.port for address in asked) == sorted({node.port for node in nodes})
 
@@ -363,7 +363,7 @@ def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_pa
 def test_at_the_end_of_the_process_each_connection_sends_what_it_holds_and_the_first_error_is_told(
     make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
+    table = make_table({"id": pa.int32()}, primary_key=["id"], options={"table.delete.behavior": "DISABLE"})
     closed, bad, good = (connect(bootstrap, writer_batch_timeout="1 h") for _ in range(3))
     closed.close()
     writers = [each.table(table.path).writer() for each in (bad, good)]

@@ -456,16 +456,16 @@ def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(
     path = "client_tests.made_again"
     other_path = "client_tests.stays"
     for each in (path, other_path):
-        conn.admin.create_table(each, {"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
+        conn.create_table(each, {"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
         conn.table(each).append([{"a": 1, "p": "x"}])
     cluster = conn.cluster
     older = conn.table(path).info.table_id
     stays = conn.table(other_path).info.table_id
     assert {b.table_id for b in cluster.view.leaders} >= {older, stays}
     with connect(bootstrap) as other:
-        admin = (other if elsewhere else conn).admin
-        admin.drop_table(path)
-        admin.create_table(path, {"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
+        where = other if elsewhere else conn
+        where.drop_table(path)
+        where.create_table(path, {"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=1)
     cluster.refresh([TablePath.parse(path)])
     ids = {b.table_id for b in cluster.view.leaders}
     assert stays in ids
@@ -473,7 +473,7 @@ def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(
     assert {str(p.table) for p in cluster.view.partitions} >= {other_path}
     assert path not in {str(p.table) for p in cluster.view.partitions}
     for each in (path, other_path):
-        conn.admin.drop_table(each)
+        conn.drop_table(each)
 
 
 # ---- admin ----------------------------------------------------------------------------------------------------------
@@ -558,9 +558,7 @@ def test_a_column_that_is_merged_by_a_function_with_parameters_can_be_added(
 
     proxy.on_request = rule
     names = AggregateFunction("listagg", (("delimiter", ";"), ("x", "y")))
-    other.connection.admin.alter_table(
-        table.path, add_columns=[Column("names", types.string(), aggregate=names), Column("plain", types.int_())]
-    )
+    other.alter(add_columns=[Column("names", types.string(), aggregate=names), Column("plain", types.int_())])
     merged, plain = asked[0].add_columns
     assert (merged.agg_function_type, [(p.key, p.value) for p in merged.agg_function_params]) == (
         "listagg",

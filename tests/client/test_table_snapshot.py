@@ -179,7 +179,7 @@ def test_partitions_can_be_chosen_and_a_table_without_any_has_an_empty_snapshot(
         assert repr(both) == f"<forebay.TableSnapshot of {table.path}, {both.snapshot_id}, 4 buckets>"
         with pytest.raises(InvalidRequest, match="does not hold"):
             one.scan_bucket(next(bucket for bucket in both.buckets if bucket not in one.buckets))
-        table.connection.admin.drop_partition(table.path, {"p": "a"})
+        table.drop_partition({"p": "a"})
         assert one.scan().to_arrow().num_rows == 50
         with pytest.raises(NotFound, match="no longer in table snapshot"):
             both.scan().to_arrow()
@@ -191,7 +191,7 @@ def test_partitions_can_be_chosen_and_a_table_without_any_has_an_empty_snapshot(
 def test_columns_that_are_added_later_are_not_in_the_way(make_table):
     table = numbered(make_table, 10, buckets=1)
     with table.snapshot() as snapshot:
-        table.connection.admin.alter_table(table.path, add_columns={"w": pa.int32()})
+        table.alter(add_columns={"w": pa.int32()})
         newer = table.refresh()
         newer.upsert([{"id": 3, "v": 5, "w": 9}])
         assert rows_of(snapshot.scan()) == dict.fromkeys(range(10), 0)
@@ -404,7 +404,7 @@ def test_a_server_with_too_many_snapshots_is_waited_for_and_then_reported(tmp_pa
         EmbeddedServer(tmp_path / "data", settings=settings) as server,
         connect(server.bootstrap_servers, scanner_kv_open_timeout="200 ms") as conn,
     ):
-        conn.admin.create_table("fluss.t", {"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
+        conn.create_table("fluss.t", {"id": pa.int64(), "v": pa.int64()}, primary_key=["id"])
         table = conn.table("fluss.t")
         with table.snapshot(), pytest.raises(LimitExceeded, match=r"open-timeout.*kv\.snapshot-handle\.max-count"):
             table.snapshot()
@@ -414,7 +414,7 @@ def test_a_server_with_too_many_snapshots_is_waited_for_and_then_reported(tmp_pa
 def test_after_kill_9_a_snapshot_is_unknown_and_another_one_can_be_opened(tmp_path: Path):
     """failure-scenarios 1a: kill -9 server mid-scan: the client fails cleanly, never silently short."""
     with ServerProcess(tmp_path / "data") as server, connect(server.bootstrap_servers) as conn:
-        conn.admin.create_table("fluss.t", {"id": pa.int64(), "v": pa.int64()}, primary_key=["id"], buckets=2)
+        conn.create_table("fluss.t", {"id": pa.int64(), "v": pa.int64()}, primary_key=["id"], buckets=2)
         table = conn.table("fluss.t")
         upsert(table, range(100), 0)
         snapshot = table.snapshot()

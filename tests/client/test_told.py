@@ -34,7 +34,7 @@ def test_a_damaged_segment_is_an_error_at_once_that_names_file_and_position_and_
 ) -> None:
     settings = {"log.segment.file-size": "4kb"}
     with EmbeddedServer(tmp_path, settings=settings) as server, forebay.connect(server.bootstrap_servers) as conn:
-        conn.admin.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=2, bucket_keys=["n"])
+        conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=2, bucket_keys=["n"])
         for start in range(0, 10_000, 1000):
             conn.table("fluss.t").append(pa.table({"n": range(start, start + 1000)}))
         rows = {b.bucket: 0 for b in conn.table("fluss.t").log("earliest", "latest").positions}
@@ -94,7 +94,7 @@ def test_a_server_that_does_not_answer_is_named_while_the_client_waits(
 def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedServer(tmp_path) as server:
         conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="2600 ms", retry_timeout="2600 ms")
-        conn.admin.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
+        conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
         table = conn.table("fluss.t")
         table.append([{"n": 1}])
     with caplog.at_level(logging.WARNING, logger="forebay"), pytest.raises(Unavailable):
@@ -125,7 +125,7 @@ def test_a_batch_whose_answer_was_lost_for_good_has_an_unknown_outcome(make_tabl
 def test_a_batch_that_was_never_sent_is_not_of_unknown_outcome(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server:
         conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="300 ms", retry_timeout="300 ms")
-        conn.admin.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
+        conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
         table = conn.table("fluss.t")
     with pytest.raises(Unavailable, match="1 rows were not written"):
         table.append([{"n": 1}])

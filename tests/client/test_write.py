@@ -31,7 +31,7 @@ def test_a_log_table_returns_rows_of_every_type_as_they_were(
         # Fixed-length bytes lose zeros at their end in Fluss's INDEXED rows.
         schema = pa.schema([field for field in ALL_TYPES if field.name != "fixed"])
     options = {"table.log.format": log_format, "table.log.arrow.compression.type": compression}
-    table = make_table(schema, properties=options)
+    table = make_table(schema, options=options)
     data = all_types_rows(50).select(schema.names)
     result = table.append(data)
     assert (result.rows, result.batches) == (50, 1)
@@ -45,7 +45,7 @@ def test_a_log_table_returns_rows_of_every_type_as_they_were(
 def test_a_primary_key_table_returns_rows_of_every_type_as_they_were(make_table: MakeTable, kv_format: str) -> None:
     names = [name for name in ALL_TYPES.names if not (name == "fixed" and kv_format == "INDEXED")]
     schema = pa.schema([ALL_TYPES.field(name) for name in names])
-    table = make_table(schema, primary_key=["id"], buckets=3, properties={"table.kv.format": kv_format})
+    table = make_table(schema, primary_key=["id"], buckets=3, options={"table.kv.format": kv_format})
     data = all_types_rows(60).select(names)
     assert table.upsert(data).rows == 60
     assert by_id(table.scan().to_arrow()) == by_id(data)
@@ -184,7 +184,7 @@ def test_writers_create_the_partitions_that_they_need(conn: Connection, make_tab
     days = [dt.date(2024, 1, 1 + i % 3) for i in range(30)]
     rows = [{"id": i, "day": day, "v": str(i)} for i, day in enumerate(days)]
     assert table.upsert(rows).rows == 30
-    names = {partition.name for partition in conn.admin.list_partitions(table.path)}
+    names = {partition.name for partition in table.partitions()}
     assert names == {"2024-01-01", "2024-01-02", "2024-01-03"}
     assert by_id(table.scan().to_arrow()) == rows
     only = table.scan(partitions=["2024-01-02"]).to_arrow()
@@ -208,7 +208,7 @@ def test_partition_values_of_every_type_become_names(conn: Connection, make_tabl
     for key, (arrow_type, value, name) in columns.items():
         table = make_table({"v": pa.int32(), key: arrow_type}, partition_keys=[key])
         table.append(pa.table({"v": pa.array([1], pa.int32()), key: pa.array([value], arrow_type)}))
-        assert [p.name for p in conn.admin.list_partitions(table.path)] == [name or names[key]]
+        assert [p.name for p in table.partitions()] == [name or names[key]]
 
 
 def test_rows_of_one_partition_are_not_sorted_into_groups(make_table: MakeTable) -> None:
@@ -229,7 +229,7 @@ def test_partitions_are_not_created_where_that_is_switched_off(
     conn: Connection, make_table: MakeTable, bootstrap: str
 ) -> None:
     table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
-    conn.admin.create_partition(table.path, {"p": "there"})
+    table.create_partition({"p": "there"})
     with connect(bootstrap, writer_dynamic_create_partition_enabled=False) as other:
         strict = other.table(table.path)
         assert strict.append([{"v": 1, "p": "there"}]).rows == 1
@@ -244,9 +244,9 @@ def test_a_partition_that_was_dropped_is_created_again_by_the_next_write(
 ) -> None:
     table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
     table.append([{"v": 1, "p": "a"}, {"v": 1, "p": "b"}])
-    conn.admin.drop_partition(table.path, {"p": "a"})
+    table.drop_partition({"p": "a"})
     result = table.append([{"v": 2, "p": "a"}, {"v": 2, "p": "b"}])
-    partitions = {p.name: p.partition_id for p in conn.admin.list_partitions(table.path)}
+    partitions = {p.name: p.partition_id for p in table.partitions()}
     assert result.end_offsets == {
         TableBucket(table.info.table_id, 0, partitions["a"]): 1,
         TableBucket(table.info.table_id, 0, partitions["b"]): 2,
@@ -266,8 +266,8 @@ def test_a_partition_that_was_made_anew_takes_writes_lookups_and_deletes_of_clie
         handle = other.table(table.path)
         handle.upsert([{"k": 1, "p": "a", "v": 1}])
         for act in range(3):
-            conn.admin.drop_partition(table.path, {"p": "a"})
-            conn.admin.create_partition(table.path, {"p": "a"})
+            table.drop_partition({"p": "a"})
+            table.create_partition({"p": "a"})
             if act == 0:
                 assert handle.lookup([{"k": 1, "p": "a"}]).to_pylist() == [{"k": None, "p": None, "v": None}]
             elif act == 1:
@@ -275,7 +275,7 @@ def test_a_partition_that_was_made_anew_takes_writes_lookups_and_deletes_of_clie
                 assert handle.lookup([{"k": 1, "p": "a"}]).to_pylist() == [{"k": 1, "p": "a", "v": 2}]
             else:
                 handle.delete([{"k": 1, "p": "a"}])
-        conn.admin.drop_partition(table.path, {"p": "a"})
+        table.drop_partition({"p": "a"})
         assert handle.lookup([{"k": 1, "p": "a"}]).to_pylist() == [{"k": None, "p": None, "v": None}]
 
 
@@ -285,7 +285,7 @@ def test_a_writer_keeps_its_order_while_its_partition_is_dropped_and_made_anew_a
     conn: Connection, make_table: MakeTable, bootstrap: str, idempotent: bool
 ) -> None:
     table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
-    conn.admin.create_partition(table.path, {"p": "a"})
+    table.create_partition({"p": "a"})
     options: dict[str, Any] = {"writer_batch_timeout": "0 ms", "writer_batch_size": "2kb"}
     if not idempotent:
         options |= {"writer_enable_idempotence": False, "writer_max_inflight_requests_per_bucket": 1}
@@ -293,9 +293,9 @@ def test_a_writer_keeps_its_order_while_its_partition_is_dropped_and_made_anew_a
         for v in range(300):
             writer.append([{"v": 10 * v + i, "p": "a"} for i in range(10)])
             if v in (50, 51, 150, 250):
-                conn.admin.drop_partition(table.path, {"p": "a"}, ignore_if_not_exists=True)
+                table.drop_partition({"p": "a"}, ignore_if_not_exists=True)
             if v == 150:
-                conn.admin.create_partition(table.path, {"p": "a"}, ignore_if_exists=True)
+                table.create_partition({"p": "a"}, ignore_if_exists=True)
     rows = table.scan().to_arrow()["v"].to_pylist()
     assert rows == list(range(rows[0], 3000))
 
@@ -309,7 +309,7 @@ def test_rows_of_a_dropped_partition_fail_alone_where_writers_may_not_create_it(
     with connect(bootstrap, writer_dynamic_create_partition_enabled=False) as other:
         strict = other.table(table.path)
         strict.append([{"v": 2, "p": "a"}, {"v": 2, "p": "b"}])
-        conn.admin.drop_partition(table.path, {"p": "a"})
+        table.drop_partition({"p": "a"})
         with pytest.raises(NotFound, match="no partition 'a'"):
             strict.append([{"v": 3, "p": "a"}, {"v": 3, "p": "b"}])
     assert sorted(table.scan().to_arrow()["v"].to_pylist()) == [1, 2, 3]
@@ -368,7 +368,7 @@ def test_rows_arrive_with_every_level_of_acknowledgement(make_table: MakeTable, 
 
 
 def test_a_writer_that_finds_no_memory_says_so(make_table: MakeTable, bootstrap: str) -> None:
-    table = make_table({"v": pa.string()}, properties={"table.log.arrow.compression.type": "NONE"})
+    table = make_table({"v": pa.string()}, options={"table.log.arrow.compression.type": "NONE"})
     with connect(bootstrap, writer_buffer_memory_size="64kb", writer_buffer_wait_timeout="50 ms") as other:
         sender = other.sender
         with sender.accumulator.lock:
@@ -385,10 +385,10 @@ def test_a_writer_that_finds_no_memory_says_so(make_table: MakeTable, bootstrap:
 def test_a_table_that_was_dropped_and_created_again_is_another_table(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"v": pa.int64()})
     table.append([{"v": 1}])
-    conn.admin.drop_table(table.path)
+    conn.drop_table(table.path)
     with pytest.raises(NotFound):
         table.append([{"v": 2}])
-    conn.admin.create_table(table.path, {"v": pa.int64()}, buckets=1)
+    conn.create_table(table.path, {"v": pa.int64()}, buckets=1)
     with pytest.raises(NotFound, match="created again"):
         table.append([{"v": 3}])
     conn.table(table.path).append([{"v": 4}])

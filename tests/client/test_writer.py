@@ -174,7 +174,7 @@ def test_a_batch_that_the_server_refuses_fails_flush_and_everything_after(
     conn: Connection, make_table: MakeTable
 ) -> None:
     """failure-scenarios 1b: writer errors must surface."""
-    table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
+    table = make_table({"id": pa.int32()}, primary_key=["id"], options={"table.delete.behavior": "DISABLE"})
     writer = table.writer()
     writer.upsert({"id": 1})
     writer.flush()
@@ -192,7 +192,7 @@ def test_a_batch_that_the_server_refuses_fails_flush_and_everything_after(
 def test_errors_that_nobody_was_told_of_surface_when_the_connection_closes(
     make_table: MakeTable, bootstrap: str
 ) -> None:
-    table = make_table({"id": pa.int32()}, primary_key=["id"], properties={"table.delete.behavior": "DISABLE"})
+    table = make_table({"id": pa.int32()}, primary_key=["id"], options={"table.delete.behavior": "DISABLE"})
     other = connect(bootstrap)
     writer = other.table(table.path).writer()
     writer.delete({"id": 1})
@@ -264,7 +264,7 @@ def test_aborting_waits_for_what_was_sent(
 
 
 def test_back_pressure_bounds_the_memory(make_table: MakeTable, bootstrap: str) -> None:
-    table = make_table({"s": pa.string()}, buckets=2, properties={"table.log.arrow.compression.type": "NONE"})
+    table = make_table({"s": pa.string()}, buckets=2, options={"table.log.arrow.compression.type": "NONE"})
     batch = pa.table({"s": ["x" * 1000] * 500})
     most = 0
     with connect(bootstrap, writer_buffer_memory_size="2mb", writer_batch_size="100kb") as other:

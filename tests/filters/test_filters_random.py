@@ -97,7 +97,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_live_tables_and_union_reads_filter_as_the_filter_says(lake: World, keyed: bool, seed: int) -> None:
     rng = random.Random(f"{lake.lake} {keyed} {seed}")
     schema = Schema.of(COLUMNS, ["id"] if keyed else [])
-    options: dict[str, Any] = {} if keyed else {"properties": {"table.statistics.columns": "*"}}
+    options: dict[str, Any] = {} if keyed else {"options": {"table.statistics.columns": "*"}}
     table = lake.create(schema, buckets=rng.randint(1, 2), **options)
     rows: dict[int, Row] = {}
     written = pieces(rng)
@@ -110,4 +110,4 @@ def test_live_tables_and_union_reads_filter_as_the_filter_says(lake: World, keye
             lake.tier(table)
     check(rng, list(rows.values()), lambda p: table.scan(columns=["id"], filter=p).to_arrow())
     check(rng, list(rows.values()), lambda p: lake.read(table, columns=["id"], filter=p))
-    lake.admin.drop_table(table.path)
+    lake.connection.drop_table(table.path)

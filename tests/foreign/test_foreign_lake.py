@@ -52,8 +52,8 @@ def codes(heartbeat: Heartbeat) -> dict[int, int]:
 
 
 def test_rounds_of_our_worker_on_a_real_cluster_and_its_lake(cluster: Connection, tmp_path: Path) -> None:
-    cluster.admin.create_database(PATH.database, ignore_if_exists=True)
-    cluster.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=PROPERTIES)
+    cluster.create_database(PATH.database, ignore_if_exists=True)
+    cluster.create_table(PATH, SCHEMA, primary_key=["id"], options=PROPERTIES)
     info = cluster.admin.table_info(PATH)
     assert info.lake_enabled
     assert lake_options(info) == {"metastore": "filesystem", "warehouse": str(tmp_path / "lake")}
@@ -82,7 +82,7 @@ def test_rounds_of_our_worker_on_a_real_cluster_and_its_lake(cluster: Connection
     assert codes(worker.calls.heartbeat(failed=[gone])) == {999: ErrorCode.TABLE_NOT_EXIST}
     worker.done()
 
-    cluster.admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int32())]))
+    cluster.table(PATH).alter(add_columns=pa.schema([("more", pa.int32())]))
     worker = worker_when_its_turn_comes(cluster)
     worker.storage.create_tiering_factory().validate(worker.info)
     wider = pa.RecordBatch.from_pylist(
@@ -92,7 +92,7 @@ def test_rounds_of_our_worker_on_a_real_cluster_and_its_lake(cluster: Connection
     worker.tell(result, path)
     assert [row["more"] for row in lake_rows(worker, result.snapshot_id)] == [None] * 4 + [5]
 
-    cluster.admin.drop_table(PATH)
+    cluster.drop_table(PATH)
     with pytest.raises(AlreadyExists) as refused:
-        cluster.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=PROPERTIES)
+        cluster.create_table(PATH, SCHEMA, primary_key=["id"], options=PROPERTIES)
     assert refused.value.code == ErrorCode.LAKE_TABLE_ALREADY_EXIST

@@ -76,17 +76,17 @@ def flink(both: Both) -> Iterator[FlussFlink]:
 
 def make(connection: Connection, name: str, *, keyed: bool, partitioned: bool, **options: Any) -> Table:
     key = ["k", "p"] if partitioned else ["k"]
-    connection.admin.create_table(
+    connection.create_table(
         f"fluss.{name}",
         SCHEMA,
         primary_key=key if keyed else [],
         partition_keys=["p"] if partitioned else [],
         bucket_keys=["k"] if keyed else [],
         buckets=2,
-        **{"properties": LAKE, **options},
+        **{"options": LAKE, **options},
     )
     for partition in ("x", "y") if partitioned else ():
-        connection.admin.create_partition(f"fluss.{name}", {"p": partition})
+        connection.table(f"fluss.{name}").create_partition({"p": partition})
     return connection.table(f"fluss.{name}")
 
 
@@ -146,7 +146,7 @@ def test_tables_move_to_a_real_cluster_that_reads_and_tiers_them_and_back(both: 
         assert flink.sql(f"SELECT * FROM {path}") == there
         assert [row for row in there if "theirs" in row]
 
-    both.real.admin.alter_table(paths[0], add_columns=pa.schema([("more", pa.int64())]))
+    both.real.table(paths[0]).alter(add_columns=pa.schema([("more", pa.int64())]))
     wider = both.real.table(paths[0])
     wider.append([{"k": 50, "p": "x", "v": "wider", "more": 7}])
     wait_until_tiered(both.real, paths[0])
@@ -168,7 +168,7 @@ def test_tables_move_to_a_real_cluster_that_reads_and_tiers_them_and_back(both: 
 def test_tables_without_a_lake_move_there_and_back(both: Both) -> None:
     for keyed, partitioned in KINDS:
         name = f"plain{int(keyed)}{int(partitioned)}"
-        table = make(both.ours, name, keyed=keyed, partitioned=partitioned, properties={}, comment="kept")
+        table = make(both.ours, name, keyed=keyed, partitioned=partitioned, options={}, comment="kept")
         write(table, *range(50))
         delete(table, 7)
         before = sorted(map(repr, table.scan().to_arrow().to_pylist()))
@@ -203,7 +203,7 @@ def test_tables_of_a_real_cluster_are_read_and_tiered_by_us_and_it_goes_on_with_
 
 def test_a_table_without_system_columns_is_not_moved_to_a_release_that_cannot_read_it(both: Both) -> None:
     plain = {"paimon.forebay.system-columns": "false"}
-    table = make(both.ours, "clean", keyed=True, partitioned=False, custom_properties=plain)
+    table = make(both.ours, "clean", keyed=True, partitioned=False, options={**LAKE, **plain})
     write(table, 1, 2)
     with pytest.raises(UnsupportedOperation, match="system columns"):
         move_table(both.ours, both.real, table.path)

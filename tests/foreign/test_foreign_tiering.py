@@ -45,17 +45,17 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
 def make(connection: Connection, name: str, *, keyed: bool, partitioned: bool) -> Table:
     path = f"fluss.{name}"
     key = ["k", "p"] if partitioned else ["k"]
-    connection.admin.create_table(
+    connection.create_table(
         path,
         SCHEMA,
         primary_key=key if keyed else [],
         partition_keys=["p"] if partitioned else [],
         bucket_keys=["k"],
         buckets=2,
-        properties=PROPERTIES,
+        options=PROPERTIES,
     )
     for partition in ("x", "y") if partitioned else ():
-        connection.admin.create_partition(path, {"p": partition})
+        connection.table(path).create_partition({"p": partition})
     return connection.table(path)
 
 

@@ -73,9 +73,9 @@ class Run:
     def __init__(self, lake: str, warehouse: Path, connection: Connection) -> None:
         self.lake, self.warehouse, self.connection = lake, warehouse, connection
         for name, schema, keys in ((ACCOUNTS, ACCOUNT_SCHEMA, ["bank", "account"]), (JOURNAL, JOURNAL_SCHEMA, [])):
-            connection.admin.create_table(
+            connection.create_table(
                 name, schema, primary_key=keys, bucket_keys=["bank"], buckets=BUCKETS,
-                properties=PROPERTIES, custom_properties=UPKEEP[lake],
+                options={**PROPERTIES, **UPKEEP[lake]},
             )  # fmt: skip
         accounts, journal = connection.table(ACCOUNTS), connection.table(JOURNAL)
         self.writers = [Writer(number, accounts, journal, SEED + number) for number in range(WRITERS)]

@@ -42,16 +42,16 @@ class Servers:
     def make(self, *, keyed: bool = False, partitioned: bool = False, lake: bool = True, **options: Any) -> Table:
         """A table with 100 rows, of which half are in the lake."""
         key = ["k", "p"] if partitioned else ["k"]
-        self.here.admin.create_table(
+        self.here.create_table(
             PATH,
             SCHEMA,
             primary_key=key if keyed else [],
             partition_keys=["p"] if partitioned else [],
             buckets=3,
-            **{"properties": LAKE if lake else {}, **options},
+            **{**options, "options": {**(LAKE if lake else {}), **options.get("options", {})}},
         )
         for partition in ("x", "y") if partitioned else ():
-            self.here.admin.create_partition(PATH, {"p": partition})
+            self.here.table(PATH).create_partition({"p": partition})
         table = self.here.table(PATH)
         for first in range(0, 100, 10):
             write(table, *range(first, first + 10))
@@ -90,7 +90,7 @@ def log_of(table: Table) -> dict[tuple[Any, int], list[int]]:
 @pytest.mark.parametrize("lake", [True, False])
 @pytest.mark.parametrize(("keyed", "partitioned"), [(False, False), (False, True), (True, False), (True, True)])
 def test_rows_order_and_definition_arrive(servers: Servers, keyed: bool, partitioned: bool, lake: bool) -> None:
-    options = {"comment": "kept", "custom_properties": {"owner": "me"}}
+    options = {"comment": "kept", "options": {"owner": "me"}}
     table = servers.make(keyed=keyed, partitioned=partitioned, lake=lake, **options)
     report = move_table(servers.here, servers.there, PATH)
     moved = servers.there.table(PATH)
@@ -129,7 +129,7 @@ def test_a_table_moves_back_and_its_history_with_it(servers: Servers) -> None:
     move_table(servers.there, servers.here, PATH, drop_source=True)
     back = servers.here.table(PATH)
     assert len(bag(back)) == 101
-    assert not servers.there.admin.table_exists(PATH)
+    assert not servers.there.table_exists(PATH)
     write(back, 101)
     tier_table(servers.here, PATH)
     assert len(bag(back)) == 102
@@ -167,7 +167,7 @@ def test_a_move_that_is_killed_goes_on_and_doubles_nothing(servers: Servers, ste
         assert step not in seen
     moved = servers.there.table(PATH)
     assert bag(moved) == expected == bag(moved, "live")
-    assert not servers.here.admin.table_exists(PATH)
+    assert not servers.here.table_exists(PATH)
 
 
 def test_a_target_that_was_not_told_of_its_lake_snapshot_is_told_by_the_next_run(
@@ -195,7 +195,7 @@ def test_a_target_that_refuses_the_lake_table_gives_it_back_and_may_be_tried_aga
         raise InvalidRequest("no lake today")
 
     with monkeypatch.context() as patch:
-        patch.setattr("forebay.client.admin.Admin.alter_table", refuse)
+        patch.setattr("forebay.client.table.Table.alter", refuse)
         with pytest.raises(InvalidRequest, match="no lake today") as refused:
             move_table(servers.here, servers.there, PATH)
     assert any("given back" in note for note in refused.value.__notes__)
@@ -232,7 +232,7 @@ def test_rows_that_were_written_to_the_target_are_found(servers: Servers) -> Non
     write(servers.there.table(PATH), 1000)
     with pytest.raises(CorruptData, match="101 rows"):
         move_table(servers.here, servers.there, PATH, drop_source=True)
-    assert servers.here.admin.table_exists(PATH)
+    assert servers.here.table_exists(PATH)
 
 
 def test_a_log_of_the_target_in_another_order_is_found(servers: Servers) -> None:
@@ -250,18 +250,18 @@ def test_a_log_of_the_target_that_is_longer_is_no_copy(servers: Servers) -> None
     servers.there.admin.create_table_as(PATH, plan.descriptor)
     target = servers.there.table(PATH)
     for partition in ("x", "y"):
-        servers.there.admin.create_partition(PATH, {"p": partition})
+        servers.there.table(PATH).create_partition({"p": partition})
     write(target, *range(0, 400, 2))  # partition x alone
     with pytest.raises(
         InvalidRequest, match=r"bucket \d of partition 'x' of table fluss\.t has offsets 0 to \d+ on the"
     ):
         move_table(servers.here, servers.there, PATH)
-    assert servers.here.admin.table_exists(PATH)
+    assert servers.here.table_exists(PATH)
 
 
 def test_a_table_of_the_target_that_is_something_else_is_left_alone(servers: Servers) -> None:
     servers.make(lake=False)
-    servers.there.admin.create_table(PATH, SCHEMA)
+    servers.there.create_table(PATH, SCHEMA)
     with pytest.raises(AlreadyExists, match="something else"):
         move_table(servers.here, servers.there, PATH)
 
@@ -308,7 +308,7 @@ def test_a_plan_says_what_is_to_be_done_and_does_nothing(servers: Servers) -> No
         "6. switch the lake on for the table on the target",
         "7. compare counts and checksums of both sides",
     ]
-    assert not servers.there.admin.table_exists(PATH)
+    assert not servers.there.table_exists(PATH)
 
 
 def test_a_plan_says_that_a_move_goes_on_with_what_the_target_has(servers: Servers) -> None:
@@ -331,7 +331,7 @@ def test_a_plan_without_the_log_of_a_tiered_table_appends_nothing(servers: Serve
 
 
 def test_properties_that_the_target_does_not_know_are_left_out(servers: Servers) -> None:
-    options = {"properties": {"table.log.ttl": "1 d"}, "custom_properties": {"owner": "me", "kept": "yes"}}
+    options = {"options": {"table.log.ttl": "1 d", "owner": "me", "kept": "yes"}}
     servers.make(lake=False, **options)
     plan = plan_move(servers.here, servers.there, PATH, leave_out=["table.log.ttl", "owner"])
     assert "table.log.ttl" not in plan.descriptor.properties
@@ -347,9 +347,9 @@ def test_a_target_that_was_altered_or_has_other_buckets_is_refused(servers: Serv
     servers.there.admin.create_table_as(PATH, replace(plan.descriptor, bucket_count=2))
     with pytest.raises(InvalidRequest, match=r"table fluss\.t has 2 buckets on the target"):
         plan_move(servers.here, servers.there, PATH)
-    servers.there.admin.drop_table(PATH)
+    servers.there.drop_table(PATH)
     servers.there.admin.create_table_as(PATH, plan.descriptor)
-    table.connection.admin.alter_table(PATH, add_columns=[Column("w", types.int_())])
+    table.connection.table(PATH).alter(add_columns=[Column("w", types.int_())])
     with pytest.raises(InvalidRequest, match=r"its columns are k, p, v, w, and on the target k, p, v; drop it"):
         plan_move(servers.here, servers.there, PATH)
 
@@ -368,10 +368,10 @@ def test_lake_tables_of_formats_that_cannot_be_handed_over_are_refused(servers: 
         EmbeddedServer(tmp_path / "c", settings=settings) as server,
         forebay.connect(server.bootstrap_servers) as here,
     ):
-        here.admin.create_table(PATH, SCHEMA, properties=LAKE)
+        here.create_table(PATH, SCHEMA, options=LAKE)
         with pytest.raises(UnsupportedOperation, match="its lake table in format 'iceberg': only those of 'paimon'"):
             plan_move(here, servers.there, PATH)
-        here.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
+        here.table(PATH).alter(set={"table.datalake.enabled": "false"})
         assert not plan_move(here, servers.there, PATH).with_lake
 
 
@@ -379,14 +379,14 @@ def test_a_table_that_was_made_anew_is_told_from_the_one_that_is_moved(servers: 
     servers.make(lake=False)
     side = plan_move(servers.here, servers.there, PATH).source
     assert side.again().info.table_id == side.info.table_id
-    servers.here.admin.drop_table(PATH)
-    servers.here.admin.create_table(PATH, SCHEMA)
+    servers.here.drop_table(PATH)
+    servers.here.create_table(PATH, SCHEMA)
     with pytest.raises(NotFound, match=r"table fluss\.t was dropped while it was being moved"):
         side.again()
 
 
 def test_columns_that_the_server_numbers_are_refused(servers: Servers) -> None:
-    servers.here.admin.create_table(PATH, {"k": pa.int32(), "n": pa.int64()}, primary_key=["k"], auto_increment="n")
+    servers.here.create_table(PATH, {"k": pa.int32(), "n": pa.int64()}, primary_key=["k"], auto_increment="n")
     with pytest.raises(UnsupportedOperation, match="'n' is numbered"):
         plan_move(servers.here, servers.there, PATH)
 
@@ -400,7 +400,7 @@ def test_lakes_in_two_places_are_refused_before_anything_is_done(servers: Server
     ):
         with pytest.raises(InvalidRequest, match="elsewhere"):
             move_table(servers.here, there, PATH)
-        assert not there.admin.table_exists(PATH)
+        assert not there.table_exists(PATH)
 
 
 def test_a_database_moves_from_the_terminal(servers: Servers, capsys: pytest.CaptureFixture[str]) -> None:

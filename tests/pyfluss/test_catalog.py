@@ -353,10 +353,8 @@ async def test_the_newest_lake_snapshot_is_told_with_its_offsets(tmp_path):
         EmbeddedServer(tmp_path / "data", settings=settings, injected=injected) as server,
         forebay.connect(server.bootstrap_servers) as ours,
     ):
-        ours.admin.create_table(
-            "fluss.tiered", {"a": pa.int32()}, buckets=2, properties={"table.datalake.enabled": "true"}
-        )
-        info = ours.admin.table_info("fluss.tiered")
+        options = {"table.datalake.enabled": "true"}
+        info = ours.create_table("fluss.tiered", {"a": pa.int32()}, buckets=2, options=options).info
         worker = LakeTieringClient(ours)
         offsets = {TableBucket(info.table_id, 0): 3, TableBucket(info.table_id, 1): 5}
         path = worker.prepare(info, offsets)

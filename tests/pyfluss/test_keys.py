@@ -239,7 +239,7 @@ async def test_rows_of_older_schemas_are_looked_up_under_the_newest(session):
     table = await session.create(USERS, ["id"])
     await write(table, [1, "old", 0.5])
     with forebay.connect(session.address) as ours:
-        ours.admin.alter_table(str(table.get_table_path()), add_columns={"extra": pa.string()})
+        ours.table(str(table.get_table_path())).alter(add_columns={"extra": pa.string()})
     other = await connect(session.address)
     newer = await other.get_table(table.get_table_path())
     await write(newer, [2, "new", 1.0, "e"])

@@ -396,7 +396,7 @@ async def test_an_open_reader_goes_on_through_added_columns(session):
     writer = table.new_append().create_writer()
     await writer.write_arrow_batch(points(0, 2)).wait()
     with forebay.connect(session.address) as ours:
-        ours.admin.alter_table(str(path), add_columns={"extra": pa.int32()})
+        ours.table(str(path)).alter(add_columns={"extra": pa.int32()})
         ours.table(str(path)).append([{"id": 2, "name": "n2", "v": 1.0, "extra": 7}])
     await writer.write_arrow_batch(points(3, 1)).wait()  # a writer that knows the old schema only
     other = await connect(session.address)

@@ -70,10 +70,10 @@ class Honest(AbstractContextManager["Honest"]):
     def __init__(self, bootstrap: str) -> None:
         self._connection = forebay.connect(bootstrap)
         admin = self._connection.admin
-        admin.create_database("honest")
-        admin.create_table("honest.log", pa.schema([("n", pa.int64()), ("even", pa.bool_())]), buckets=2)
+        self._connection.create_database("honest")
+        self._connection.create_table("honest.log", pa.schema([("n", pa.int64()), ("even", pa.bool_())]), buckets=2)
         keyed = pa.schema([pa.field("k", pa.int64(), nullable=False), ("a", pa.int64()), ("b", pa.int64())])
-        admin.create_table("honest.keys", keyed, primary_key=["k"], buckets=2)
+        self._connection.create_table("honest.keys", keyed, primary_key=["k"], buckets=2)
         self.tables = {admin.table_info(name).table_id for name in ("honest.log", "honest.keys")}
         self.appended = self.rounds = 0
         self.wait_max = 0.0
@@ -168,28 +168,28 @@ def record(bootstrap: str, database: str) -> list[Recorded]:
 
 def _session(connection: forebay.Connection, database: str) -> None:
     admin = connection.admin
-    admin.create_database(database)
-    admin.create_database(f"{database}_gone")
-    admin.create_table(f"{database}_gone.t", ROWS)
-    admin.drop_table(f"{database}_gone.t")
-    admin.drop_database(f"{database}_gone")
+    connection.create_database(database)
+    connection.create_database(f"{database}_gone")
+    connection.create_table(f"{database}_gone.t", ROWS)
+    connection.drop_table(f"{database}_gone.t")
+    connection.drop_database(f"{database}_gone")
     admin.alter_database(database, set={"owner": "me"})
     admin.database_info(database)
-    admin.database_exists(database)
-    admin.create_table(f"{database}.log", ROWS, buckets=2)
-    admin.create_table(f"{database}.keys", ROWS, primary_key=["id"], buckets=2)
+    connection.database_exists(database)
+    connection.create_table(f"{database}.log", ROWS, buckets=2)
+    connection.create_table(f"{database}.keys", ROWS, primary_key=["id"], buckets=2)
     connection.table(f"{database}.keys").upsert(rows(30))
     parts = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("day", pa.string(), nullable=False)])
-    admin.create_table(f"{database}.parts", parts, primary_key=["id", "day"], partition_keys=["day"])
-    admin.create_partition(f"{database}.parts", {"day": "d1"})
-    admin.create_partition(f"{database}.parts", {"day": "d2"})
-    admin.drop_partition(f"{database}.parts", {"day": "d2"})
-    admin.list_partitions(f"{database}.parts", {"day": "d1"})
+    connection.create_table(f"{database}.parts", parts, primary_key=["id", "day"], partition_keys=["day"])
+    connection.table(f"{database}.parts").create_partition({"day": "d1"})
+    connection.table(f"{database}.parts").create_partition({"day": "d2"})
+    connection.table(f"{database}.parts").drop_partition({"day": "d2"})
+    connection.table(f"{database}.parts").partitions({"day": "d1"})
     connection.table(f"{database}.parts").upsert(pa.table({"id": pa.array([1], pa.int32()), "day": ["d1"]}))
     numbered = pa.schema([pa.field("name", pa.string(), nullable=False), ("number", pa.int64())])
-    admin.create_table(f"{database}.numbered", numbered, primary_key=["name"], auto_increment="number")
+    connection.create_table(f"{database}.numbered", numbered, primary_key=["name"], auto_increment="number")
     pairs = pa.schema([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.int32(), nullable=False)])
-    admin.create_table(f"{database}.pairs", pairs, primary_key=["a", "b"], bucket_keys=["a"], buckets=2)
+    connection.create_table(f"{database}.pairs", pairs, primary_key=["a", "b"], bucket_keys=["a"], buckets=2)
     connection.table(f"{database}.pairs").upsert(pa.table({"a": [1, 1], "b": [1, 2]}, schema=pairs))
     connection.table(f"{database}.pairs").prefix_lookup(pa.table({"a": pa.array([1, 2], pa.int32())}))
     log, keys = connection.table(f"{database}.log"), connection.table(f"{database}.keys")
@@ -207,11 +207,11 @@ def _session(connection: forebay.Connection, database: str) -> None:
     log.log("earliest", "latest", columns=["text"], filter=forebay.col("id") > 5).to_arrow()
     admin.list_offsets(log.path, "earliest")
     admin.list_offsets(log.path, 1_700_000_000_000)
-    admin.alter_table(f"{database}.log", set={"table.log.ttl": "3 d", "mine": "x"})
-    admin.alter_table(f"{database}.keys", add_columns=pa.schema([("more", pa.int64())]))
-    admin.list_databases()
-    admin.list_tables(database)
-    admin.table_exists(f"{database}.log")
+    connection.table(f"{database}.log").alter(set={"table.log.ttl": "3 d", "mine": "x"})
+    connection.table(f"{database}.keys").alter(add_columns=pa.schema([("more", pa.int64())]))
+    connection.list_databases()
+    connection.list_tables(database)
+    connection.table_exists(f"{database}.log")
     admin.table_schema(f"{database}.keys", 1)
     admin.table_stats(f"{database}.keys")
     admin.cluster_health()
@@ -401,8 +401,8 @@ def _unreadable(bootstrap: str) -> tuple[int, list[str]]:
     """
     logs, finds = 0, []
     with forebay.connect(bootstrap, retry_timeout="3 s") as connection:
-        for database in connection.admin.list_databases():
-            for name in connection.admin.list_tables(database):
+        for database in connection.list_databases():
+            for name in connection.list_tables(database):
                 path = f"{database}.{name}"
                 try:
                     table = connection.table(path)

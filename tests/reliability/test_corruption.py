@@ -78,14 +78,12 @@ def log_rows() -> list[dict[str, Any]]:
 def create_tables(connection: forebay.Connection) -> None:
     schema = pa.schema([pa.field("k", pa.int64(), nullable=False), ("a", pa.int64()), ("b", pa.string())])
     for path, engine in TABLES.items():
-        connection.admin.create_table(
-            path, schema, primary_key=["k"], buckets=1, custom_properties={"forebay.kv.engine": engine}
-        )
-    connection.admin.create_table(
+        connection.create_table(path, schema, primary_key=["k"], buckets=1, options={"forebay.kv.engine": engine})
+    connection.create_table(
         "fluss.log", pa.schema([("n", pa.int64()), ("s", pa.string()), ("d", pa.float64())]), buckets=1
     )
-    connection.admin.create_table(
-        LAKED, pa.schema([("n", pa.int64())]), buckets=1, properties={"table.datalake.enabled": "true"}
+    connection.create_table(
+        LAKED, pa.schema([("n", pa.int64())]), buckets=1, options={"table.datalake.enabled": "true"}
     )
 
 
@@ -143,7 +141,7 @@ def questions() -> dict[str, Callable[[forebay.Connection], Any]]:
         }
 
     everything: dict[str, Callable[[forebay.Connection], Any]] = {
-        "tables": lambda c: (c.admin.list_databases(), sorted(map(str, c.admin.list_tables("fluss")))),
+        "tables": lambda c: (c.list_databases(), sorted(map(str, c.list_tables("fluss")))),
         "log": lambda c: changes(c.table("fluss.log")),
         "union read": lambda c: sorted(r["n"] for r in c.table(LAKED).union_scan().to_arrow().to_pylist()),
         "projected log": lambda c: changes(c.table("fluss.log"), ["s"]),

@@ -192,8 +192,8 @@ def test_what_pyfluss_was_told_survives_kills(tmp_path):
     with ServerProcess(tmp_path / "data", settings=SETTINGS) as server:
         address = server.bootstrap_servers
         with forebay.connect(address) as connection:
-            connection.admin.create_table("fluss.log", LOG, buckets=3)
-            connection.admin.create_table("fluss.keys", KEYED, primary_key=["k"], buckets=3)
+            connection.create_table("fluss.log", LOG, buckets=3)
+            connection.create_table("fluss.keys", KEYED, primary_key=["k"], buckets=3)
         appenders, upserters = [Appender(address, n) for n in (0, 1)], [Upserter(address, n) for n in (2, 3)]
         writers: list[Stranger] = [*appenders, *upserters]
         asyncio.run(under_kills(server, writers))

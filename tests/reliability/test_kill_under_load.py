@@ -102,10 +102,10 @@ class KeyWriter(Writer):
 
 
 def create_tables(connection: forebay.Connection) -> None:
-    connection.admin.create_table(
+    connection.create_table(
         "fluss.log", pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())]), buckets=3
     )
-    connection.admin.create_table(
+    connection.create_table(
         "fluss.keys",
         pa.schema([pa.field("k", pa.int64(), nullable=False), ("a", pa.int64()), ("b", pa.int64())]),
         primary_key=["k"],

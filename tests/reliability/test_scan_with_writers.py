@@ -156,7 +156,7 @@ def apply(rows: dict[int, Row], changelog: pa.Table, start: int) -> dict[int, Ro
 
 def test_a_scan_sees_one_version_and_its_log_offset_is_exact(server: EmbeddedServer, make_scanner: MakeScanner) -> None:
     with forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.t", SCHEMA, primary_key=["k"], buckets=1)
+        connection.create_table("fluss.t", SCHEMA, primary_key=["k"], buckets=1)
         table = connection.table("fluss.t")
         versions = iter(range(1, 1 << 30))
 
@@ -188,7 +188,7 @@ def test_a_scan_and_the_changelog_from_its_offset_make_the_final_state(
 ) -> None:
     buckets = 3
     with forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.t", SCHEMA, primary_key=["k"], buckets=buckets)
+        connection.create_table("fluss.t", SCHEMA, primary_key=["k"], buckets=buckets)
         table = connection.table("fluss.t")
         table.upsert(pa.table({"k": range(KEYS), "a": [0] * KEYS, "b": [0] * KEYS}))
         writers = [_writer(table, random.Random(SEED + i)) for i in range(3)]

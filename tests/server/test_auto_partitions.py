@@ -181,7 +181,7 @@ class Timed:
 
     def names(self, table: str | Table) -> list[str]:
         path = table if isinstance(table, str) else table.path
-        return sorted(p.name for p in self.connection.admin.list_partitions(path))
+        return sorted(p.name for p in self.connection.table(path).partitions())
 
     def go_to(self, text: str) -> None:
         self.clock.advance((at(text) - self.clock.now_ms()) / 1000)
@@ -207,12 +207,11 @@ def timed(tmp_path: Path) -> Iterator[Timed]:
 
 
 def test_partitions_are_there_with_the_table_and_follow_the_clock(timed: Timed) -> None:
-    admin = timed.connection.admin
-    admin.create_table(
+    timed.connection.create_table(
         "fluss.t",
         {"v": pa.int32(), "p": pa.string()},
         partition_keys=["p"],
-        properties={**AUTO, PREFIX + "num-retention": 2},
+        options={**AUTO, PREFIX + "num-retention": 2},
     )
     assert timed.names("fluss.t") == ["20241111", "20241112"]
     table = timed.connection.table("fluss.t")
@@ -230,11 +229,11 @@ def test_partitions_are_there_with_the_table_and_follow_the_clock(timed: Timed) 
 
 
 def test_tables_with_several_keys_lose_old_partitions_and_get_none(timed: Timed) -> None:
-    timed.connection.admin.create_table(
+    timed.connection.create_table(
         "fluss.t",
         {"v": pa.int32(), "region": pa.string(), "p": pa.string()},
         partition_keys=["region", "p"],
-        properties={**AUTO, PREFIX + "key": "p", PREFIX + "num-retention": 1, PREFIX + "time-unit": "MONTH"},
+        options={**AUTO, PREFIX + "key": "p", PREFIX + "num-retention": 1, PREFIX + "time-unit": "MONTH"},
     )
     table = timed.connection.table("fluss.t")
     table.append([{"v": 1, "region": r, "p": p} for r in ("eu", "us") for p in ("202410", "202411", "209901")])
@@ -244,22 +243,21 @@ def test_tables_with_several_keys_lose_old_partitions_and_get_none(timed: Timed)
 
 
 def test_automatic_partitions_can_be_switched_on_and_off_and_changed(timed: Timed) -> None:
-    admin = timed.connection.admin
-    admin.create_table("fluss.t", {"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
-    admin.create_partition("fluss.t", {"p": "20240101"})
-    admin.create_partition("fluss.t", {"p": "other"})
-    admin.alter_table("fluss.t", set=AUTO)
+    timed.connection.create_table("fluss.t", {"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])
+    timed.connection.table("fluss.t").create_partition({"p": "20240101"})
+    timed.connection.table("fluss.t").create_partition({"p": "other"})
+    timed.connection.table("fluss.t").alter(set=AUTO)
     assert timed.names("fluss.t") == ["20241111", "20241112", "other"]
-    admin.alter_table("fluss.t", set={PREFIX + "num-precreate": "4"})
+    timed.connection.table("fluss.t").alter(set={PREFIX + "num-precreate": "4"})
     assert timed.names("fluss.t") == ["20241111", "20241112", "20241113", "20241114", "other"]
-    admin.alter_table("fluss.t", set={PREFIX + "enabled": "false"})
+    timed.connection.table("fluss.t").alter(set={PREFIX + "enabled": "false"})
     timed.go_to("2025-01-01T00:00")
-    admin.create_partition("fluss.t", {"p": "anything"})
-    admin.alter_table("fluss.t", set=AUTO)
+    timed.connection.table("fluss.t").create_partition({"p": "anything"})
+    timed.connection.table("fluss.t").alter(set=AUTO)
     assert timed.names("fluss.t") == ["20250101", "20250102", "20250103", "20250104", "anything", "other"]
-    admin.create_table("fluss.plain", {"v": pa.int32()})
+    timed.connection.create_table("fluss.plain", {"v": pa.int32()})
     with pytest.raises(ForebayError, match="needs a partitioned table"):
-        admin.alter_table("fluss.plain", set=AUTO)
+        timed.connection.table("fluss.plain").alter(set=AUTO)
 
 
 def test_a_table_that_has_all_the_partitions_it_may_have_gets_no_more(tmp_path: Path) -> None:
@@ -268,13 +266,13 @@ def test_a_table_that_has_all_the_partitions_it_may_have_gets_no_more(tmp_path: 
         EmbeddedServer(tmp_path / "data", settings=settings) as server,
         forebay.connect(server.bootstrap_servers) as connection,
     ):
-        connection.admin.create_table(
+        connection.create_table(
             "fluss.t",
             {"v": pa.int32(), "p": pa.string()},
             partition_keys=["p"],
-            properties={**AUTO, PREFIX + "num-precreate": 5},
+            options={**AUTO, PREFIX + "num-precreate": 5},
         )
-        assert len(connection.admin.list_partitions("fluss.t")) == 2
+        assert len(connection.table("fluss.t").partitions()) == 2
 
 
 # ---- and a lake -----------------------------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ def test_partitions_of_a_lake_table_expire_when_the_lake_has_them_and_stay_reada
         {"k": pa.int32(), "p": pa.string(), "v": pa.int32()},
         primary_key=["k", "p"] if keyed else [],
         partition_keys=["p"],
-        properties={**AUTO, PREFIX + "num-retention": "1"},
+        options={**AUTO, PREFIX + "num-retention": "1"},
     )
     write = table.upsert if keyed else table.append
     rows = [{"k": k, "p": p, "v": k} for p in ("20241110", "20241111", "20241112") for k in range(4)]
@@ -347,7 +345,7 @@ def test_a_write_to_a_partition_that_is_being_dropped_is_refused_and_not_lost(
     cluster, timed = timed_lake
     columns = {"k": pa.int32(), "p": pa.string(), "v": pa.int32()}
     table = cluster.create(
-        "t", columns, primary_key=["k", "p"], partition_keys=["p"], properties={**AUTO, PREFIX + "num-retention": "1"}
+        "t", columns, primary_key=["k", "p"], partition_keys=["p"], options={**AUTO, PREFIX + "num-retention": "1"}
     )
     table.upsert([{"k": 1, "p": "20241110", "v": 1}])
     cluster.tier(table)

@@ -30,10 +30,10 @@ def test_files_are_for_the_server_s_user_alone_whatever_the_umask(tmp_path: Path
     settings = {"kv.checkpoint.records": "1", "kv.snapshot.interval": "50 ms", "log.segment.file-size": "1kb"}
     for _ in range(2):
         with EmbeddedServer(data, settings=settings) as server, forebay.connect(server.bootstrap_servers) as connection:
-            if not connection.admin.table_exists("fluss.kv"):
-                connection.admin.create_table("fluss.kv", DAY, primary_key=["id"])
-                connection.admin.create_table("fluss.log", DAY, partition_keys=["a"])
-                connection.admin.create_partition("fluss.log", {"a": "x"})
+            if not connection.table_exists("fluss.kv"):
+                connection.create_table("fluss.kv", DAY, primary_key=["id"])
+                connection.create_table("fluss.log", DAY, partition_keys=["a"])
+                connection.table("fluss.log").create_partition({"a": "x"})
             connection.table("fluss.kv").upsert([{"id": n, "a": "x" * 100} for n in range(50)])
             connection.table("fluss.log").append([{"id": n, "a": "x", "b": "y" * 100} for n in range(50)])
     found = [data, *data.rglob("*")]
@@ -49,19 +49,19 @@ def test_files_are_for_the_server_s_user_alone_whatever_the_umask(tmp_path: Path
 
 def test_partitions_whose_folder_would_have_too_long_a_name_are_refused_by_name(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server, forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.t", DAY, partition_keys=["a", "b"])
+        connection.create_table("fluss.t", DAY, partition_keys=["a", "b"])
         longest = names.PARTITION_NAME_BYTES_MAX - len("$") - 100
         with pytest.raises(InvalidRequest, match=r"cannot have the partition 'aaa.*longer than") as refused:
-            connection.admin.create_partition("fluss.t", {"a": "a" * 100, "b": "b" * (longest + 1)})
+            connection.table("fluss.t").create_partition({"a": "a" * 100, "b": "b" * (longest + 1)})
         assert refused.value.code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
         with pytest.raises(InvalidRequest, match="longer than"):
             connection.table("fluss.t").append([{"id": 1, "a": "a" * 200, "b": "b" * 200}])
-        assert connection.admin.list_partitions("fluss.t") == []
+        assert connection.table("fluss.t").partitions() == []
         fitting = {"a": "a" * 100, "b": "b" * longest}
-        connection.admin.create_partition("fluss.t", fitting)
+        connection.table("fluss.t").create_partition(fitting)
         connection.table("fluss.t").append([{"id": 1, **fitting}])
         assert connection.table("fluss.t").scan().to_arrow().to_pylist() == [{"id": 1, **fitting}]
-        connection.admin.drop_partition("fluss.t", fitting)
+        connection.table("fluss.t").drop_partition(fitting)
     assert not list(tmp_path.rglob("aaa*"))
 
 
@@ -72,19 +72,19 @@ def test_partitions_of_lake_tables_need_a_folder_with_the_key_in_the_lake_too(tm
         forebay.connect(server.bootstrap_servers) as connection,
     ):
         key = "größe" * 6
-        connection.admin.create_table("fluss.t", {"id": pa.int32(), key: pa.string()}, partition_keys=[key])
+        connection.create_table("fluss.t", {"id": pa.int32(), key: pa.string()}, partition_keys=[key])
         with pytest.raises(
             InvalidRequest, match=r"a folder 'größe.*=\.\.\.' in the lake of .* bytes is longer than 255"
         ):
-            connection.admin.create_partition("fluss.t", {key: "x" * 200})
-        connection.admin.create_partition("fluss.t", {key: "x" * 100})
+            connection.table("fluss.t").create_partition({key: "x" * 200})
+        connection.table("fluss.t").create_partition({key: "x" * 100})
 
 
 def test_the_longest_names_of_databases_and_tables_have_folders(tmp_path: Path) -> None:
     database, table = "d" * 200, "t" * 200
     with EmbeddedServer(tmp_path) as server, forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_database(database)
-        connection.admin.create_table(f"{database}.{table}", DAY)
+        connection.create_database(database)
+        connection.create_table(f"{database}.{table}", DAY)
         connection.table(f"{database}.{table}").append([{"id": 1}])
-        connection.admin.drop_table(f"{database}.{table}")
+        connection.drop_table(f"{database}.{table}")
     assert not list(tmp_path.rglob("ttt*"))

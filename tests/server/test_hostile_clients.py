@@ -334,7 +334,7 @@ def test_connections_beyond_the_limit_are_refused_with_an_error_that_clients_sho
                 RawClient(where)
         assert caplog.text.count("refusing a connection") == 1  # not a line for each
         with pytest.raises(ForebayError, match=r"server\.connections\.max"):
-            forebay.connect(bench.server.bootstrap_servers, retry_timeout="300 ms").admin.list_databases()
+            forebay.connect(bench.server.bootstrap_servers, retry_timeout="300 ms").list_databases()
         clients.pop().close()
         wait_until(lambda: len(bench.server.server.connections) < 6, "a closed connection is still counted")
         stack.enter_context(RawClient(where))

@@ -57,14 +57,14 @@ def connected(directory: Path, settings: dict[str, str] | None = None) -> Iterat
 
 def test_a_lake_table_is_made_with_its_stream_table_and_stays_when_that_is_dropped(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, primary_key=["id"], options=ENABLED)
         info = connection.admin.table_info(PATH)
         assert info.lake_enabled
         assert info.descriptor.lake_format == "paimon"
         assert [c.name for c in lake.table(PATH).columns] == ["id", "name"]
-        connection.admin.drop_table(PATH)
+        connection.drop_table(PATH)
         assert [c.name for c in lake.table(PATH).columns] == ["id", "name"]
-        connection.admin.create_table(PATH, SCHEMA, primary_key=["id"], properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, primary_key=["id"], options=ENABLED)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_clients_that_encode_keys_in_the_old_way_are_refused_where_that_makes_a_
     tmp_path, lake, bucket_keys, has_lake, served
 ):
     with connected(tmp_path, None if has_lake else {}) as (server, connection):
-        connection.admin.create_table(PATH, SCHEMA, primary_key=["id", "name"], bucket_keys=bucket_keys, buckets=1)
+        connection.create_table(PATH, SCHEMA, primary_key=["id", "name"], bucket_keys=bucket_keys, buckets=1)
         table_id = connection.admin.table_info(PATH).table_id
         with RawClient(server.addresses.tablet_servers) as client:
             for key, request in (
@@ -94,8 +94,8 @@ def test_clients_that_encode_keys_in_the_old_way_are_refused_where_that_makes_a_
 
 def test_clients_of_a_lake_table_are_told_the_options_of_the_lake_without_its_secrets(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
-        connection.admin.create_table("fluss.stream", SCHEMA)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
+        connection.create_table("fluss.stream", SCHEMA)
         info = connection.admin.table_info(PATH)
         assert lake_options(info) == {"name": LAKE, "s3.endpoint": "http://s3"}
         assert lake_options(connection.admin.table_info("fluss.stream")) == {}
@@ -124,7 +124,7 @@ def test_no_secret_of_the_lake_reaches_a_client(tmp_path, lake):
         "datalake.public-options": "Extra",
     }
     with connected(tmp_path, settings) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
         assert lake_options(connection.admin.table_info(PATH)) == {
             "name": LAKE,
             "s3.endpoint": "http://s3",
@@ -151,14 +151,14 @@ def test_an_error_of_the_lake_reaches_the_client_without_the_secrets_in_it(tmp_p
         forebay.connect(server.bootstrap_servers, retry_timeout="1 s") as connection,
         pytest.raises(StorageFailure, match=r"cannot log in with \*\*\*\*\*\* at"),
     ):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
     assert "5ecret-token" not in caplog.text
     assert "5ecret-address" not in caplog.text
 
 
 def test_a_table_that_is_no_lake_table_has_the_format_recorded_and_no_table_in_the_lake(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, primary_key=["id"])
+        connection.create_table(PATH, SCHEMA, primary_key=["id"])
         assert connection.admin.table_info(PATH).descriptor.lake_format == "paimon"
         with pytest.raises(NotFound):
             lake.table(PATH)
@@ -175,9 +175,9 @@ def test_a_table_that_is_no_lake_table_has_the_format_recorded_and_no_table_in_t
 def test_a_lake_table_that_the_lake_cannot_hold_is_refused_as_fluss_refuses_it(tmp_path, settings, code):
     with connected(tmp_path, settings) as (_, connection):
         with pytest.raises(InvalidRequest, match="datalake") as refused:
-            connection.admin.create_table(PATH, SCHEMA, properties={**ENABLED, "table.datalake.format": "paimon"})
+            connection.create_table(PATH, SCHEMA, options={**ENABLED, "table.datalake.format": "paimon"})
         assert refused.value.code == code
-        assert not connection.admin.table_exists(PATH)
+        assert not connection.table_exists(PATH)
 
 
 @pytest.mark.parametrize(
@@ -193,41 +193,41 @@ def test_a_lake_table_that_the_lake_cannot_hold_is_refused_as_fluss_refuses_it(t
 def test_a_table_whose_keys_the_lake_format_cannot_hash_is_refused_before_rows_come(tmp_path, columns, keys):
     with connected(tmp_path, {"datalake.format": "iceberg"}) as (_, connection):
         with pytest.raises(InvalidRequest, match="Iceberg") as refused:
-            connection.admin.create_table(PATH, {**columns, "v": pa.string()}, **keys)
+            connection.create_table(PATH, {**columns, "v": pa.string()}, **keys)
         assert refused.value.code == ErrorCode.INVALID_TABLE_EXCEPTION
-        assert not connection.admin.table_exists(PATH)
+        assert not connection.table_exists(PATH)
 
 
 def test_a_lake_table_that_is_in_the_way_keeps_the_stream_table_from_being_made(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
-        connection.admin.drop_table(PATH)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
+        connection.drop_table(PATH)
         lake.table(PATH).add({}, {}, tiered=True)
         with pytest.raises(AlreadyExists, match="not empty") as refused:
-            connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+            connection.create_table(PATH, SCHEMA, options=ENABLED)
         assert refused.value.code == ErrorCode.LAKE_TABLE_ALREADY_EXIST
-        assert not connection.admin.table_exists(PATH)
+        assert not connection.table_exists(PATH)
 
 
 def test_tiering_is_switched_on_and_off_and_the_lake_table_keeps_up_in_between(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
         admin = connection.admin
-        admin.create_table(PATH, SCHEMA, primary_key=["id"])
-        admin.alter_table(PATH, set=ENABLED)
+        connection.create_table(PATH, SCHEMA, primary_key=["id"])
+        connection.table(PATH).alter(set=ENABLED)
         assert admin.table_info(PATH).lake_enabled
         assert len(lake.table(PATH).columns) == 2
         lake.table(PATH).add({}, {}, tiered=True)
-        admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
-        admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+        connection.table(PATH).alter(set={"table.datalake.enabled": "false"})
+        connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int64())]))
         assert [c.name for c in lake.table(PATH).columns] == ["id", "name", "more"]
-        admin.alter_table(PATH, set=ENABLED)
+        connection.table(PATH).alter(set=ENABLED)
         assert admin.table_info(PATH).lake_enabled
 
 
 def test_options_of_the_lake_format_reach_the_lake_table(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED, custom_properties={"memory.size": "1"})
-        connection.admin.alter_table(PATH, set={"memory.size": "2", "table.datalake.freshness": "10 s"})
+        connection.create_table(PATH, SCHEMA, options={**ENABLED, "memory.size": "1"})
+        connection.table(PATH).alter(set={"memory.size": "2", "table.datalake.freshness": "10 s"})
         assert lake.table(PATH).options["size"] == "2"
         assert lake.table(PATH).options["fluss.table.datalake.freshness"] == "10 s"
 
@@ -248,53 +248,53 @@ def test_a_change_that_reached_the_lake_and_not_the_store_can_be_sent_again(tmp_
 
         fail_once("create_table")
         with pytest.raises(ForebayError, match="the disk is full"):
-            admin.create_table(PATH, SCHEMA, properties=ENABLED)
+            connection.create_table(PATH, SCHEMA, options=ENABLED)
         assert len(lake.table(PATH).columns) == 2
-        admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
         fail_once("update_table")
         with pytest.raises(ForebayError, match="the disk is full"):
-            admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+            connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int64())]))
         assert len(lake.table(PATH).columns) == 3
         assert len(admin.table_info(PATH).schema.columns) == 2
-        admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+        connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int64())]))
         assert len(admin.table_info(PATH).schema.columns) == 3
 
 
 def test_tables_from_before_the_server_had_a_lake_are_tiered_only_where_buckets_do_not_matter(tmp_path, lake):
     with connected(tmp_path, {}) as (_, connection):
-        connection.admin.create_table("fluss.keyed", SCHEMA, primary_key=["id"])
-        connection.admin.create_table("fluss.log", SCHEMA)
+        connection.create_table("fluss.keyed", SCHEMA, primary_key=["id"])
+        connection.create_table("fluss.log", SCHEMA)
         with pytest.raises(InvalidRequest, match="has no lake") as refused:
-            connection.admin.alter_table("fluss.log", set=ENABLED)
+            connection.table("fluss.log").alter(set=ENABLED)
         assert refused.value.code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
     with connected(tmp_path) as (_, connection):
         with pytest.raises(InvalidRequest, match="copy it into a new table") as refused:
-            connection.admin.alter_table("fluss.keyed", set=ENABLED)
+            connection.table("fluss.keyed").alter(set=ENABLED)
         assert refused.value.code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
-        connection.admin.alter_table("fluss.log", set=ENABLED)
+        connection.table("fluss.log").alter(set=ENABLED)
         assert connection.admin.table_info("fluss.log").descriptor.lake_format == "paimon"
         assert lake.table(TablePath("fluss", "log")).columns
 
 
 def test_a_lake_table_of_a_server_that_lost_its_lake_is_served_and_can_be_switched_off(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
     with connected(tmp_path, {}) as (_, connection):
         connection.table(PATH).append(pa.table({"id": pa.array([1], pa.int32()), "name": ["a"]}))
         with pytest.raises(InvalidRequest, match="has no lake any more"):
-            connection.admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
-        connection.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
-        connection.admin.alter_table(PATH, add_columns=pa.schema([("more", pa.int64())]))
+            connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int64())]))
+        connection.table(PATH).alter(set={"table.datalake.enabled": "false"})
+        connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int64())]))
 
 
 def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_made_anew(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
-        connection.admin.create_table(PATH, SCHEMA, properties=ENABLED)
+        connection.create_table(PATH, SCHEMA, options=ENABLED)
         del lake.lake.tables[PATH]
         with pytest.raises(ForebayError, match=r"the lake table of fluss\.t is gone"):
-            connection.admin.alter_table(PATH, set={"table.datalake.freshness": "1 s"})
-        connection.admin.alter_table(PATH, set={"table.datalake.enabled": "false"})
-        connection.admin.alter_table(PATH, set=ENABLED)
+            connection.table(PATH).alter(set={"table.datalake.freshness": "1 s"})
+        connection.table(PATH).alter(set={"table.datalake.enabled": "false"})
+        connection.table(PATH).alter(set=ENABLED)
         assert lake.table(PATH).columns
 
 
@@ -313,7 +313,7 @@ import forebay
 from forebay.server.embedded import EmbeddedServer
 
 with EmbeddedServer(sys.argv[1]) as server, forebay.connect(server.bootstrap_servers) as connection:
-    connection.admin.create_table("fluss.stream", pa.schema([("id", pa.int32())]))
+    connection.create_table("fluss.stream", pa.schema([("id", pa.int32())]))
 print(sum(name.startswith(("forebay.paimon", "forebay.lakes")) for name in sys.modules))
 """
     assert run_program(program, str(tmp_path)) == ["0"]
@@ -330,14 +330,14 @@ from forebay.server.embedded import EmbeddedServer
 settings = {"datalake.format": "paimon", "datalake.paimon.warehouse": sys.argv[1] + "/lake"}
 with EmbeddedServer(sys.argv[1] + "/data", settings=settings) as server:
     with forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.stream", pa.schema([("id", pa.int32())]))
+        connection.create_table("fluss.stream", pa.schema([("id", pa.int32())]))
         tables = server.server.context.lake.tables
         while tables._opened is None:
             time.sleep(0.01)
         before = set(sys.modules)
         properties = {"table.datalake.enabled": "true"}
-        connection.admin.create_table("fluss.lake", pa.schema([("id", pa.int32())]), properties=properties)
-        connection.admin.alter_table("fluss.lake", set={"table.datalake.freshness": "1 s"})
+        connection.create_table("fluss.lake", pa.schema([("id", pa.int32())]), options=properties)
+        connection.table("fluss.lake").alter(set={"table.datalake.freshness": "1 s"})
         print("loaded", *(set(sys.modules) - before))
 """
     assert run_program(program, str(tmp_path)) == ["loaded"]
@@ -353,6 +353,6 @@ def test_a_lake_that_cannot_be_opened_keeps_no_server_from_starting(tmp_path, ca
         EmbeddedServer(tmp_path / "data", settings=settings, injected=Injected(create_lake_storage=create)) as server,
         forebay.connect(server.bootstrap_servers) as connection,
     ):
-        connection.admin.create_table(PATH, SCHEMA)
+        connection.create_table(PATH, SCHEMA)
     assert "the lake cannot be opened; requests for lake tables will retry: no way to log in" in caplog.text
     assert "5ecret-token" not in caplog.text

@@ -159,7 +159,7 @@ def test_writes_of_one_connection_keep_their_order_while_their_bucket_opens(tmp_
 def test_rows_of_ten_megabytes_go_every_way(bench):
     text = "x" * (10 * MEGABYTE)
     with forebay.connect(bench.server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.huge", KEYED, primary_key=["k"], buckets=1)
+        connection.create_table("fluss.huge", KEYED, primary_key=["k"], buckets=1)
         table = connection.table("fluss.huge")
         for k in range(3):
             table.upsert([{"k": k, "v": f"{k}{text}"}])
@@ -173,20 +173,20 @@ def test_rows_of_ten_megabytes_go_every_way(bench):
 def test_tables_with_hundreds_of_buckets_and_partitions_survive_a_restart(tmp_path):
     schema = pa.schema([("p", pa.int32()), ("n", pa.int64())])
     with running(tmp_path / "data") as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.wide", pa.schema([("n", pa.int64())]), buckets=200, bucket_keys=["n"])
+        connection.create_table("fluss.wide", pa.schema([("n", pa.int64())]), buckets=200, bucket_keys=["n"])
         connection.table("fluss.wide").append(pa.table({"n": range(2000)}))
-        connection.admin.create_table("fluss.many", schema, partition_keys=["p"], buckets=1)
+        connection.create_table("fluss.many", schema, partition_keys=["p"], buckets=1)
         connection.table("fluss.many").append(pa.table({"p": pa.array(range(100), pa.int32()), "n": range(100)}))
         for number in range(40):
             bench.create(f"t{number}", LOG_COLUMNS)
     with running(tmp_path / "data") as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
         found = connection.table("fluss.wide").scan()
         assert sorted(found.to_arrow()["n"].to_pylist()) == list(range(2000))
-        assert len(connection.admin.list_partitions("fluss.many")) == 100
+        assert len(connection.table("fluss.many").partitions()) == 100
         assert sorted(connection.table("fluss.many").scan().to_arrow()["n"].to_pylist()) == list(range(100))
-        assert len(connection.admin.list_tables("fluss")) == 42
-        connection.admin.drop_table("fluss.many")
-        connection.admin.drop_table("fluss.wide")
+        assert len(connection.list_tables("fluss")) == 42
+        connection.drop_table("fluss.many")
+        connection.drop_table("fluss.wide")
     left = {path.name.rpartition("-")[0] for path in (tmp_path / "data" / "fluss").iterdir()}
     assert not left & {"many", "wide"}
 
@@ -197,12 +197,12 @@ def test_more_partitions_than_allowed_are_refused_whoever_creates_them(tmp_path)
         running(tmp_path / "data", max_partition_num="3") as bench,
         forebay.connect(bench.server.bootstrap_servers, retry_timeout="1 s") as connection,
     ):
-        connection.admin.create_table("fluss.t", schema, partition_keys=["p"], buckets=1)
+        connection.create_table("fluss.t", schema, partition_keys=["p"], buckets=1)
         connection.table("fluss.t").append([{"p": p, "n": 1} for p in "abc"])
         with pytest.raises(ForebayError) as refused:
             connection.table("fluss.t").append([{"p": "d", "n": 1}])
         assert refused.value.code == ErrorCode.PARTITION_MAX_NUM_EXCEPTION
-        assert len(connection.admin.list_partitions("fluss.t")) == 3
+        assert len(connection.table("fluss.t").partitions()) == 3
 
 
 def test_a_partition_that_is_there_or_not_is_an_error_unless_that_is_allowed(tmp_path):
@@ -211,20 +211,19 @@ def test_a_partition_that_is_there_or_not_is_an_error_unless_that_is_allowed(tmp
         running(tmp_path / "data") as bench,
         forebay.connect(bench.server.bootstrap_servers, retry_timeout="1 s") as connection,
     ):
-        admin = connection.admin
-        admin.create_table("fluss.t", schema, partition_keys=["p"], buckets=1)
+        connection.create_table("fluss.t", schema, partition_keys=["p"], buckets=1)
         for ignore in (False, True):
-            admin.create_partition("fluss.t", {"p": "a"}, ignore_if_exists=ignore)
+            connection.table("fluss.t").create_partition({"p": "a"}, ignore_if_exists=ignore)
         with pytest.raises(ForebayError, match="has a partition 'a' already") as there:
-            admin.create_partition("fluss.t", {"p": "a"}, ignore_if_exists=False)
+            connection.table("fluss.t").create_partition({"p": "a"}, ignore_if_exists=False)
         assert there.value.code == ErrorCode.PARTITION_ALREADY_EXISTS
-        assert len(admin.list_partitions("fluss.t")) == 1
+        assert len(connection.table("fluss.t").partitions()) == 1
         for ignore in (False, True):
-            admin.drop_partition("fluss.t", {"p": "a"}, ignore_if_not_exists=ignore)
+            connection.table("fluss.t").drop_partition({"p": "a"}, ignore_if_not_exists=ignore)
         with pytest.raises(ForebayError) as missing:
-            admin.drop_partition("fluss.t", {"p": "a"}, ignore_if_not_exists=False)
+            connection.table("fluss.t").drop_partition({"p": "a"}, ignore_if_not_exists=False)
         assert missing.value.code == ErrorCode.PARTITION_NOT_EXISTS
-        assert admin.list_partitions("fluss.t") == []
+        assert connection.table("fluss.t").partitions() == []
 
 
 def test_partitions_may_have_as_many_buckets_together_as_a_table_may(tmp_path):
@@ -233,19 +232,18 @@ def test_partitions_may_have_as_many_buckets_together_as_a_table_may(tmp_path):
         running(tmp_path / "data", max_bucket_num="4") as bench,
         forebay.connect(bench.server.bootstrap_servers, retry_timeout="1 s") as connection,
     ):
-        admin = connection.admin
-        admin.create_table("fluss.t", schema, partition_keys=["p"], buckets=2)
+        connection.create_table("fluss.t", schema, partition_keys=["p"], buckets=2)
         for value in "ab":
-            admin.create_partition("fluss.t", {"p": value})
+            connection.table("fluss.t").create_partition({"p": value})
         with pytest.raises(ForebayError, match="3 partitions of 2 buckets are more buckets than the 4") as refused:
-            admin.create_partition("fluss.t", {"p": "c"})
+            connection.table("fluss.t").create_partition({"p": "c"})
         assert refused.value.code == ErrorCode.BUCKET_MAX_NUM_EXCEPTION
-        assert sorted(partition.name for partition in admin.list_partitions("fluss.t")) == ["a", "b"]
+        assert sorted(partition.name for partition in connection.table("fluss.t").partitions()) == ["a", "b"]
 
 
 def test_clients_that_fight_over_one_key_leave_an_unbroken_chain_of_changes(bench):
     with forebay.connect(bench.server.bootstrap_servers) as first:
-        first.admin.create_table("fluss.fought", KEYED, primary_key=["k"], buckets=1)
+        first.create_table("fluss.fought", KEYED, primary_key=["k"], buckets=1)
 
         def fight(number: int) -> None:
             with forebay.connect(bench.server.bootstrap_servers) as own:
@@ -280,7 +278,7 @@ def test_a_server_that_restarts_between_any_two_calls_is_not_noticed(tmp_path):
     server = ServerProcess(tmp_path / "data").start()
     try:
         with forebay.connect(server.bootstrap_servers) as connection:
-            connection.admin.create_table("fluss.t", KEYED, primary_key=["k"], buckets=2)
+            connection.create_table("fluss.t", KEYED, primary_key=["k"], buckets=2)
             table = connection.table("fluss.t")
             for round_ in range(2):
                 steps = [

@@ -38,10 +38,8 @@ def test_aggregate_functions_without_their_engine_are_refused_and_not_kept_in_si
     with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
         columns = {"k": pa.int32(), "v": pa.int64()}
         with pytest.raises(InvalidRequest, match=r"'fields.v.agg' = 'sum' asks for an aggregate function") as refused:
-            connection.admin.create_table(
-                "fluss.t", columns, primary_key=["k"], custom_properties={"fields.v.agg": "sum"}
-            )
+            connection.create_table("fluss.t", columns, primary_key=["k"], options={"fields.v.agg": "sum"})
         assert refused.value.code == ErrorCode.INVALID_CONFIG_EXCEPTION
-        connection.admin.create_table("fluss.t", columns, primary_key=["k"], custom_properties={"fields.v.note": "x"})
+        connection.create_table("fluss.t", columns, primary_key=["k"], options={"fields.v.note": "x"})
         with pytest.raises(InvalidRequest, match="only the aggregation merge engine uses"):
-            connection.admin.alter_table("fluss.t", set={"fields.v.agg": "sum"})
+            connection.table("fluss.t").alter(set={"fields.v.agg": "sum"})

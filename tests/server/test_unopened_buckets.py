@@ -20,8 +20,8 @@ from tests.server.test_lifecycle import LOG_COLUMNS
 
 def test_a_bucket_that_was_not_opened_after_an_unclean_end_is_checked_when_it_is(tmp_path):
     with EmbeddedServer(tmp_path / "first") as server, forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_database("db")
-        connection.admin.create_table("db.t", pa.schema([("n", pa.int64())]), buckets=1)
+        connection.create_database("db")
+        connection.create_table("db.t", pa.schema([("n", pa.int64())]), buckets=1)
         table = connection.table("db.t")
         table.append([{"n": 1}])
         server.server.context.replicas.save_offsets()

@@ -45,7 +45,7 @@ class Partitions:
     drops: dict[str, list[Try]] = field(default_factory=dict)
 
     def make_table(self, connection: Connection) -> None:
-        connection.admin.create_table(
+        connection.create_table(
             PARTS, {"day": pa.string(), "n": pa.int64(), "who": pa.string()}, buckets=2, partition_keys=["day"],
             primary_key=["day", "n"] if self.has_key else (), ignore_if_exists=True,
         )  # fmt: skip
@@ -74,11 +74,11 @@ class Partitions:
         load, rng = self.load, self.load.rng
         day = rng.choice(DAYS[1:])
         if rng.random() < 0.4:
-            connection.admin.create_partition(PARTS, {"day": day}, ignore_if_exists=True)
+            connection.table(PARTS).create_partition({"day": day}, ignore_if_exists=True)
             return
         drop = Try(load.sched.now)
         self.drops.setdefault(day, []).append(drop)
-        connection.admin.drop_partition(PARTS, {"day": day}, ignore_if_not_exists=True)
+        connection.table(PARTS).drop_partition({"day": day}, ignore_if_not_exists=True)
         drop.answered = load.sched.now
         load.world.note(f"{who} dropped {day}")
 
@@ -86,7 +86,7 @@ class Partitions:
 
     def check(self, connection: Connection) -> None:
         """The rows that are there are those that must be, and may be. Raises `Damage`."""
-        there = {info.name for info in connection.admin.list_partitions(PARTS)}
+        there = {info.name for info in connection.table(PARTS).partitions()}
         if not there <= set(DAYS):
             raise Damage(f"partitions that were never made: {sorted(there - set(DAYS))}")
         table = connection.table(PARTS)

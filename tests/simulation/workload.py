@@ -89,14 +89,14 @@ class Workload:
         log_format = self.rng.choice(("ARROW", "ARROW", "INDEXED"))
         while True:
             try:
-                connection.admin.create_database("sim", ignore_if_exists=True)
-                connection.admin.create_table(
-                    KV, {"id": pa.int32(), "name": pa.string()}, primary_key=["id"], buckets=2, properties=tiered,
+                connection.create_database("sim", ignore_if_exists=True)
+                connection.create_table(
+                    KV, {"id": pa.int32(), "name": pa.string()}, primary_key=["id"], buckets=2, options=tiered,
                     ignore_if_exists=True,
                 )  # fmt: skip
-                connection.admin.create_table(
+                connection.create_table(
                     LOG, {"n": pa.int64(), "who": pa.string()}, buckets=2,
-                    properties={**tiered, "table.log.format": log_format}, ignore_if_exists=True,
+                    options={**tiered, "table.log.format": log_format}, ignore_if_exists=True,
                 )  # fmt: skip
                 self.partitions.make_table(connection)
                 for path in (KV, LOG, PARTS):
@@ -236,7 +236,7 @@ class Workload:
         """Add a column, if nobody has yet."""
         path = self.rng.choice((KV, LOG))
         if not any(column.name == EXTRA for column in connection.table(path).info.schema.columns):
-            connection.admin.alter_table(path, add_columns={EXTRA: pa.string()})
+            connection.table(path).alter(add_columns={EXTRA: pa.string()})
             self.world.note(f"{who} widened {path}")
 
     def _widened(self, table: Table, row: Row) -> Row:

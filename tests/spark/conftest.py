@@ -47,9 +47,9 @@ def connection(server: EmbeddedServer) -> Iterator[Connection]:
 def database(connection: Connection) -> Iterator[str]:
     """The name of an empty database, dropped at the end."""
     name = f"db{next(_numbers)}"
-    connection.admin.create_database(name)
+    connection.create_database(name)
     yield name
-    connection.admin.drop_database(name, ignore_if_not_exists=True, cascade=True)
+    connection.drop_database(name, ignore_if_not_exists=True, cascade=True)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def make_table(
     connection: Connection, path: str, primary_key: list[str] | None = None, buckets: int = 3, **more: Any
 ) -> Table:
     """An empty table of `ROWS_SCHEMA` rows."""
-    connection.admin.create_table(path, ROWS_SCHEMA, primary_key=primary_key or (), buckets=buckets, **more)
+    connection.create_table(path, ROWS_SCHEMA, primary_key=primary_key or (), buckets=buckets, **more)
     return connection.table(path)
 
 

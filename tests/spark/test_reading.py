@@ -189,7 +189,7 @@ def test_a_bucket_that_ends_too_early_is_an_error_and_not_a_short_answer(
 def test_a_dropped_table_fails_its_readers_with_its_name(table: Table, connection: Connection) -> None:
     scan = scan_of(table)
     plan = scan.plan(connection, 2, Wanted(ALL), scan.schema)
-    connection.admin.drop_table(table.path)
+    connection.drop_table(table.path)
     message = pa.record_batch([pa.array([pickle.dumps(SplitsPartition(plan.tasks[0]))])], ["value"])
     function = ReadFunction(**{**vars(plan.read), "settings": quick(plan.read.settings)})
     with pytest.raises(ForebayError, match=f"reading table {table.path}: ") as caught:
@@ -244,7 +244,7 @@ def test_counting_makes_one_batch_without_columns() -> None:
 
 def test_memory_of_a_scan_does_not_grow_with_the_table(connection: Connection, database: str) -> None:
     wide = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
-    connection.admin.create_table(f"{database}.wide", wide, primary_key=["id"], buckets=4)
+    connection.create_table(f"{database}.wide", wide, primary_key=["id"], buckets=4)
     table = connection.table(f"{database}.wide")
     for part in range(10):
         ids = pa.array(range(part * 20_000, (part + 1) * 20_000), pa.int64())

@@ -42,7 +42,7 @@ def test_databases_are_made_shown_described_changed_and_dropped(
     assert connection.admin.database_info(f"{database}_x").comment == "second"
     sql(f"CREATE TABLE {name}.t (id INT)")
     sql(f"DROP DATABASE {name} CASCADE")
-    assert not connection.admin.database_exists(f"{database}_x")
+    assert not connection.database_exists(f"{database}_x")
     sql(f"DROP DATABASE IF EXISTS {name}")
 
 
@@ -103,7 +103,7 @@ def test_tables_made_by_other_clients_are_visible_at_once(sql: Sql, connection: 
     make_table(connection, f"{database}.theirs", ["id"])
     assert sql("SHOW TABLES IN {db}") == [(database, "theirs", False)]
     assert sql("SELECT count(*) FROM {db}.theirs") == [(0,)]
-    connection.admin.drop_table(f"{database}.theirs")
+    connection.drop_table(f"{database}.theirs")
     assert sql("SHOW TABLES IN {db}") == []
 
 
@@ -129,14 +129,14 @@ def test_partitions_are_shown_added_and_dropped(sql: Sql, connection: Connection
     sql("ALTER TABLE {db}.p DROP PARTITION (dt='2024-01-01', n=2)")
     sql("ALTER TABLE {db}.p DROP IF EXISTS PARTITION (dt='2030-01-01', n=2)")
     assert sql("SHOW PARTITIONS {db}.p") == [("dt=2024-01-01/n=1",), ("dt=2024-01-02/n=1",)]
-    assert [p.name for p in connection.admin.list_partitions(f"{database}.p")] == ["2024-01-01$1", "2024-01-02$1"]
+    assert [p.name for p in connection.table(f"{database}.p").partitions()] == ["2024-01-01$1", "2024-01-02$1"]
 
 
 def test_all_or_none_of_several_partitions_are_added(sql: Sql, connection: Connection, database: str) -> None:
     sql("CREATE TABLE {db}.p (id INT, dt STRING) PARTITIONED BY (dt)")
     with pytest.raises(Exception, match=r"__internal|not allowed"):
         sql("ALTER TABLE {db}.p ADD PARTITION (dt='a') PARTITION (dt='b') PARTITION (dt='__internal')")
-    assert connection.admin.list_partitions(f"{database}.p") == []
+    assert connection.table(f"{database}.p").partitions() == []
 
 
 PARTITION_VALUES = {

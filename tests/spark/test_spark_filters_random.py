@@ -127,7 +127,7 @@ def tiered(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.
 def test_live_tables_and_union_reads_filter_as_spark_does(spark: Any, tiered: World, kind: str, seed: int) -> None:
     rng = random.Random(f"{tiered.lake} {kind} {seed}")
     keyed = kind == "primary key" or (kind == "live" and rng.random() < 0.5)
-    options: dict[str, Any] = {} if keyed else {"properties": {"table.statistics.columns": "*"}}
+    options: dict[str, Any] = {} if keyed else {"options": {"table.statistics.columns": "*"}}
     table = tiered.create(Schema.of(COLUMNS, ["id"] if keyed else []), buckets=rng.randint(1, 2), **options)
     rows: dict[int, Row] = {}
     written = [*pieces(rng), random_rows(rng, 2, 0 if keyed else 900)]
@@ -140,4 +140,4 @@ def test_live_tables_and_union_reads_filter_as_spark_does(spark: Any, tiered: Wo
     if kind == "primary key":
         compact(tiered, table)
     check(spark, rng, f"filters.{table.path}", list(rows.values()), native=kind != "live")
-    tiered.admin.drop_table(table.path)
+    tiered.connection.drop_table(table.path)

@@ -117,11 +117,11 @@ def test_filters_on_partitions_choose_those_of_both_sides(lake: World, query: Qu
     table = lake.create(schema, partition_keys=["day"], buckets=2, **({"primary_key": ["day", "id"]} if keyed else {}))
     days = [dt.date(2026, 1, d) for d in (1, 2, 3)]
     for day in days:
-        lake.admin.create_partition(table.path, {"day": day.isoformat()})
+        table.create_partition({"day": day.isoformat()})
     write = table.upsert if keyed else table.append
     write([{"day": day, "id": i} for day in days for i in range(4)])
     lake.tier(table)
-    lake.admin.drop_partition(table.path, {"day": "2026-01-01"})
+    table.drop_partition({"day": "2026-01-01"})
     write([{"day": days[2], "id": i} for i in range(4, 6)])
     assert query("SELECT count(*) FROM {t}", table) == [(14,)]
     assert query("SELECT id FROM {t} WHERE day = DATE'2026-01-01'", table) == [(i,) for i in range(4)]
@@ -141,7 +141,7 @@ def test_the_plan_says_that_lake_and_stream_are_read(spark: Any, lake: World) ->
 
 
 def test_a_table_without_a_lake_has_no_lake_table_beside_it(spark: Any, lake: World) -> None:
-    table = lake.create(ROWS_SCHEMA, properties={"table.datalake.enabled": "false"})
+    table = lake.create(ROWS_SCHEMA, options={"table.datalake.enabled": "false"})
     with pytest.raises(Exception, match="has no lake"):
         spark.table(f"lakehouse.{table.path.database}.`{table.path.table}$lake`").collect()
 

@@ -29,7 +29,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[
     with EmbeddedServer(directory / "data", settings=settings) as server:
         with forebay.connect(server.bootstrap_servers) as connection:
             properties = {"table.datalake.enabled": "true"}
-            connection.admin.create_table(PATH, {"id": pa.int32()}, properties=properties)
+            connection.create_table(PATH, {"id": pa.int32()}, options=properties)
             connection.table(PATH).append([{"id": 1}, {"id": 2}])
             tier_table(connection, PATH, ThreadRunner(1))
             connection.table(PATH).append([{"id": 3}])

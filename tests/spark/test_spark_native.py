@@ -358,7 +358,7 @@ def test_a_key_of_several_columns_and_partitions_finds_its_own_row(spark: Any, l
     )
     table = lake.create(schema, primary_key=["day", "a", "b"], partition_keys=["day"], bucket_keys=["a"], buckets=2)
     for day in ("x", "y"):
-        lake.admin.create_partition(table.path, {"day": day})
+        table.create_partition({"day": day})
     made = [{"day": d, "a": f"k{i % 3}", "b": b, "v": i} for d in "xy" for i in range(9) for b in (i, i + 100)]
     table.upsert(made)
     lake.tier(table)

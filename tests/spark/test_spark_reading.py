@@ -87,7 +87,7 @@ def test_a_filter_keeps_batches_that_cannot_match_at_the_server(
     sql: Sql, spark: Any, connection: Connection, database: str, reads: Reads
 ) -> None:
     properties = {"table.statistics.columns": "*"}
-    table = make_table(connection, f"{database}.t", buckets=1, properties=properties)
+    table = make_table(connection, f"{database}.t", buckets=1, options=properties)
     for start in range(0, 50_000, 10_000):
         table.append(rows(start, start + 10_000))
     query = "SELECT id FROM {db}.t WHERE id BETWEEN 20010 AND 20012 AND name LIKE 'n%'"
@@ -108,7 +108,7 @@ def test_partitions_that_a_filter_rules_out_are_not_read(
     sql("INSERT INTO {db}.t SELECT cast(id AS INT), concat('d', id % 4) FROM range(40)")
     assert sql("SELECT count(*), min(dt), max(dt) FROM {db}.t WHERE dt IN ('d1', 'd2')") == [(20, "d1", "d2")]
     read = {bucket.partition_id for bucket in [*reads.scanned, *reads.fetched]}
-    names = {p.name for p in connection.admin.list_partitions(f"{database}.t") if p.partition_id in read}
+    names = {p.name for p in connection.table(f"{database}.t").partitions() if p.partition_id in read}
     assert names == {"d1", "d2"}
     reads.scanned.clear()
     reads.fetched.clear()

@@ -95,7 +95,7 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
     server = EmbeddedServer(tmp_path / "data").start()
     port = server.bootstrap_servers.rpartition(":")[2]
     with forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_database("db")
+        connection.create_database("db")
         make_table(connection, "db.l").append(rows(0, 50))
         make_table(connection, "db.k", ["id"]).upsert(rows(0, 50))
         forebay.spark.attach(spark, "restarted", server.bootstrap_servers)
@@ -153,7 +153,7 @@ def test_a_worker_that_nobody_listens_to_any_more_ends_quietly(
 def test_a_session_of_its_own_leaves_no_traceback_behind(server: EmbeddedServer, connection: Connection) -> None:
     """A query that stops early, the end of the session, and a second session: nothing of it shows on the terminal."""
     name = f"quiet{os.getpid()}"
-    connection.admin.create_database(name)
+    connection.create_database(name)
     make_table(connection, f"{name}.t").append(rows(0, 1000))
     program = f"""
 import forebay.spark as fb
@@ -169,4 +169,4 @@ for turn in range(2):
     )  # fmt: skip
     assert run.stdout.split() == ["3", "1000", "3", "1000"]
     assert "Traceback" not in run.stderr
-    connection.admin.drop_database(name, cascade=True)
+    connection.drop_database(name, cascade=True)

@@ -168,12 +168,12 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
 
 
 def test_partitions_that_come_and_go_between_runs(spark: Any, connection: Connection, database: str, run: Run) -> None:
-    connection.admin.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
+    connection.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
     table = connection.table(f"{database}.t")
     table.append([{"id": 1, "name": "a", "amount": 0.0}])
     stream = spark.readStream.option("scan.startup.mode", "earliest").table(f"forebay.{database}.t")
     assert ids(run(stream)) == [1]
-    connection.admin.drop_partition(table.path, {"name": "a"})
+    table.drop_partition({"name": "a"})
     table.append([{"id": 2, "name": "b", "amount": 0.0}])
     assert ids(run(stream)) == [2]
 
@@ -181,7 +181,7 @@ def test_partitions_that_come_and_go_between_runs(spark: Any, connection: Connec
 def test_partitions_come_and_go_while_a_query_runs(
     spark: Any, connection: Connection, database: str, tmp_path: Path
 ) -> None:
-    connection.admin.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
+    connection.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
     table = connection.table(f"{database}.t")
     stream = spark.readStream.option("scan.partition.discovery.interval", "1 ms").table(f"forebay.{database}.t")
     name = f"partitions_{database}"
@@ -191,7 +191,7 @@ def test_partitions_come_and_go_while_a_query_runs(
             table.append([{"id": number, "name": part, "amount": 0.0}])
             query.processAllAvailable()
             if part == "a":
-                connection.admin.drop_partition(table.path, {"name": "a"})
+                table.drop_partition({"name": "a"})
     finally:
         query.stop()
     assert sorted(row["id"] for row in spark.table(name).collect()) == [0, 1, 2, 3]

@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Iterator[La
 def table(cluster: LakeCluster) -> Iterator[Table]:
     made = cluster.create(f"t{next(_numbers)}", SCHEMA, primary_key=["k"], buckets=3)
     yield made
-    cluster.connection.admin.drop_table(made.path, ignore_if_not_exists=True)
+    cluster.connection.drop_table(made.path, ignore_if_not_exists=True)
 
 
 def fill(table: Table, *keys: int) -> None:
@@ -144,7 +144,7 @@ def test_a_round_that_is_given_up_ends_its_job(cluster: LakeCluster, table: Tabl
 
 
 def test_a_service_tiers_on_spark_until_it_is_stopped(cluster: LakeCluster, table: Table, spark: Any) -> None:
-    cluster.connection.admin.alter_table(table.path, set={"table.datalake.freshness": "50 ms"})
+    table.alter(set={"table.datalake.freshness": "50 ms"})
     fill(table, 1, 2)
     service = start_tiering(spark, cluster.server.bootstrap_servers, poll_seconds=0.05)
     until(lambda: is_tiered(cluster, table), "the table is tiered")
@@ -169,7 +169,7 @@ def test_tables_are_tiered_once_by_sql(cluster: LakeCluster, table: Table, spark
 
 
 def test_a_service_is_started_and_stopped_by_sql(cluster: LakeCluster, table: Table, spark: Any) -> None:
-    cluster.connection.admin.alter_table(table.path, set={"table.datalake.freshness": "50 ms"})
+    table.alter(set={"table.datalake.freshness": "50 ms"})
     fill(table, 1, 2)
     for _ in range(2):  # the second call finds the service running
         first = spark.sql(f"CALL {CATALOG}.sys.start_tiering()").collect()[0]

@@ -258,16 +258,16 @@ def test_a_changelog_that_begins_with_all_rows_gives_the_columns_that_are_wanted
 
 @pytest.mark.parametrize("mode", ["full", "latest"])
 def test_new_partitions_are_found_and_dropped_ones_let_go(connection: Connection, database: str, mode: str) -> None:
-    connection.admin.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=2)
+    connection.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=2)
     table = connection.table(f"{database}.t")
-    connection.admin.create_partition(table.path, {"name": "a"})
+    table.create_partition({"name": "a"})
     stream = Stream(connection, table, scan_startup_mode=mode, scan_partition_discovery_interval="1 ms")
     assert stream.start["log"].keys() == {f"{p.partition_id}/{n}" for p in table_partitions(table) for n in (0, 1)}
     table.append(named(0, 4, "a") + named(4, 8, "b"))
     assert stream.ids() == list(range(8))
     table.append(named(8, 10, "a") + named(10, 12, "b"))
     start, end = stream.plan()
-    connection.admin.drop_partition(table.path, {"name": "a"})
+    table.drop_partition({"name": "a"})
     assert ids_of(stream.read(start, end)) == [10, 11], "a logged batch can be run although a partition has gone"
     assert stream.ids() == [10, 11]
     stream.restart()
@@ -276,21 +276,21 @@ def test_new_partitions_are_found_and_dropped_ones_let_go(connection: Connection
 
 
 def table_partitions(table: Table) -> list[Any]:
-    return table.connection.admin.list_partitions(table.path)
+    return table.partitions()
 
 
 def test_a_partition_that_goes_while_a_task_reads_it_ends_there(connection: Connection, database: str) -> None:
-    connection.admin.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
+    connection.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
     table = connection.table(f"{database}.t")
     table.append(named(0, 4, "a") + named(4, 8, "b"))
     stream = Stream(connection, table)
     tasks = stream.reader.partitions(*stream.plan())
-    connection.admin.drop_partition(table.path, {"name": "a"})
+    table.drop_partition({"name": "a"})
     assert ids_of(batch for task in tasks for batch in stream.reader.read(task)) == [4, 5, 6, 7]
 
 
 def test_partitions_are_looked_for_at_intervals(connection: Connection, database: str) -> None:
-    connection.admin.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
+    connection.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
     table = connection.table(f"{database}.t")
     stream = Stream(connection, table, scan_partition_discovery_interval="1 h")
     assert stream.start["log"] == {}
@@ -380,7 +380,7 @@ def test_the_checkpoint_of_a_table_that_was_made_anew_is_refused(connection: Con
     stream = Stream(connection, table)
     table.append(rows(0, 3))
     stream.batch()
-    connection.admin.drop_table(table.path)
+    connection.drop_table(table.path)
     make_table(connection, f"{database}.t")
     stream.restart()
     with pytest.raises(Conflict, match="was dropped and recreated"):

@@ -140,8 +140,8 @@ def test_no_change_is_lost_or_doubled_however_often_a_driver_is_killed(tmp_path:
     rng = random.Random(SEED)
     with world(tmp_path / "world", lake) as running:
         properties = {**PROPERTIES, "table.datalake.enabled": "true"}
-        running.admin.create_table(
-            "fluss.t", SCHEMA, primary_key=["id"], buckets=2, properties=properties, custom_properties=UPKEEP[lake]
+        running.connection.create_table(
+            "fluss.t", SCHEMA, primary_key=["id"], buckets=2, options={**properties, **UPKEEP[lake]}
         )
         table = running.connection.table("fluss.t")
         table.upsert([{"id": i, "part": "p", "n": i} for i in range(KEYS)])

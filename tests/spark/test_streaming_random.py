@@ -38,7 +38,7 @@ class History(Records):
         if self.is_partitioned:
             options["partition_keys"] = ["part"]
         if not is_tiered:
-            options["properties"] = {"table.datalake.enabled": "false"}
+            options["options"] = {"table.datalake.enabled": "false"}
         super().__init__(lake.create(SCHEMA, buckets=rng.randint(1, 3), **options), is_tiered=is_tiered)
         self._number = 0
 
@@ -67,12 +67,12 @@ class History(Records):
             )
 
     def _drop_partition(self) -> None:
-        there = self.lake.admin.list_partitions(self.table.path)
+        there = self.table.partitions()
         if there:
             gone = self.rng.choice(there)
             self.remember()
             self.dropped.add(gone.partition_id)
-            self.lake.admin.drop_partition(self.table.path, dict(gone.spec))
+            self.table.drop_partition(dict(gone.spec))
 
 
 class Query:

@@ -80,7 +80,7 @@ def test_digits_of_a_second_that_the_column_has_not_are_cut_off_as_sql_does(
     connection: Connection, database: str
 ) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("at", pa.timestamp("ms", "UTC"))])
-    connection.admin.create_table(f"{database}.t", schema)
+    connection.create_table(f"{database}.t", schema)
     table = connection.table(f"{database}.t")
     run(write_to(table), pa.table({"id": [1], "at": pa.array([1_700_000_000_123_456], pa.timestamp("us", "UTC"))}))
     assert table.scan().to_arrow()["at"].cast(pa.int64()).to_pylist() == [1_700_000_000_123]
@@ -88,7 +88,7 @@ def test_digits_of_a_second_that_the_column_has_not_are_cut_off_as_sql_does(
 
 def test_numbered_columns_are_left_to_the_server(connection: Connection, database: str) -> None:
     schema = pa.schema([pa.field("k", pa.string(), nullable=False), ("id", pa.int64()), ("v", pa.int32())])
-    connection.admin.create_table(f"{database}.t", schema, primary_key=["k"], auto_increment="id")
+    connection.create_table(f"{database}.t", schema, primary_key=["k"], auto_increment="id")
     table = connection.table(f"{database}.t")
     nothing = pa.nulls(2, pa.int64())
     run(write_to(table), pa.table({"k": ["a", "b"], "id": nothing, "v": pa.array([1, 2], pa.int32())}))
@@ -114,7 +114,7 @@ def test_writer_errors_must_surface(connection: Connection, database: str, monke
 
 def test_a_value_that_does_not_fit_fails_with_column_and_table(connection: Connection, database: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("code", pa.binary(2))])
-    connection.admin.create_table(f"{database}.t", schema)
+    connection.create_table(f"{database}.t", schema)
     table = connection.table(f"{database}.t")
     with pytest.raises(InvalidRequest, match=rf"writing to table {database}\.t: column 'code'"):
         run(write_to(table), pa.table({"id": [1], "code": [b"abc"]}))

@@ -62,11 +62,10 @@ class LakeCluster:
     def storage(self) -> LakeStorage:
         return self.lake.create_storage("paimon", self.lake_options)
 
-    def create(self, name: str, schema: Any, *, properties: Mapping[str, str] | None = None, **options: Any) -> Table:
+    def create(self, name: str, schema: Any, *, options: Mapping[str, str] | None = None, **more: Any) -> Table:
         path = f"fluss.{name}"
-        options.setdefault("buckets", 2)
-        self.connection.admin.create_table(path, schema, properties={**TIERED, **(properties or {})}, **options)
-        return self.connection.table(path)
+        more.setdefault("buckets", 2)
+        return self.connection.create_table(path, schema, options={**TIERED, **(options or {})}, **more)
 
     def tier(self, table: Table, control: RoundControl | None = None, runner: SplitRunner | None = None) -> RoundReport:
         return tier_table(self.connection, table.path, runner, self.lake, control)

@@ -93,7 +93,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> None:
-    table = paimon_lake.create("t", SCHEMA, properties={"table.datalake.freshness": "50 ms"})
+    table = paimon_lake.create("t", SCHEMA, options={"table.datalake.freshness": "50 ms"})
     table.append(ROWS)
     command = [
         sys.executable, "-m", "forebay", "tiering", "-b", paimon_lake.server.bootstrap_servers, "--without-spark",
@@ -149,7 +149,7 @@ def test_the_service_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) ->
         assert process.stderr is not None
         assert "waiting for the server, and asking again" in process.stderr.readline()
         with lake_cluster(tmp_path, paimon_storage, ports=ports) as cluster:
-            table = cluster.create("t", SCHEMA, properties={"table.datalake.freshness": "50 ms"})
+            table = cluster.create("t", SCHEMA, options={"table.datalake.freshness": "50 ms"})
             table.append(ROWS)
             _wait_until_tiered(cluster, process)
             process.send_signal(signal.SIGTERM)

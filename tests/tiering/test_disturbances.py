@@ -156,7 +156,7 @@ def test_without_a_table_snapshot_each_bucket_is_exact_by_itself(
     def disturbed(*arguments: Any) -> TableSnapshot:
         if reason == "no room":
             raise LimitExceeded("no room", ErrorCode.TOO_MANY_SCANNERS)
-        memory_lake.connection.admin.alter_table(table.path, add_columns={"more": pa.int64()})
+        table.alter(add_columns={"more": pa.int64()})
         memory_lake.connection.table(table.path).upsert([{"k": 1, "v": "new", "more": 7}])
         return opened(*arguments)
 
@@ -214,11 +214,9 @@ def test_a_snapshot_that_somebody_else_expired_is_followed_by_another_one_even_w
 def test_rounds_compact_and_expire_the_lake_table_as_its_options_ask(paimon_lake: LakeCluster) -> None:
     table = paimon_lake.create(
         "t", SCHEMA, primary_key=["k"], buckets=1,
-        properties={"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"},
-        custom_properties={
+        options={"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true",
             "paimon.snapshot.num-retained.min": "2", "paimon.snapshot.num-retained.max": "3",
-            "paimon.num-sorted-run.compaction-trigger": "3",
-        },
+            "paimon.num-sorted-run.compaction-trigger": "3"},
     )  # fmt: skip
     for i in range(8):
         table.upsert([{"k": k, "v": f"{i}"} for k in range(i, i + 3)])
@@ -232,7 +230,7 @@ def test_rounds_compact_and_expire_the_lake_table_as_its_options_ask(paimon_lake
 
 def test_rounds_compact_iceberg_tables_too(iceberg_lake: LakeCluster) -> None:
     table = iceberg_lake.create(
-        "t", SCHEMA, primary_key=["k"], buckets=1, properties={"table.datalake.auto-compaction": "true"}
+        "t", SCHEMA, primary_key=["k"], buckets=1, options={"table.datalake.auto-compaction": "true"}
     )
     for i in range(7):
         table.upsert([{"k": k, "v": f"{i}"} for k in range(i, i + 3)])
@@ -245,7 +243,7 @@ def test_rounds_compact_iceberg_tables_too(iceberg_lake: LakeCluster) -> None:
 def test_every_snapshot_of_the_lake_is_a_prefix_of_the_log_while_money_is_moved(any_lake: LakeCluster) -> None:
     """Transfers within one bucket are one batch of its log: no snapshot, and no cut, has half of one."""
     table = any_lake.create(
-        "bank", ACCOUNTS, primary_key=["account"], buckets=1, properties={"table.datalake.freshness": "20 ms"}
+        "bank", ACCOUNTS, primary_key=["account"], buckets=1, options={"table.datalake.freshness": "20 ms"}
     )
     total, generator, ending = 1_000, random.Random(7), threading.Event()
     money = dict.fromkeys(range(10), total // 10)

@@ -62,7 +62,7 @@ class History:
         )
         if partitioned:
             for name in PARTITIONS:
-                cluster.connection.admin.create_partition(self.path, {"p": name})
+                cluster.connection.table(self.path).create_partition({"p": name})
 
     @property
     def table(self) -> Table:
@@ -115,7 +115,7 @@ class History:
         self.check()
 
     def add_column(self, _: None) -> None:
-        self.cluster.connection.admin.alter_table(self.path, add_columns={f"c{self.columns}": pa.int64()})
+        self.cluster.connection.table(self.path).alter(add_columns={f"c{self.columns}": pa.int64()})
         self.columns += 1
 
     def check(self) -> None:

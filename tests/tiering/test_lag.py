@@ -38,7 +38,7 @@ def test_partitions_that_were_never_tiered_count_and_changes_without_records_hav
     memory_lake: LakeCluster,
 ) -> None:
     table = memory_lake.create("t", SCHEMA, primary_key=["k", "p"], partition_keys=["p"], buckets=1)
-    memory_lake.connection.admin.create_partition(table.path, {"p": "x"})
+    table.create_partition({"p": "x"})
     table.upsert([{"k": 1, "p": "x"}])
     assert table_lag(memory_lake.connection, table.path).records == 1
     memory_lake.tier(table, RoundControl())

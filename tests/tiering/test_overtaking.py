@@ -129,7 +129,7 @@ def test_a_table_that_is_made_anew_during_a_round_gets_none_of_its_rows(memory_l
 
     def make_anew(reached: str) -> None:
         if reached == step:
-            memory_lake.connection.admin.drop_table(table.path)
+            memory_lake.connection.drop_table(table.path)
             del storage.lake.tables[table.path]
             fill(memory_lake.create("t", SCHEMA), 7)
 
@@ -149,7 +149,7 @@ def test_rows_of_a_dropped_table_in_the_lake_are_never_mixed_with_those_of_a_new
     memory_lake.tier(table)
     storage = memory_lake.storage
     assert isinstance(storage, MemoryLakeStorage)
-    memory_lake.connection.admin.drop_table(table.path)
+    memory_lake.connection.drop_table(table.path)
     kept = storage.lake.tables.pop(table.path)
     new = memory_lake.create("t", SCHEMA)
     storage.lake.tables[table.path] = kept

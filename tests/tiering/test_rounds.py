@@ -119,28 +119,26 @@ def test_all_types_and_nulls_arrive_unchanged(any_lake: LakeCluster) -> None:
 
 def test_each_partition_is_tiered_new_ones_as_they_come_and_dropped_ones_stay(any_lake: LakeCluster) -> None:
     table = any_lake.create("t", {**SCHEMA, "p": pa.string()}, primary_key=["k", "p"], partition_keys=["p"])
-    admin = any_lake.connection.admin
     for name in ("x", "y"):
-        admin.create_partition(table.path, {"p": name})
+        table.create_partition({"p": name})
         table.upsert([{"k": 1, "v": name, "p": name}])
     any_lake.tier(table)
-    admin.create_partition(table.path, {"p": "z"})
+    table.create_partition({"p": "z"})
     table.upsert([{"k": 2, "v": "new", "p": "z"}, {"k": 3, "v": "more", "p": "x"}])
-    admin.drop_partition(table.path, {"p": "y"})
+    table.drop_partition({"p": "y"})
     any_lake.tier(table)
     assert {(row["k"], row["p"]) for row in any_lake.lake_rows(table)} == {(1, "x"), (1, "y"), (2, "z"), (3, "x")}
 
 
 def test_a_partition_that_is_dropped_during_a_round_is_left_out_of_it(any_lake: LakeCluster) -> None:
     table = any_lake.create("t", {**SCHEMA, "p": pa.string()}, partition_keys=["p"], buckets=1)
-    admin = any_lake.connection.admin
     for name in ("x", "y"):
-        admin.create_partition(table.path, {"p": name})
+        table.create_partition({"p": name})
         table.append([{"k": 1, "v": name, "p": name}])
 
     def drop(step: str) -> None:
         if step == "planned":
-            admin.drop_partition(table.path, {"p": "x"})
+            table.drop_partition({"p": "x"})
 
     report = any_lake.tier(table, RoundControl(reached=drop))
     assert (report.rows, report.dropped_buckets) == (1, 1)
@@ -150,14 +148,13 @@ def test_a_partition_that_is_dropped_during_a_round_is_left_out_of_it(any_lake: 
 @pytest.mark.parametrize("keyed", [False, True])
 def test_columns_that_are_added_between_and_during_rounds_lose_no_value(any_lake: LakeCluster, keyed: bool) -> None:
     table = any_lake.create("t", SCHEMA, primary_key=["k"] if keyed else [], buckets=1)
-    admin = any_lake.connection.admin
 
     def write(*new: dict[str, object]) -> None:
         handle = any_lake.connection.table(table.path)
         (handle.upsert if keyed else handle.append)(list(new))
 
     def add_column(name: str) -> None:
-        admin.alter_table(table.path, add_columns={name: pa.int64()})
+        table.alter(add_columns={name: pa.int64()})
 
     write({"k": 1, "v": "a"})
 
@@ -183,7 +180,7 @@ def test_a_column_that_is_added_while_a_round_is_planned_is_in_it(
 
     def ask_after_an_alter(*arguments: Any) -> Any:
         monkeypatch.setattr(round_module, "list_offsets", plain)
-        memory_lake.connection.admin.alter_table(table.path, add_columns={"w": pa.int64()})
+        table.alter(add_columns={"w": pa.int64()})
         memory_lake.connection.table(table.path).append([{"k": 1, "v": "a", "w": 10}])
         return plain(*arguments)
 
@@ -240,7 +237,7 @@ def test_a_round_that_is_cut_does_not_wait_for_a_bucket_that_gives_nothing(
 
 
 def test_the_time_of_a_round_is_the_freshness_of_its_table(memory_lake: LakeCluster) -> None:
-    table = memory_lake.create("t", SCHEMA, buckets=1, properties={"table.datalake.freshness": "0 s"})
+    table = memory_lake.create("t", SCHEMA, buckets=1, options={"table.datalake.freshness": "0 s"})
     for _ in range(2):
         table.append(pa.table({"k": pa.array(range(40_000), pa.int32()), "v": ["v"] * 40_000}))
     assert memory_lake.tier(table, RoundControl(limit_to_freshness=True)).was_cut
@@ -326,7 +323,7 @@ def test_a_split_that_ends_early_leaves_no_files(memory_lake: LakeCluster, failu
 
 
 def test_a_table_that_is_not_tiered_is_refused(memory_lake: LakeCluster) -> None:
-    table = memory_lake.create("t", SCHEMA, properties={"table.datalake.enabled": "false"})
+    table = memory_lake.create("t", SCHEMA, options={"table.datalake.enabled": "false"})
     with pytest.raises(InvalidRequest, match="is not tiered"):
         memory_lake.tier(table)
 

@@ -71,8 +71,8 @@ def service_of(cluster: LakeCluster, **options: object) -> TieringService:
 
 
 def test_tables_are_tiered_while_they_are_written_to(any_lake: LakeCluster) -> None:
-    log = any_lake.create("log", SCHEMA, properties=OFTEN)
-    keyed = any_lake.create("keyed", SCHEMA, primary_key=["k"], properties=OFTEN)
+    log = any_lake.create("log", SCHEMA, options=OFTEN)
+    keyed = any_lake.create("keyed", SCHEMA, primary_key=["k"], options=OFTEN)
     reports: list[RoundReport] = []
     with service_of(any_lake, on_round=reports.append) as service:
         for i in range(4):
@@ -94,7 +94,7 @@ def test_tables_are_tiered_while_they_are_written_to(any_lake: LakeCluster) -> N
 def test_a_broken_lake_table_fails_alone_and_is_tiered_when_it_is_mended(
     memory_lake: LakeCluster, short_pauses: None
 ) -> None:
-    tables = [memory_lake.create(f"t{i}", SCHEMA, properties=OFTEN) for i in range(3)]
+    tables = [memory_lake.create(f"t{i}", SCHEMA, options=OFTEN) for i in range(3)]
     broken, *others = tables
     for table in tables:
         fill(table, 1, 2)
@@ -111,7 +111,7 @@ def test_a_broken_lake_table_fails_alone_and_is_tiered_when_it_is_mended(
 
 
 def test_pauses_after_failures_double_and_begin_anew_after_a_round_that_succeeds(memory_lake: LakeCluster) -> None:
-    table = memory_lake.create("t", SCHEMA, properties=OFTEN)
+    table = memory_lake.create("t", SCHEMA, options=OFTEN)
     fill(table, 1)
     storage = memory_lake.storage
     assert isinstance(storage, MemoryLakeStorage)
@@ -173,7 +173,7 @@ class _Holding(ThreadRunner):
 
 
 def test_a_slow_table_holds_back_no_other_and_keeps_its_place(memory_lake: LakeCluster) -> None:
-    slow, quick = (memory_lake.create(name, SCHEMA, properties=OFTEN) for name in ("slow", "quick"))
+    slow, quick = (memory_lake.create(name, SCHEMA, options=OFTEN) for name in ("slow", "quick"))
     fill(slow, 1)
     fill(quick, 1)
     runner = _Holding(slow.path)
@@ -192,14 +192,14 @@ def test_a_slow_table_holds_back_no_other_and_keeps_its_place(memory_lake: LakeC
 def test_a_table_that_is_dropped_during_its_round_is_given_up_and_nothing_is_committed(
     memory_lake: LakeCluster, short_pauses: None
 ) -> None:
-    table = memory_lake.create("t", SCHEMA, properties=OFTEN)
+    table = memory_lake.create("t", SCHEMA, options=OFTEN)
     fill(table, 1)
     runner = _Holding(table.path)
     storage = memory_lake.storage
     assert isinstance(storage, MemoryLakeStorage)
     with service_of(memory_lake, runner=runner) as service:
         until(lambda: bool(service.status().tables) and status_of(service, table).phase == "writing", "it is written")
-        memory_lake.connection.admin.drop_table(table.path)
+        memory_lake.connection.drop_table(table.path)
         until(lambda: status_of(service, table).failures == 1, "the round is given up")
         assert runner.let_go.is_set()
         assert storage.table(table.path).snapshots == []
@@ -207,7 +207,7 @@ def test_a_table_that_is_dropped_during_its_round_is_given_up_and_nothing_is_com
 
 
 def test_stopping_commits_what_was_read_and_stopping_now_does_not(memory_lake: LakeCluster) -> None:
-    table = memory_lake.create("t", SCHEMA, properties=OFTEN, buckets=1)
+    table = memory_lake.create("t", SCHEMA, options=OFTEN, buckets=1)
     fill(table, 1)
     runner = _Holding(table.path)
     service = service_of(memory_lake, runner=runner).start()
@@ -246,7 +246,7 @@ def test_a_service_remembers_a_bounded_number_of_tables(
     monkeypatch.setattr(module, "TABLES_REMEMBERED", 2)
     with service_of(memory_lake) as service:
         for number in range(4):
-            table = memory_lake.create(f"t{number}", SCHEMA, properties=OFTEN)
+            table = memory_lake.create(f"t{number}", SCHEMA, options=OFTEN)
             fill(table, 1)
             until(lambda: is_complete(memory_lake, table), "the round of the table")  # noqa: B023 - called here
         assert len(service.status().tables) == 2
@@ -254,7 +254,7 @@ def test_a_service_remembers_a_bounded_number_of_tables(
 
 
 def test_two_services_share_the_tables_and_write_every_row_once(any_lake: LakeCluster) -> None:
-    tables = [any_lake.create(f"t{i}", SCHEMA, properties=OFTEN) for i in range(3)]
+    tables = [any_lake.create(f"t{i}", SCHEMA, options=OFTEN) for i in range(3)]
     with service_of(any_lake), service_of(any_lake):
         for i in range(5):
             for table in tables:
@@ -277,7 +277,7 @@ def test_a_service_goes_on_with_a_server_that_was_started_anew(
             assert restarted.wait(PATIENCE_SECONDS)
 
     with lake_cluster(tmp_path, paimon_storage) as before:
-        table = before.create("t", SCHEMA, properties=OFTEN)
+        table = before.create("t", SCHEMA, options=OFTEN)
         fill(table, 1, 2)
         addresses = before.server.addresses
         ports = tuple(int(a.rpartition(":")[2]) for a in (addresses.bootstrap_servers, addresses.tablet_servers))
@@ -295,7 +295,7 @@ def test_a_service_goes_on_with_a_server_that_was_started_anew(
 
 
 def test_what_a_service_is_at_is_shown_in_text_and_html(memory_lake: LakeCluster) -> None:
-    table = memory_lake.create("t", SCHEMA, properties=OFTEN)
+    table = memory_lake.create("t", SCHEMA, options=OFTEN)
     fill(table, 1)
     service = service_of(memory_lake)
     assert "stopped" in repr(service)
@@ -320,7 +320,7 @@ def test_all_tables_can_be_tiered_at_once_without_a_service_and_one_failure_stop
     memory_lake: LakeCluster,
 ) -> None:
     tables = [memory_lake.create(f"t{i}", SCHEMA) for i in range(3)]
-    memory_lake.create("plain", SCHEMA, properties={"table.datalake.enabled": "false"})
+    memory_lake.create("plain", SCHEMA, options={"table.datalake.enabled": "false"})
     for table in tables:
         fill(table, 1)
     assert lake_tables(memory_lake.connection) == [table.path for table in tables]

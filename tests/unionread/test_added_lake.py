@@ -51,7 +51,7 @@ def test_a_format_that_a_package_brings_is_tiered_and_read_without_a_change_of_o
         forebay.connect(server.bootstrap_servers) as connection,
     ):
         schema = {"id": pa.int64(), "name": pa.string()}
-        connection.admin.create_table("fluss.t", schema, buckets=3, properties=properties, **options)
+        connection.create_table("fluss.t", schema, buckets=3, options=properties, **options)
         table = connection.table("fluss.t")
         write = table.upsert if keyed else table.append
         write([{"id": i, "name": "old"} for i in range(9)])

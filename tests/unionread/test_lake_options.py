@@ -32,7 +32,7 @@ def moved(tmp_path: Path) -> Iterator[tuple[str, str]]:
     with EmbeddedServer(tmp_path / "data", settings=settings) as server:
         with forebay.connect(server.bootstrap_servers) as connection:
             properties = {"table.datalake.enabled": "true"}
-            connection.admin.create_table(PATH, {"id": pa.int32()}, properties=properties)
+            connection.create_table(PATH, {"id": pa.int32()}, options=properties)
             connection.table(PATH).append(ROWS)
             tier_table(connection, PATH, ThreadRunner(1))
         shutil.move(there, elsewhere)

@@ -94,7 +94,7 @@ def test_partitions_of_an_expired_snapshot_that_the_stream_has_too_are_read_from
     lake.tier(table)
     expire(lake, table)
     assert begun(table) is None
-    lake.admin.drop_partition(table.path, {"p": "a"})
+    table.drop_partition({"p": "a"})
     with pytest.raises(NotFound, match="1 partitions that only the lake had"):
         begun(table)
 

@@ -82,7 +82,7 @@ def test_a_window_that_is_empty_or_lies_ahead(memory: World) -> None:
 def test_partitions_that_a_filter_rules_out_are_not_read(memory: World) -> None:
     table = memory.create(pa.schema([("p", pa.string()), ("v", pa.int64())]), partition_keys=["p"])
     for name in ("a", "b"):
-        memory.admin.create_partition(table.path, {"p": name})
+        table.create_partition({"p": name})
         table.append([{"p": name, "v": 1}])
     plan = plan_time_range(table, 0, filter=col("p") == "b")
     assert len(plan.splits) == 1

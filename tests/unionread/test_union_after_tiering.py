@@ -25,7 +25,7 @@ def test_a_table_reads_the_same_before_and_after_every_round_of_the_job(both: Wo
     options = {"primary_key": ["p", "id"]} if keyed else {}
     table = both.create(SCHEMA, partition_keys=["p"], buckets=2, **options)
     for step in range(4):
-        both.admin.create_partition(table.path, {"p": f"p{step}"})
+        table.create_partition({"p": f"p{step}"})
         for _ in range(3):
             rows = [{"p": f"p{chance.randrange(step + 1)}", "id": chance.randrange(20), "v": step} for _ in range(9)]
             (table.upsert if keyed else table.append)(rows)

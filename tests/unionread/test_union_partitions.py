@@ -48,11 +48,11 @@ def make(world: World, data_type: pa.DataType, values: list[Any], *, keyed: bool
 
 def add(world: World, table: Table, value: Any) -> None:
     text = partition_text(table.schema.column("p").data_type, value)
-    world.admin.create_partition(table.path, {"p": text})
+    table.create_partition({"p": text})
 
 
 def drop(world: World, table: Table, text: str) -> None:
-    world.admin.drop_partition(table.path, {"p": text})
+    table.drop_partition({"p": text})
 
 
 def write(table: Table, values: list[Any], ids: range, v: str) -> None:
@@ -187,8 +187,8 @@ def test_partitions_can_be_chosen_by_name_and_by_value(both: World) -> None:
 def test_a_partition_whose_text_is_not_the_usual_one_is_still_one_partition(memory: World) -> None:
     """The stream takes 007 for a partition of a number; rows of 7 go to partition 7, and a lake knows only 7."""
     table = make(memory, pa.int32(), [], keyed=False, buckets=1)
-    memory.admin.create_partition(table.path, {"p": "007"})
-    memory.admin.create_partition(table.path, {"p": "7"})
+    table.create_partition({"p": "007"})
+    table.create_partition({"p": "7"})
     write(table, [7], range(3), "old")
     memory.tier(table)
     write(table, [7], range(3, 4), "new")
@@ -216,7 +216,7 @@ def test_two_partition_keys_and_a_bucket_key_that_is_not_the_whole_key(both: Wor
     days = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
     for region in ("eu", "us"):
         for day in days:
-            both.admin.create_partition(table.path, {"region": region, "day": day.isoformat()})
+            table.create_partition({"region": region, "day": day.isoformat()})
 
     def batch(ids: range, v: str) -> pa.Table:
         made = [{"id": i, "region": r, "day": d, "sub": i % 2, "v": v} for i in ids for r in ("eu", "us") for d in days]

@@ -129,10 +129,10 @@ def test_a_partitioned_primary_key_table_reads_as_its_changelog_replays(
     schema = SCHEMA.set(0, pa.field("p", data_type, nullable=False))
     table = both.create(schema, primary_key=["p", "k", "s"], partition_keys=["p"], bucket_keys=["k"], buckets=2)
     for name in PARTITIONS:
-        both.admin.create_partition(table.path, {"p": str(values[name])})
+        table.create_partition({"p": str(values[name])})
     play(both, table, translated(history, values))
     check(both, table, translated(wanted, values))
-    both.admin.drop_table(table.path)
+    both.connection.drop_table(table.path)
 
 
 @relaxed
@@ -143,4 +143,4 @@ def test_a_log_table_reads_as_its_log_replays(
     table = both.create(SCHEMA, buckets=2)
     play(both, table, history)
     check(both, table, wanted)
-    both.admin.drop_table(table.path)
+    both.connection.drop_table(table.path)

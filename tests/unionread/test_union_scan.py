@@ -64,7 +64,7 @@ def test_a_union_scan_finds_the_lake_that_the_table_names(both: World, monkeypat
 
 
 def test_a_table_without_a_lake_is_read_from_the_stream(memory: World) -> None:
-    table = memory.create(KEYED, primary_key=["id"], properties={"table.datalake.enabled": "false"}, buckets=2)
+    table = memory.create(KEYED, primary_key=["id"], options={"table.datalake.enabled": "false"}, buckets=2)
     table.upsert(rows(*range(5)))
     scan = table.union_scan(filter=col("id") < 3)
     assert bag(scan.to_arrow()) == bag(rows(0, 1, 2))
@@ -179,7 +179,7 @@ def test_an_expired_snapshot_with_rows_that_the_stream_has_not_got_is_an_error_u
         with pytest.raises(NotFound, match=r"no longer begins at 0.*tiering --once") as gone:
             table.union_scan()
         assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
-    lake.admin.drop_partition(table.path, {"p": "a"})
+    table.drop_partition({"p": "a"})
     with pytest.raises(NotFound, match="1 partitions that only the lake had") as gone:
         table.union_scan()
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
@@ -274,12 +274,12 @@ def test_the_readable_snapshot_and_its_own_offsets_are_used_not_the_newest(lake:
 
 def test_a_handle_of_a_table_that_was_made_anew_is_refused(lake: World) -> None:
     table = tiered(lake)
-    lake.admin.drop_table(table.path)
+    lake.connection.drop_table(table.path)
     with pytest.raises(NotFound):
         table.union_scan()
     lake.storage.lake.tables.pop(table.path)  # type: ignore[attr-defined]
-    lake.admin.create_table(
-        table.path, KEYED, primary_key=["id"], buckets=1, properties={"table.datalake.enabled": "true"}
+    lake.connection.create_table(
+        table.path, KEYED, primary_key=["id"], buckets=1, options={"table.datalake.enabled": "true"}
     )
     again = lake.connection.table(table.path)
     again.upsert(rows(1))
@@ -375,11 +375,11 @@ def test_explain_of_partitions_names_those_left_out_and_those_that_only_the_lake
     schema = pa.schema([("p", pa.string()), ("v", pa.int64())])
     table = lake.create(schema, partition_keys=["p"])
     for name in ("a", "b", "c"):
-        lake.admin.create_partition(table.path, {"p": name})
+        table.create_partition({"p": name})
         table.append([{"p": name, "v": 1}])
     lake.tier(table)
     table.append([{"p": "b", "v": 2}])
-    lake.admin.drop_partition(table.path, {"p": "c"})
+    table.drop_partition({"p": "c"})
     text = lake.plan(table, filter=col("p") != "a").explain()
     assert "partitions of the stream that are left out: a" in text
     assert "partitions that only the lake has: c" in text

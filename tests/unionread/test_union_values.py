@@ -111,7 +111,7 @@ def test_columns_added_after_and_between_rounds_are_null_in_older_rows(both: Wor
     write(table)([{"id": 1, "a": "x"}, {"id": 2, "a": "y"}])
     both.tier(table)
     before = table
-    both.admin.alter_table(table.path, add_columns={"b": pa.int32()})
+    table.alter(add_columns={"b": pa.int32()})
     table = table.refresh()
     assert both.rows(table) == replayed(table)
     write(table)([{"id": 3, "a": "z", "b": 7}])
@@ -131,7 +131,7 @@ def test_a_lake_that_has_not_got_a_new_column_yet_gives_nulls(memory: World) -> 
     )
     table.upsert([{"id": 1, "a": "x"}, {"id": 2, "a": "y"}])
     memory.tier(table)
-    memory.admin.alter_table(table.path, add_columns={"b": pa.int32()})
+    table.alter(add_columns={"b": pa.int32()})
     newer = table.refresh()
     lake_table = memory.storage.table(table.path)  # type: ignore[attr-defined]
     lake_table.columns = lake_table.columns[:2]

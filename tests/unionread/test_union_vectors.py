@@ -41,7 +41,7 @@ class VectorsWorld:
     def __init__(self, running: World) -> None:
         self.running = running
         keys = {"primary_key": ["p", "id"], "partition_keys": ["p"]}
-        self.table = running.create(SCHEMA, **keys, buckets=2, custom_properties=PLAIN)
+        self.table = running.create(SCHEMA, **keys, buckets=2, options=PLAIN)
         assert isinstance(running.storage, PaimonLakeStorage)
         self.catalog = Catalog.open(running.storage.options)
         self.name = str(self.table.path)
@@ -112,7 +112,7 @@ def tier_and_check(vectors: VectorsWorld, write: Write, compact: Callable[[str],
     vectors.check()
 
     half = compact("a")
-    names = {p.partition_id: p.name for p in running.admin.list_partitions(table.path)}
+    names = {p.partition_id: p.name for p in table.partitions()}
     own = {b: after[b] if names[b.partition_id or 0] == "a" else before[b] for b in after}
     vectors.tell(half, after, own)
     assert running.plan(table).facts.snapshot_id == half

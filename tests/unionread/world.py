@@ -65,10 +65,9 @@ class World:
     def create(self, schema: Any, **options: Any) -> Table:
         """A tiered table with a name of its own; arguments are those of `create_table`."""
         path = f"fluss.t{next(_names)}"
-        properties = {**TIERED, **options.pop("properties", {})}
+        given = {**TIERED, **options.pop("options", {})}
         options.setdefault("buckets", 1)
-        self.admin.create_table(path, schema, properties=properties, **options)
-        return self.connection.table(path)
+        return self.connection.create_table(path, schema, options=given, **options)
 
     # ---- tiering ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +124,7 @@ class World:
     def partition_specs(self, table: Table) -> dict[int, dict[str, str]]:
         if not table.info.is_partitioned:
             return {}
-        return {p.partition_id: dict(p.spec) for p in self.admin.list_partitions(table.path)}
+        return {p.partition_id: dict(p.spec) for p in table.partitions()}
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

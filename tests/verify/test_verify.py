@@ -31,8 +31,8 @@ SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "
 
 
 def fill(connection: forebay.Connection) -> None:
-    connection.admin.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
-    connection.admin.create_table("fluss.log", SCHEMA, buckets=1)
+    connection.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
+    connection.create_table("fluss.log", SCHEMA, buckets=1)
     for first in range(0, 1000, 100):
         rows = pa.table({"k": range(first, first + 100), "v": [f"value {i}" for i in range(first, first + 100)]})
         connection.table("fluss.keys").upsert(rows)

@@ -46,12 +46,12 @@ class Made:
 def make(folder: Path, engine: str) -> Made:
     settings = {**SETTINGS, "kv.engine": engine}
     with EmbeddedServer(folder, settings=settings) as server, forebay.connect(server.bootstrap_servers) as connection:
-        connection.admin.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
+        connection.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
         for first in range(0, ROWS, BATCH):
             keys = range(first, first + BATCH)
             connection.table("fluss.keys").upsert(pa.table({"k": keys, "v": [f"value {i}" for i in keys]}))
         server.server.context.replicas.checkpoint_grown(100)
-        connection.admin.alter_table("fluss.keys", add_columns=[Column("later", types.int_())])
+        connection.table("fluss.keys").alter(add_columns=[Column("later", types.int_())])
         table = server.server.context.catalog.table(TablePath("fluss", "keys"))
         return Made(folder, ChangelogCodec(table.info, table.schema_by_id))
 
@@ -220,7 +220,7 @@ def test_each_of_several_damaged_states_of_rocksdb_is_a_fault_of_its_own(tmp_pat
         EmbeddedServer(tmp_path / "data", settings=settings) as server,
         forebay.connect(server.bootstrap_servers) as connection,
     ):
-        connection.admin.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=2)
+        connection.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=2)
         connection.table("fluss.keys").upsert(pa.table({"k": range(20), "v": ["a"] * 20}))
     folders = sorted((tmp_path / "data").glob("fluss/keys-*/kv-*"))
     for folder in folders:

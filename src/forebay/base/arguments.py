@@ -15,6 +15,17 @@ def name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def one_or_more_names(names: Iterable[str] | str, what: str) -> tuple[str, ...]:
+    """`names` as a tuple; one text is one name. Raises `InvalidRequest` for what are no names."""
+    if isinstance(names, str):
+        return (names,)
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    wrong = next((name for name in found if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise InvalidRequest(f"{what}={names!r}: {wrong!r} is not a name")
+    return found
+
+
 def whole_number(value: object, what: str) -> int:
     """Return `value`, which must be an int. Raises `InvalidRequest`."""
     if not isinstance(value, int) or isinstance(value, bool):

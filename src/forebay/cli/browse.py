@@ -43,10 +43,10 @@ def _tables_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _tables(connection: Connection, options: argparse.Namespace) -> int:
     admin = connection.admin
-    databases = [options.database] if options.database else admin.list_databases()
+    databases = [options.database] if options.database else connection.list_databases()
     rows = []
     for database in databases:
-        for name in admin.list_tables(database):
+        for name in connection.list_tables(database):
             info = admin.table_info(f"{database}.{name}")
             kind = "primary key" if info.has_primary_key else "log"
             count = _row_count(connection, info)
@@ -97,7 +97,7 @@ def _describe(connection: Connection, options: argparse.Namespace) -> int:
         **{f"property {key}": value for key, value in sorted(descriptor.custom_properties.items())},
     }
     if descriptor.partition_keys:
-        partitions = connection.admin.list_partitions(info.path)
+        partitions = connection.table(info).partitions()
         facts["partitions"] = ", ".join(p.name for p in partitions) or "(none yet)"
     width = max(len(name) for name in facts)
     print("\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items() if value))

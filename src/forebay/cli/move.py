@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
 def _paths(source: Connection, tables: Sequence[str], databases: Sequence[str]) -> list[TablePath]:
     paths = [TablePath.parse(table) for table in tables]
     for database in databases:
-        paths += [TablePath(database, table) for table in source.admin.list_tables(database)]
+        paths += [TablePath(database, table) for table in source.list_tables(database)]
     return list(dict.fromkeys(paths))
 
 

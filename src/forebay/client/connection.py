@@ -1,7 +1,7 @@
 """A connection to a cluster: the way in for everything else.
 
     conn = forebay.connect("127.0.0.1:9123")
-    conn.admin.create_table("sales.orders", schema, primary_key=["id"])
+    table = conn.create_table("sales.orders", {"id": "BIGINT", "amount": "DOUBLE"}, primary_key="id")
     table = conn.table("sales.orders")
 
 Rules: one connection serves all threads of a process. It pickles to its settings: what comes out at the other end, in
@@ -17,19 +17,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forebay.base import threads
+from forebay.base.errors import UnsupportedOperation
+from forebay.client.definition import new_descriptor, option_text
 from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.client.session import Session
-from forebay.metadata.table import TableBucket, TableInfo, TablePath
-from forebay.protocol.convert import ServerNode
+from forebay.metadata import json_serde
+from forebay.metadata.table import DatabaseInfo, TableBucket, TableInfo, TablePath
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import ServerNode, table_path_to_pb
+from forebay.protocol.messages import Message
 
 if TYPE_CHECKING:
+    from forebay.api.schemas import SchemaLike
     from forebay.client.admin import Admin
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
     from forebay.client.table import Table
+
+M = TypeVar("M", bound=Message)
 
 
 def connect(
@@ -63,7 +72,7 @@ class Connection(Session):
 
     @property
     def admin(self) -> Admin:
-        """Databases, tables, partitions, offsets, and the cluster itself."""
+        """The cluster itself: servers, settings, access rules, and what servers know of tables."""
         from forebay.client.admin import Admin
 
         return Admin(self)
@@ -78,6 +87,115 @@ class Connection(Session):
         if not isinstance(table, TableInfo):
             table = self.cluster.table_info(TablePath.parse(table))
         return Table(self, table)
+
+    # ---- databases --------------------------------------------------------------------------------------------------
+
+    def list_databases(self) -> list[str]:
+        """The names of the databases, in order."""
+        answer = self._ask(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest(), pb.ListDatabasesResponse)
+        return sorted(answer.database_name)
+
+    def database_exists(self, name: str) -> bool:
+        """Whether there is a database of that name."""
+        request = pb.DatabaseExistsRequest(database_name=name)
+        return self._ask(ApiKey.DATABASE_EXISTS, request, pb.DatabaseExistsResponse).exists
+
+    def create_database(
+        self,
+        name: str,
+        *,
+        comment: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        ignore_if_exists: bool = False,
+    ) -> None:
+        """Create a database; `options` are kept with it, for whoever reads them.
+
+        Raises `AlreadyExists`, and `InvalidRequest` for a name that is not allowed.
+        """
+        request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=ignore_if_exists)
+        if comment is not None or options:
+            info = DatabaseInfo(name, comment, {key: option_text(value) for key, value in (options or {}).items()})
+            request.database_json = json_serde.dumps(json_serde.database_to_json(info))
+        self._change(ApiKey.CREATE_DATABASE, request, pb.CreateDatabaseResponse, safe=ignore_if_exists)
+
+    def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        """Drop a database. Raises `NotFound`, and `InvalidRequest` (DATABASE_NOT_EMPTY) if it has tables, unless
+        `cascade` drops these too.
+        """
+        request = pb.DropDatabaseRequest(database_name=name, ignore_if_not_exists=ignore_if_not_exists, cascade=cascade)
+        self._change(ApiKey.DROP_DATABASE, request, pb.DropDatabaseResponse, safe=ignore_if_not_exists)
+
+    # ---- tables -----------------------------------------------------------------------------------------------------
+
+    def list_tables(self, database: str) -> list[str]:
+        """The names of the tables in a database, in order. Raises `NotFound` if there is no such database."""
+        request = pb.ListTablesRequest(database_name=database)
+        return sorted(self._ask(ApiKey.LIST_TABLES, request, pb.ListTablesResponse).table_name)
+
+    def table_exists(self, name: str | TablePath) -> bool:
+        """Whether there is a table "database.table"."""
+        request = pb.TableExistsRequest(table_path=table_path_to_pb(TablePath.parse(name)))
+        return self._ask(ApiKey.TABLE_EXISTS, request, pb.TableExistsResponse).exists
+
+    def create_table(
+        self,
+        name: str | TablePath,
+        schema: SchemaLike,
+        *,
+        primary_key: Sequence[str] | str = (),
+        partition_keys: Sequence[str] | str = (),
+        bucket_keys: Sequence[str] | str = (),
+        buckets: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        comment: str | None = None,
+        auto_increment: str | None = None,
+        ignore_if_exists: bool = False,
+    ) -> Table:
+        """The table that was created, or the one that was there with `ignore_if_exists`.
+
+        `schema` is a pyarrow schema (a timestamp with a zone becomes TIMESTAMP_LTZ), a dict or a list of names and
+        types such as [("id", "BIGINT")], or a data frame whose columns to take. Keys are names of columns, or one
+        name. Without `primary_key` it is a log table. `bucket_keys` are what rows are distributed by: the primary key
+        without partition keys unless given. `buckets` is left to the server unless given. `options` that begin with
+        `table.` are the server's; it keeps others for whoever reads them. `auto_increment` names the column that the
+        server numbers. Raises `AlreadyExists`, `NotFound` (the database), `InvalidRequest` for anything that cannot be.
+        """
+        path = TablePath.parse(name)
+        descriptor = new_descriptor(
+            schema,
+            primary_key=primary_key,
+            partition_keys=partition_keys,
+            bucket_keys=bucket_keys,
+            buckets=buckets,
+            options=options,
+            comment=comment,
+            auto_increment=auto_increment,
+        )
+        self.admin.create_table_as(path, descriptor, ignore_if_exists)
+        return self.table(path)
+
+    def drop_table(self, name: str | TablePath, *, ignore_if_not_exists: bool = False) -> None:
+        """Drop a table with its rows. Raises `NotFound`."""
+        path = TablePath.parse(name)
+        request = pb.DropTableRequest(table_path=table_path_to_pb(path), ignore_if_not_exists=ignore_if_not_exists)
+        self._change(ApiKey.DROP_TABLE, request, pb.DropTableResponse, safe=ignore_if_not_exists)
+        self.cluster.forget_table(path)
+
+    def rename_table(self, name: str | TablePath, new_name: str | TablePath) -> NoReturn:
+        """Raise `UnsupportedOperation`: servers do not rename tables."""
+        raise UnsupportedOperation(
+            f"table {TablePath.parse(name)} cannot be renamed to {TablePath.parse(new_name)}: live tables keep their "
+            "names. Create a table of that name and write the rows of the old one to it"
+        )
+
+    def _ask(self, key: ApiKey, request: Message, response: type[M]) -> M:
+        return self.cluster.coordinator_call(key, request, response, repeatable=True)
+
+    def _change(self, key: ApiKey, request: Message, response: type[M], *, safe: bool) -> M:
+        """A change; `safe` says that doing it twice is like doing it once."""
+        return self.cluster.coordinator_call(key, request, response, repeatable=safe)
+
+    # ---- for engines ------------------------------------------------------------------------------------------------
 
     def server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster, as this client reaches them: the coordinator first."""

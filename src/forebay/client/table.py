@@ -7,18 +7,21 @@ have is null. Open the table again to see columns that were added since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from forebay.client.planning import PartitionSelector, check_bucket, plan_buckets
+from forebay.client.planning import PartitionSelector, check_bucket, list_partitions, plan_buckets
 from forebay.codec.arrow_types import user_schema
-from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
+from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from forebay.api.results import WriteResult
+    from forebay.api.schemas import SchemaLike
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
@@ -59,6 +62,63 @@ class Table:
     def refresh(self) -> Table:
         """A new handle on the table as it is now."""
         return Table(self.connection, self.connection.cluster.table_info(self.path))
+
+    def alter(
+        self,
+        *,
+        add_columns: SchemaLike | None = None,
+        drop_columns: Sequence[str] | str = (),
+        rename_columns: Mapping[str, str] | None = None,
+        change_types: Mapping[str, Any] | None = None,
+        comment: str | None = None,
+        set: Mapping[str, Any] | None = None,  # noqa: A002 - the word of SQL
+        reset: Sequence[str] | str = (),
+    ) -> Table:
+        """The table under its new schema, after columns were added behind the last one, or options set and reset; not
+        both in one call, as in Fluss.
+
+        Options that begin with `table.` are the server's, others are kept for whoever reads them. Columns are given as
+        to `Connection.create_table`; added ones are nullable. Raises `UnsupportedOperation` for `drop_columns`,
+        `rename_columns`, `change_types` and `comment`, which lake tables have.
+        """
+        from forebay.client.definition import alteration
+
+        others = {
+            "drop_columns": drop_columns,
+            "rename_columns": rename_columns,
+            "change_types": change_types,
+            "comment": comment,
+        }
+        request = alteration(self.path, add_columns=add_columns, to_set=set, to_reset=reset, unsupported=others)
+        self.connection.cluster.coordinator_call(
+            ApiKey.ALTER_TABLE, request, pb.AlterTableResponse, repeatable=not request.add_columns
+        )
+        return self.refresh()
+
+    # ---- partitions -------------------------------------------------------------------------------------------------
+
+    def partitions(self, values: Mapping[str, Any] | None = None) -> list[PartitionInfo]:
+        """The partitions of the table; with `values`, those that have these values of some partition keys."""
+        from forebay.client.display import Listing
+
+        return Listing(list_partitions(self.connection.cluster, self.path, values))
+
+    def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
+        """Create a partition: `values` has each partition key's value ({"dt": "2024-01-15"}, or a date).
+
+        Raises `AlreadyExists`, and `InvalidRequest` for values that cannot be.
+        """
+        from forebay.client.partitions import create_partition
+
+        create_partition(self.connection.cluster, self.info, values, ignore_if_exists)
+
+    def drop_partition(self, values: Mapping[str, Any], *, ignore_if_not_exists: bool = False) -> None:
+        """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
+        from forebay.client.partitions import drop_partition
+
+        drop_partition(self.connection.cluster, self.info, values, ignore_if_not_exists)
+
+    # ---- buckets ----------------------------------------------------------------------------------------------------
 
     def bucket(self, bucket: TableBucket | int) -> TableBucket:
         """A bucket of this table; a number will do where there are no partitions. Raises `InvalidRequest`."""

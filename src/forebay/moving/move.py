@@ -89,7 +89,7 @@ def move_database(
             source, target, TablePath(database, table),
             with_log=with_log, drop_source=drop_source, lake=lake, on_progress=on_progress,
         )
-        for table in source.admin.list_tables(database)
+        for table in source.list_tables(database)
     ]  # fmt: skip
 
 
@@ -116,7 +116,7 @@ class _Move:
         report = self._compared(target.again(), records, snapshot)
         if drop_source:
             self._step("dropping the source's table")
-            self._source.connection.admin.drop_table(plan.path)
+            self._source.connection.drop_table(plan.path)
         return report
 
     def _step(self, name: str, rows: int = 0) -> None:
@@ -159,11 +159,11 @@ class _Move:
         plan = self._plan
         if plan.target is None:
             self._step("creating the table")
-            self._to.admin.create_database(plan.path.database, ignore_if_exists=True)
+            self._to.create_database(plan.path.database, ignore_if_exists=True)
             self._to.admin.create_table_as(plan.path, plan.descriptor)
         for name in sorted({place[0] for place in self._source.buckets if place[0] is not None}):
             spec = dict(zip(plan.descriptor.partition_keys, name.split("$"), strict=True))
-            self._to.admin.create_partition(plan.path, spec, ignore_if_exists=True)
+            self._to.table(plan.path).create_partition(spec, ignore_if_exists=True)
         target = Side.of(self._to, plan.path)
         gone = {place[0] for place in self._source.buckets if place not in target.buckets}
         if gone:
@@ -215,7 +215,7 @@ class _Move:
         if not target.info.lake_enabled:
             self._step("switching the lake on")
             try:
-                self._to.admin.alter_table(self._plan.path, set={ENABLED: "true"})
+                self._to.table(self._plan.path).alter(set={ENABLED: "true"})
             except ForebayError as e:
                 if not isinstance(e, Unavailable):  # else it may be on: the next run finds out
                     self._give_back(target, e)

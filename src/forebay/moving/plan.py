@@ -143,7 +143,7 @@ def plan_move(
     with_lake = info.lake_enabled
     descriptor = _target_descriptor(info, leave_out)
     to_side = None
-    if target.admin.table_exists(chosen):
+    if target.table_exists(chosen):
         to_side = Side.of(target, chosen)
         _check_own_target(to_side.info, descriptor)
         if to_side.info.bucket_count != info.bucket_count:

@@ -79,7 +79,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
     # ---- finding tables ---------------------------------------------------------------------------------------------
 
     def _table_names(self, database: str) -> list[str]:
-        return self._context.admin.list_tables(database)
+        return self._context.connection.list_tables(database)
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
         """The table, or a virtual one beside it. `how` is one of Spark's ways to ask for time travel or writing."""
@@ -115,7 +115,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
         name = str(identifier.name())
         if len(namespace) != 1 or VIRTUAL_SEPARATOR in name:
             return False
-        return self._context.admin.table_exists(TablePath(namespace[0], name))
+        return self._context.connection.table_exists(TablePath(namespace[0], name))
 
     # ---- making and changing tables ---------------------------------------------------------------------------------
 
@@ -160,11 +160,12 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
             return self._table(self._context.admin.table_info(path))
 
     def _alter(self, path: TablePath, changes: list[ddl.Change]) -> None:
-        asked = ddl.alteration(self._context.admin.table_info(path), changes)
+        table = self._context.connection.table(path)
+        asked = ddl.alteration(table.info, changes)
         if asked.to_set or asked.to_reset:
-            self._context.admin.alter_table(path, set=asked.to_set, reset=asked.to_reset)
+            table = table.alter(set=asked.to_set, reset=asked.to_reset)
         if asked.columns:
-            self._context.admin.alter_table(path, add_columns=asked.columns)
+            table.alter(add_columns=asked.columns)
 
     def _change(self, change: JavaObject) -> ddl.Change:
         kind = str(change.getClass().getSimpleName())
@@ -191,7 +192,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
 
     def dropTable(self, identifier: JavaObject) -> bool:
         try:
-            self._context.admin.drop_table(self._path(identifier))
+            self._context.connection.drop_table(self._path(identifier))
         except NotFound:
             return False
         return True
@@ -212,7 +213,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         """Refuse: without staging Spark drops the table first, and its rows are lost if a later step fails."""
         path = self._path(identifier)
-        if not self._context.admin.table_exists(path):
+        if not self._context.connection.table_exists(path):
             raise self._no_such_table(identifier)
         raise UnsupportedOperation(
             f"table {self._context.full_name(path)} cannot be replaced in one step: DROP TABLE it first, or write into "
@@ -220,5 +221,5 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
         )
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        exists = self._context.admin.table_exists(self._path(identifier))
+        exists = self._context.connection.table_exists(self._path(identifier))
         return self.stageReplace(identifier, *what) if exists else self.stageCreate(identifier, *what)

@@ -145,10 +145,10 @@ class ClusterNamespaces(Namespaces):
     _context: CatalogContext
 
     def _database_names(self) -> list[str]:
-        return self._context.admin.list_databases()
+        return self._context.connection.list_databases()
 
     def _has_database(self, database: str) -> bool:
-        return self._context.admin.database_exists(database)
+        return self._context.connection.database_exists(database)
 
     def _database_properties(self, database: str) -> dict[str, str]:
         return database_properties(self._context.admin.database_info(database))
@@ -160,7 +160,7 @@ class ClusterNamespaces(Namespaces):
                 ErrorCode.INVALID_DATABASE_EXCEPTION,
             )
         custom = {name: value for name, value in properties.items() if name != COMMENT}
-        self._context.admin.create_database(database, properties.get(COMMENT), custom)
+        self._context.connection.create_database(database, comment=properties.get(COMMENT), options=custom)
 
     def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
         custom = {name: value for name, value in to_set.items() if name != COMMENT}
@@ -169,4 +169,4 @@ class ClusterNamespaces(Namespaces):
         self._context.admin.alter_database(database, custom, removed, comment)
 
     def _remove_database(self, database: str, cascade: bool) -> None:
-        self._context.admin.drop_database(database, cascade=cascade)
+        self._context.connection.drop_database(database, cascade=cascade)

@@ -154,14 +154,14 @@ class Partitions(PartitionManagement):
         return {name: partition_text(self._info.schema.column(name).data_type, value) for name, value in values.items()}
 
     def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
-        return partition_rows(self._keys(), self._context.admin.list_partitions(self._info.path, self._spec(values)))
+        return partition_rows(self._keys(), self._context.connection.table(self._info).partitions(self._spec(values)))
 
     def _add_partition(self, values: Mapping[str, Any]) -> None:
-        self._context.admin.create_partition(self._info.path, self._spec(values))
+        self._context.connection.table(self._info).create_partition(self._spec(values))
 
     def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
         for values in partitions:
-            self._context.admin.drop_partition(self._info.path, self._spec(values))
+            self._context.connection.table(self._info).drop_partition(self._spec(values))
 
     def dropPartitions(self, rows: JavaObject) -> bool:
         dropped = [self.dropPartition(row) for row in rows]

@@ -24,7 +24,6 @@ from pyspark.sql.types import (
 )
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.metadata.table import TablePath
 from forebay.spark.context import CatalogContext, SessionContext
 from forebay.spark.jvm import CONNECTOR, JavaObject
 from forebay.spark.proxy import JavaProxy
@@ -150,13 +149,12 @@ def _get_cluster_configs(context: CatalogContext, arguments: Arguments) -> pa.Ta
 
 
 def _drop_partition(context: CatalogContext, arguments: Arguments) -> pa.Table:
-    path, specs = TablePath.parse(arguments["table"]), arguments["partitions"]
+    table = context.connection.table(arguments["table"])
     dropped = []
-    for text in specs:
+    for text in arguments["partitions"]:
         spec = parse_partition(text)
-        existing = context.admin.list_partitions(path, spec)
-        for partition in existing:
-            context.admin.drop_partition(path, dict(partition.spec), ignore_if_not_exists=True)
+        for partition in table.partitions(spec):
+            table.drop_partition(dict(partition.spec), ignore_if_not_exists=True)
             dropped.append(partition.name)
     return pa.table({"partition_name": pa.array(dropped, pa.string())})
 

@@ -214,7 +214,7 @@ def wanted_buckets(
     if not info.is_partitioned:
         return [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
-    existing = connection.admin.list_partitions(info.path)
+    existing = connection.table(info).partitions()
     return [
         TableBucket(info.table_id, number, partition.partition_id)
         for partition in matching_partitions(existing, keys, partition_filters)
@@ -242,7 +242,7 @@ def row_counts(
     partitions = None
     if info.is_partitioned:
         wanted = {bucket.partition_id for bucket in buckets}
-        partitions = [p.name for p in connection.admin.list_partitions(info.path) if p.partition_id in wanted]
+        partitions = [p.name for p in connection.table(info).partitions() if p.partition_id in wanted]
     try:
         counts = connection.admin.table_stats(info, partitions).row_counts
     except UnsupportedOperation:

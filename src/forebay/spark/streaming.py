@@ -92,7 +92,7 @@ class ForebayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition_id = _partition_id(split)
             if e.code not in GONE or partition_id is None:
                 raise
-            existing = shared_connection(self._options.read.settings).admin.list_partitions(self._info.path)
+            existing = shared_connection(self._options.read.settings).table(self._info).partitions()
             if any(p.partition_id == partition_id for p in existing):
                 raise
 

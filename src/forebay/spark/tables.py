@@ -122,11 +122,11 @@ class NewTable(StoredTable):
         """Nothing to do: the table and its rows are there."""
 
     def abortStagedChanges(self) -> None:
-        admin, path = self._context.admin, self._info.path
+        connection, path = self._context.connection, self._info.path
         # Another client may have dropped it in the meantime and created a new one.
         with contextlib.suppress(NotFound):
-            if admin.table_info(path).table_id == self._info.table_id:
-                admin.drop_table(path)
+            if connection.admin.table_info(path).table_id == self._info.table_id:
+                connection.drop_table(path)
 
 
 def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:

@@ -132,7 +132,7 @@ class LocalScanProxy(JavaProxy):
 
 def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
-    found = context.admin.list_partitions(info.path)
+    found = context.connection.table(info).partitions()
     table = partition_rows(keys, found)
     return table.append_column("partition_id", pa.array([p.partition_id for p in found], pa.int64())).append_column(
         "partition_name", pa.array([p.name for p in found], pa.string())
@@ -152,7 +152,7 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
     ]
     names = [field.name for field in _BUCKET_FIELDS]
     if info.is_partitioned:
-        partitions = {p.partition_id: p.name for p in connection.admin.list_partitions(info.path)}
+        partitions = {p.partition_id: p.name for p in connection.table(info).partitions()}
         columns.insert(0, pa.array([partitions.get(bucket.partition_id or 0) for bucket in buckets], pa.string()))
         names.insert(0, "partition_name")
     return pa.table(columns, names=names)

@@ -42,12 +42,11 @@ class TierOutcome:
 
 def lake_tables(connection: Connection) -> list[TablePath]:
     """Return the cluster's tables that are tiered."""
-    admin = connection.admin
     return [
         TablePath(database, table)
-        for database in admin.list_databases()
-        for table in admin.list_tables(database)
-        if admin.table_info(TablePath(database, table)).lake_enabled
+        for database in connection.list_databases()
+        for table in connection.list_tables(database)
+        if connection.admin.table_info(TablePath(database, table)).lake_enabled
     ]
 
 

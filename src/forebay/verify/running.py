@@ -36,9 +36,10 @@ def verify_server(
 ) -> Report:
     """Check these tables of a running server, or all. Raises what asking raises, but for damage, which is reported."""
     report = Report()
-    admin = connection.admin
     paths = [TablePath.parse(table) for table in tables] or [
-        TablePath(database, name) for database in admin.list_databases() for name in admin.list_tables(database)
+        TablePath(database, name)
+        for database in connection.list_databases()
+        for name in connection.list_tables(database)
     ]
     for number, path in enumerate(paths):
         on_step("tables", number, len(paths))

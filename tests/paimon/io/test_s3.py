@@ -192,7 +192,7 @@ def test_readers_and_workers_bring_temporary_credentials_of_their_own(tmp_path: 
         address = forebay_server.bootstrap_servers
         with forebay.connect(address, lake_options=whole) as connection:
             properties = {"table.datalake.enabled": "true"}
-            connection.admin.create_table("fluss.t", {"id": pa.int32()}, properties=properties)
+            connection.create_table("fluss.t", {"id": pa.int32()}, options=properties)
             connection.table("fluss.t").append([{"id": 1}])
             tier_table(connection, "fluss.t", ThreadRunner(1))
             connection.table("fluss.t").append([{"id": 2}])

@@ -36,7 +36,7 @@ def name(connection: Connection, lake_catalog: Catalog) -> Iterator[str]:
     """A database name that neither side has yet; dropped from both at the end."""
     made = f"mixed{next(_numbers)}"
     yield made
-    connection.admin.drop_database(made, ignore_if_not_exists=True, cascade=True)
+    connection.drop_database(made, ignore_if_not_exists=True, cascade=True)
     lake_catalog.drop_database(made, ignore_if_missing=True, cascade=True)
 
 
@@ -63,7 +63,7 @@ def test_the_provider_says_where_a_table_goes(
     sql("CREATE TABLE {db}.stream (id INT, v STRING) TBLPROPERTIES ('primary.key' = 'id', 'bucket.num' = '1')")
     sql("CREATE TABLE {db}.lake_one (id INT, v STRING DEFAULT 'x') USING paimon TBLPROPERTIES ('bucket' = '-1')")
     both.sql("SELECT 1 AS id").writeTo(f"both.{name}.lake_two").using("paimon").create()
-    assert connection.admin.list_tables(name) == ["stream"]
+    assert connection.list_tables(name) == ["stream"]
     assert lake_catalog.list_tables(name) == ["lake_one", "lake_two"]
     assert [row[1] for row in sql("SHOW TABLES IN {db}")] == ["lake_one", "lake_two", "stream"]
     sql("INSERT INTO {db}.stream VALUES (1, 'a')")
@@ -105,13 +105,13 @@ def test_databases_are_those_of_both(sql: Sql, name: str, connection: Connection
     assert "ALREADY_EXISTS" in refusal(sql, "CREATE DATABASE {db}")
     assert sql("SHOW TABLES IN {db}") == []
     sql("CREATE TABLE {db}.s (id INT)")
-    assert connection.admin.list_tables(name) == ["s"], "the database was made in the cluster, too"
+    assert connection.list_tables(name) == ["s"], "the database was made in the cluster, too"
     sql("CREATE TABLE {db}.l (id INT) USING paimon")
     assert "NOT_EMPTY" in refusal(sql, "DROP DATABASE {db}")
     assert lake_catalog.list_tables(name) == ["l"]
     sql("DROP DATABASE {db} CASCADE")
     assert name not in lake_catalog.list_databases()
-    assert not connection.admin.database_exists(name)
+    assert not connection.database_exists(name)
     assert "SCHEMA_NOT_FOUND" in refusal(sql, "CREATE TABLE {db}.s (id INT)")
     assert "SCHEMA_NOT_FOUND" in refusal(sql, "SHOW TABLES IN {db}")
 
@@ -123,7 +123,7 @@ def test_a_copy_is_made_where_the_table_is(sql: Sql, name: str, connection: Conn
     sql("CREATE TABLE {db}.l (id INT) USING paimon")
     sql("CREATE TABLE {db}.s2 LIKE {db}.s")
     sql("CREATE TABLE {db}.l2 LIKE {db}.l")
-    assert connection.admin.list_tables(name) == ["s", "s2"]
+    assert connection.list_tables(name) == ["s", "s2"]
     assert lake_catalog.list_tables(name) == ["l", "l2"]
 
 
