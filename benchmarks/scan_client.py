@@ -18,9 +18,9 @@ def main() -> None:
     with forebay.connect(bootstrap) as connection:
         table = connection.table(name)
         rows = 0
-        with table.scan(limit=1) as scan:  # what is imported and opened once is not the scan's memory
+        with table.scan(limit=1).reader() as scan:  # what is imported and opened once is not the scan's memory
             rows = sum(batch.num_rows for batch in scan)
-        with highest_memory(os.getpid()) as growth, table.scan() as scan:
+        with highest_memory(os.getpid()) as growth, table.scan().reader() as scan:
             rows = sum(batch.num_rows for batch in scan)
     print(json.dumps({"rows": rows, "bytes": growth[0]}))
 

@@ -181,7 +181,7 @@ class _Comparison:
         )
         in_lake = self._lake_samples(max(2, int(LAKE_SAMPLES * share)))
         for what, samples, most in (
-            ("union_scan()", by_client, VISIBLE_MS_MAX),
+            ('scan(source="union")', by_client, VISIBLE_MS_MAX),
             ("Spark SQL, the first queries", cold, None),
             ("Spark SQL", by_spark, VISIBLE_MS_MAX),
             ("in the lake", in_lake, None),
@@ -209,7 +209,7 @@ class _Comparison:
 
     @staticmethod
     def _find(table: Table, key: int) -> int | None:
-        rows = table.union_scan(["quantity"], col(data.KEY) == key).to_arrow()
+        rows = table.scan(["quantity"], col(data.KEY) == key, source="union").to_arrow()
         value: int | None = rows["quantity"][0].as_py()
         return value
 
@@ -239,7 +239,8 @@ class _Comparison:
             f"Union read of a {kind}, {self._server.lake}",
             f"A table of {rows:,} rows in the lake, and a share of them {change}; all columns, into Spark's noop sink. "
             "Ratios are times: Spark's against its own read of Parquet files of "
-            f"{'as many rows' if primary_key else 'the same rows'}, union_scan() against pyarrow's read of these, "
+            f"{'as many rows' if primary_key else 'the same rows'}, "
+            'scan(source="union") against pyarrow\'s read of these, '
             "batch by batch, in one process, taken once; below 1 is faster. In brackets: who reads the lake's files.",
         )
         table = self._server.filled(primary_key, rows)
@@ -259,7 +260,7 @@ class _Comparison:
     ) -> None:
         found = self._session.table(f"forebay.{table.path}").count()
         check(found == rows, f"{table.path} has {found} rows, not {rows}")
-        ours, python, arrow = f"SELECT * ({self._way(table)})", "union_scan()", "pyarrow"
+        ours, python, arrow = f"SELECT * ({self._way(table)})", 'scan(source="union")', "pyarrow"
         cost = self._server.cost
         turns = self._turns(
             {

@@ -97,9 +97,9 @@ def _grid(title: str, explanation: str, sizes: list[str], found: dict[str, list[
         for name, turns in found.items()
     ]
     explanation += (
-        " Tiering in one thread of a process, reads by `union_scan()`. Time by the clock, and CPU time of that process "
-        "and the server. The last column says how many times as much CPU time the last column of sizes takes as the "
-        "first."
+        ' Tiering in one thread of a process, reads by `scan(source="union")`. Time by the clock, and CPU time of that '
+        "process and the server. The last column says how many times as much CPU time the last column of sizes takes "
+        "as the first."
     )
     return Grid(title, explanation, ["what", *sizes, "growth"], rows)
 
@@ -107,8 +107,9 @@ def _grid(title: str, explanation: str, sizes: list[str], found: dict[str, list[
 def _memory(options: Run, server: LakeBench, sizes: Sequence[int]) -> FigureTable:
     table = FigureTable(
         f"Memory of a union read by the size of the lake, {server.lake}",
-        "Taken once. Highest growth of the memory of a fresh process that reads a primary-key table by `union_scan()`, "
-        f"batch by batch, sampled every 5 ms. Up to {MEMORY_TAIL_ROWS:,} of the rows are changed in the stream, the "
+        "Taken once. Highest growth of the memory of a fresh process that reads a primary-key table by "
+        '`scan(source="union")`, batch by batch, sampled every 5 ms. '
+        f"Up to {MEMORY_TAIL_ROWS:,} of the rows are changed in the stream, the "
         "same number at all sizes. The target is flatness: at most "
         f"{MEMORY_RATIO_MAX:g} times the growth with the smallest table plus {MEMORY_NOISE_BYTES >> 20} MiB. Ratios "
         "are against the smallest table.",

@@ -31,7 +31,7 @@ def main() -> None:
     bootstrap, name, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
     with forebay.connect(bootstrap) as connection:
         table = connection.table(name)
-        table.union_scan(limit=10).to_arrow()  # what is loaded once is not the read's memory
+        table.scan(limit=10, source="union").to_arrow()  # what is loaded once is not the read's memory
         with highest_memory(os.getpid()) as growth:
             read_union(table, rows)
     print(json.dumps({"bytes": growth[0]}))

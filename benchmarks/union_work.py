@@ -140,7 +140,7 @@ def write_files(folder: Path, batches: Iterator[pa.RecordBatch] | list[pa.Record
 
 def read_union(table: Table, rows: int) -> None:
     """Read all rows, in this process, batch by batch."""
-    with table.union_scan() as scan:
+    with table.scan(source="union").reader() as scan:
         found = sum(batch.num_rows for batch in scan)
     check(found == rows, f"a union read of {table.path} found {found} rows, not {rows}")
 

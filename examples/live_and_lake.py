@@ -176,7 +176,7 @@ def live(story: Story, connection: EmbeddedConnection, shop: Shop) -> None:
 
 def union(table: Any) -> Stock:
     """All rows, from lake and log."""
-    return keyed(table.union_scan().to_arrow(), "item")
+    return keyed(table.scan(source="union").to_arrow(), "item")
 
 
 def main(arguments: Sequence[str] | None = None, spark: SparkSession | None = None) -> int:

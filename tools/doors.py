@@ -121,7 +121,7 @@ def _live_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
         "full scan": Operation(lambda: orders.scan().to_arrow()),
         "tiering round": Operation(lambda: tier_now(live, ["fluss.tiered"]), changed),
         "union plan": Operation(lambda: plan_union(lake), changed),
-        "union read": Operation(lambda: lake.union_scan().to_arrow(), changed),
+        "union read": Operation(lambda: lake.scan(source="union").to_arrow(), changed),
     }
 
 

@@ -106,20 +106,21 @@ def test_a_reading_shows_what_it_reads_and_takes_no_rows(make_table: MakeTable) 
     table.upsert([{"id": 1, "v": "a"}])
     scan, log = table.scan(columns=["v"]), table.log(stop="latest")
     assert "int" not in Cells(scan._repr_html_()).texts
-    assert repr(scan) == f"<forebay.LiveScan of {table.path}, 0 of 2 buckets read, columns v, not begun>"
+    reader = scan.reader()
+    assert repr(scan) == f"<forebay.TableScan of {table.path}, source live, columns v>"
+    assert repr(reader) == f"<forebay.LiveReader of {table.path}, 0 of 2 buckets read, columns v, not begun>"
     assert repr(log) == f"<forebay.LogReader of {table.path}, 2 buckets, up to fixed offsets>"
-    assert scan.to_arrow().num_rows == 1
+    assert reader.read_all().num_rows == 1
     assert log.to_arrow().num_rows == 1
-    assert repr(scan) == f"<forebay.LiveScan of {table.path}, 2 of 2 buckets read, columns v, read>"
+    assert repr(reader) == f"<forebay.LiveReader of {table.path}, 2 of 2 buckets read, columns v, read>"
     assert repr(log).endswith(", finished>")
     one = table.bucket_scan(0)
     assert repr(one).endswith("0 rows read>")
     list(one)
     assert repr(one).endswith("finished>")
     rows = make_table({"id": pa.int64()})
-    assert (
-        repr(rows.scan()) == f"<forebay.LogScan of {rows.path}, 1 buckets, up to fixed offsets, columns id, not begun>"
-    )
+    where = f"{rows.path}, 1 buckets, up to fixed offsets"
+    assert repr(rows.scan().reader()) == f"<forebay.LogRowReader of {where}, columns id, not begun>"
 
 
 def test_listings_are_lists_that_a_notebook_shows_as_tables(conn: Connection, make_table: MakeTable) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import LiveScan
+from forebay.client.live_scan import LiveReader
 from forebay.client.table import Table
 from forebay.codec.log_batch_header import parse_header
 from forebay.metadata.predicate import col
@@ -583,12 +583,12 @@ def test_a_page_that_the_server_cannot_repeat_fails_the_scan_clearly(
         return PASS
 
     proxy.on_response, proxy.on_request = response, request
-    scan = other.scan()
+    reader = other.scan().reader()
     with pytest.raises(Unavailable, match=r"lost a page.*Scan the bucket again") as e:
-        scan.to_arrow()
+        reader.read_all()
     assert e.value.retriable
-    assert isinstance(scan, LiveScan)
-    assert len(scan.remaining) == 2
+    assert isinstance(reader, LiveReader)
+    assert len(reader.remaining) == 2
 
 
 @pytest.mark.parametrize(

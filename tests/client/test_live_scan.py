@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import pickle
 import threading
 import time
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
+import duckdb
 import numpy as np
+import pandas
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import forebay
+from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
 from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import BucketScan, LiveScan
+from forebay.client.live_scan import BucketScan, LiveReader
 from forebay.client.rpc import Call
-from forebay.client.scan import Scan, ScanRequest
 from forebay.client.session import Session
 from forebay.client.sources import register_source
 from forebay.client.table import Table
@@ -28,7 +32,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode
 from forebay.testing.server import EmbeddedServer
-from tests.client.conftest import DATABASE, MakeTable, own_server
+from tests.client.conftest import DATABASE, MakeTable, Through, own_server
 
 
 def numbered(make_table: MakeTable, rows: int = 2000, buckets: int = 4) -> Table:
@@ -45,15 +49,95 @@ def sessions(server: EmbeddedServer | None) -> int:
 
 def test_a_scan_returns_every_row_once(make_table: MakeTable) -> None:
     table = numbered(make_table)
-    scan = table.scan()
-    found = scan.to_arrow()
+    reader = table.scan().reader()
+    found = reader.read_all()
     assert sorted(found["id"].to_pylist()) == list(range(2000))
     assert found.schema.equals(table.arrow_schema)
-    assert isinstance(scan, LiveScan)
-    assert scan.remaining == []
-    for again in (scan.to_arrow, scan.reader, lambda: list(scan), lambda: list(scan.with_buckets())):
-        with pytest.raises(InvalidRequest, match="its rows come once"):
+    assert isinstance(reader, LiveReader)
+    assert reader.remaining == []
+    for again in (reader.read_all, lambda: list(reader), lambda: list(reader.with_buckets())):
+        with pytest.raises(InvalidRequest, match="a reader reads once"):
             again()
+
+
+def test_a_scan_reads_the_rows_as_they_are_each_time_it_is_asked(make_table: MakeTable) -> None:
+    table = numbered(make_table, 10)
+    scan = table.scan(filter="id >= 5")
+    assert scan.count() == len(scan.to_arrow()) == 5
+    table.upsert([{"id": 10, "v": "new"}])
+    assert scan.count() == len(scan.to_pandas()) == sum(batch.num_rows for batch in scan) == 6
+    assert scan.head(2).num_rows == 2
+    assert table.scan(limit=1).head(3).num_rows == 1
+    assert scan.schema.equals(table.arrow_schema)
+
+
+def test_nothing_is_asked_of_a_server_before_rows_are_wanted(make_table: MakeTable, through: Through) -> None:
+    table = numbered(make_table, 10)
+    other = through(table)
+    calls = other.connection.cluster
+    sent: list[Any] = []
+    send = calls.send
+    calls.send = lambda *args, **more: sent.append(args) or send(*args, **more)  # type: ignore[method-assign, func-returns-value]
+    scan = other.scan(["v"], "id < 3")
+    assert "source live" in repr(scan)
+    assert scan.schema.names == ["v"]
+    assert sent == []
+    assert scan.to_arrow().num_rows == 3
+    assert sent != []
+
+
+def test_filters_are_sql_text_or_expressions_of_forebay_or_pyarrow(make_table: MakeTable) -> None:
+    table = numbered(make_table, 20)
+    ours, theirs = (forebay.col("id") >= 5) & (forebay.col("id") <= 7), pc.field("id").isin([5, 6, 7])
+    for same in ("id BETWEEN 5 AND 7", ours, theirs):
+        assert sorted(table.scan(filter=same).to_arrow()["id"].to_pylist()) == [5, 6, 7]
+    with pytest.raises(InvalidRequest, match="is not a filter"):
+        table.scan(filter=5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="is not SQL"):
+        table.scan(filter="id >")
+
+
+def test_the_parts_of_a_scan_are_its_buckets_and_travel(make_table: MakeTable) -> None:
+    table = numbered(make_table, 300, buckets=3)
+    scan = table.scan(["id"], "id < 200")
+    parts = scan.plan()
+    assert parts == table.buckets()
+    sent, splits = pickle.loads(pickle.dumps((scan, parts)))
+    found = []
+    for split in splits:
+        with sent.read_split(split) as rows:
+            found += rows.read_all()["id"].to_pylist()
+            assert list(rows.log_offsets) == [split]
+    sent._session.close()
+    assert sorted(found) == list(range(200))
+    rows = make_table({"a": "INT"}, buckets=2)
+    rows.append([{"a": 1}])
+    assert sum(rows.scan().read_split(split).read_all().num_rows for split in rows.scan().plan()) == 1
+
+
+def test_a_scan_says_what_it_reads(make_table: MakeTable) -> None:
+    table = numbered(make_table, 1, buckets=3)
+    assert table.scan(["v"], "id > 5", 7, buckets=[0, 2]).explain().splitlines() == [
+        f"table {table.path}, source live, as of each reading",
+        "buckets: 2",
+        "columns: v",
+        "filter: id > 5",
+        "limit: 7 rows, of one bucket after the other",
+    ]
+    assert "columns: all" in table.scan().explain()
+
+
+def test_libraries_take_a_table_as_a_stream_of_arrow_data(make_table: MakeTable) -> None:
+    table = numbered(make_table, 20)
+    assert pa.table(table).num_rows == 20
+    assert pa.schema(table).equals(table.arrow_schema)
+    assert duckdb.sql("SELECT max(id) FROM table").fetchone() == (19,)
+    copy = make_table(table, primary_key="id")  # its columns, without reading a row
+    copy.upsert(table)
+    assert copy.scan().count() == 20
+    for refused in (pandas.DataFrame, np.asarray):
+        with pytest.raises(InvalidRequest, match=r"Call to_pandas\(\) or to_arrow\(\)"):
+            refused(table)
 
 
 def test_a_scan_can_be_taken_in_many_forms(make_table: MakeTable) -> None:
@@ -62,17 +146,18 @@ def test_a_scan_can_be_taken_in_many_forms(make_table: MakeTable) -> None:
     assert table.scan().reader().read_all().num_rows == 50
     assert len(table.scan().to_pandas()) == 50
     assert pa.table(table.scan()).num_rows == 50  # by __arrow_c_stream__
-    with table.scan() as scan:
-        assert sum(batch.num_rows for _, batch in scan.with_buckets()) == 50
+    with table.scan().reader() as rows:
+        assert sum(batch.num_rows for _, batch in rows.with_buckets()) == 50
+    assert table.scan().to_duckdb().count("*").fetchone() == (50,)
 
 
 def test_an_empty_table_has_a_schema_and_offsets(conn: Connection, make_table: MakeTable) -> None:
     table = numbered(make_table, 0, buckets=3)
-    scan = table.scan()
-    found = scan.to_arrow()
+    reader = table.scan().reader()
+    found = reader.read_all()
     assert found.num_rows == 0
     assert found.schema.equals(table.arrow_schema)
-    assert scan.log_offsets == dict.fromkeys(table.buckets(), 0)
+    assert reader.log_offsets == dict.fromkeys(table.buckets(), 0)
 
 
 def test_columns_and_filters_are_applied(make_table: MakeTable) -> None:
@@ -101,7 +186,7 @@ def test_a_limit_bounds_the_rows(make_table: MakeTable, limit: int) -> None:
 
 
 def test_a_negative_limit_is_refused(make_table: MakeTable) -> None:
-    with pytest.raises(InvalidRequest, match="limit of -1"):
+    with pytest.raises(InvalidRequest, match="limit=-1 is not a number of rows"):
         numbered(make_table, 0).scan(limit=-1)
 
 
@@ -163,12 +248,12 @@ def test_a_scan_and_the_log_from_its_offsets_make_the_final_state(make_table: Ma
     writer.start()
     try:
         time.sleep(0.05)
-        scan = table.scan()
-        state = {row["id"]: row["v"] for row in scan.to_arrow().to_pylist()}
+        reader = table.scan().reader()
+        state = {row["id"]: row["v"] for row in reader.read_all().to_pylist()}
     finally:
         stop.set()
         writer.join()
-    for change in table.log(scan.log_offsets, "latest").to_arrow().to_pylist():
+    for change in table.log(reader.log_offsets, "latest").to_arrow().to_pylist():
         if change["_change_type"] == "delete":
             state.pop(change["id"], None)
         elif change["_change_type"] != "update_before":
@@ -189,7 +274,7 @@ def test_partitions_and_buckets_can_be_chosen(make_table: MakeTable) -> None:
     assert len(one) == 1
     assert set(table.scan(buckets=one).to_arrow()["p"].to_pylist()) <= {"c"}
     with pytest.raises(InvalidRequest, match="no partition 'z'"):
-        table.scan(partitions=["z"])
+        table.scan(partitions=["z"]).to_arrow()
 
 
 def test_rows_can_be_rebuilt_from_the_changelog_where_that_is_wanted(
@@ -227,7 +312,7 @@ def test_partitions_are_chosen_by_values_of_the_key_s_type(make_table: MakeTable
     assert table.log(stop="latest", partitions=[{"at": noon}]).to_arrow()["v"].to_pylist() == [1]
     assert table.scan(partitions={"flag": False}).to_arrow().num_rows == 0
     with pytest.raises(InvalidRequest, match=r"3 is not a value of partition key 'at'.*TIMESTAMP"):
-        table.scan(partitions={"at": 3})
+        table.scan(partitions={"at": 3}).to_arrow()
     table.drop_partition({"flag": False, "at": noon})
     assert len(table.partitions()) == 1
 
@@ -284,19 +369,19 @@ def test_a_scan_that_is_not_read_to_its_end_closes_its_sessions(
     table = numbered(make_table, 5000, buckets=4)
     with connect(bootstrap, scanner_kv_fetch_max_bytes="500b") as other:
         scan = other.table(table.path).scan()
+        reader = scan.reader()
         if how == "with":
-            with scan:
-                next(iter(scan))
+            with reader:
+                next(iter(reader))
         elif how == "break":
             for _ in scan:
                 break
-            scan.close()
         else:
-            next(iter(scan))
+            next(iter(reader))
             if how == "close":
-                scan.close()
+                reader.close()
             else:
-                del scan
+                del reader
                 gc.collect()
         deadline = time.monotonic() + 5
         while sessions(embedded) and time.monotonic() < deadline:
@@ -331,9 +416,9 @@ def test_too_many_scanners_are_waited_for_and_then_reported(small_server: Embedd
         conn.create_table(f"{DATABASE}.full", {"id": pa.int64()}, primary_key=["id"])
         table = conn.table(f"{DATABASE}.full")
         table.upsert(pa.table({"id": np.arange(3000)}))
-        held = [table.scan(), table.scan()]
-        for scan in held:
-            next(iter(scan))
+        held = [table.scan().reader(), table.scan().reader()]
+        for reader in held:
+            next(iter(reader))
         for refused in (table.scan(), table.bucket_scan(0)):
             with pytest.raises(LimitExceeded, match=r"'client\.scanner\.kv\.open-timeout'.*Close scans") as e:
                 list(refused)
@@ -356,17 +441,17 @@ def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPat
         conn.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
         table = conn.table("fluss.t")
         table.upsert(pa.table({"id": np.arange(3000)}))
-        scan = table.scan()
-        batches = iter(scan)
+        reader = table.scan().reader()
+        batches = iter(reader)
         next(batches)
         time.sleep(0.3)
         with pytest.raises(NotFound, match=r"kv\.scanner\.ttl.*scan the bucket again") as e:
             list(batches)
         # Servers remember for a while which sessions have expired.
         assert e.value.code in (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
-        assert isinstance(scan, LiveScan)
-        assert scan.remaining == list(table.buckets())
-        assert table.scan(buckets=scan.remaining).to_arrow().num_rows == 3000
+        assert isinstance(reader, LiveReader)
+        assert reader.remaining == list(table.buckets())
+        assert table.scan(buckets=reader.remaining).to_arrow().num_rows == 3000
 
 
 @own_server
@@ -393,14 +478,14 @@ def test_an_unknown_source_is_refused_with_those_there_are(make_table: MakeTable
 def test_rows_come_once_and_go_on_after_a_pause(make_table: MakeTable, bootstrap: str) -> None:
     table = numbered(make_table, 200, buckets=2)
     with connect(bootstrap, scanner_kv_fetch_max_bytes="300b") as other:
-        scan = other.table(table.path).scan()
-        first = next(iter(scan))["id"].to_pylist()
-        rest = [value for batch in scan for value in batch["id"].to_pylist()]
+        reader = other.table(table.path).scan().reader()
+        first = next(iter(reader))["id"].to_pylist()
+        rest = [value for batch in reader for value in batch["id"].to_pylist()]
         assert sorted([*first, *rest]) == list(range(200))
-        with pytest.raises(InvalidRequest, match="read to its end: its rows come once"):
-            scan.to_arrow()
+        with pytest.raises(InvalidRequest, match="read to their end: a reader reads once"):
+            reader.read_all()
     for limit in (True, False):
-        with pytest.raises(InvalidRequest, match="makes no sense"):
+        with pytest.raises(InvalidRequest, match="is not a number of rows"):
             table.scan(limit=limit)
 
 
@@ -418,11 +503,11 @@ def test_other_packages_can_bring_sources(make_table: MakeTable) -> None:
     table = numbered(make_table, 0)
     seen: list[ScanRequest] = []
 
-    class Constant(Scan):
+    class Constant(RowReader):
         def _read(self):  # type: ignore[no-untyped-def]
             yield None, pa.record_batch({"id": [1, 2, 3]})
 
-    def open_constant(_session: Session, _info: TableInfo, request: ScanRequest) -> Scan:
+    def open_constant(_session: Session, _info: TableInfo, request: ScanRequest) -> RowReader:
         seen.append(request)
         return Constant(pa.schema([("id", pa.int64())]), request.limit)
 
@@ -433,22 +518,22 @@ def test_other_packages_can_bring_sources(make_table: MakeTable) -> None:
 
 def test_the_log_of_a_primary_key_table_is_not_its_rows(make_table: MakeTable) -> None:
     with pytest.raises(InvalidRequest, match="changes, not rows"):
-        numbered(make_table, 0).scan(source="log")
+        numbered(make_table, 0).scan(source="log").to_arrow()
 
 
 def test_a_log_table_is_scanned_up_to_now(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()}, buckets=3)
     for i in range(10):
         table.append([{"a": i * 10 + j} for j in range(10)])
-    scan = table.scan()
-    assert sum(scan.log_offsets.values()) == 100
+    reader = table.scan().reader()
+    assert sum(reader.log_offsets.values()) == 100
     table.append([{"a": 1000}])
-    assert sorted(scan.to_arrow()["a"].to_pylist()) == list(range(100))
+    assert sorted(reader.read_all()["a"].to_pylist()) == list(range(100))
     assert table.scan(limit=15).to_arrow().num_rows == 15
     assert table.scan(limit=0).to_arrow().num_rows == 0
     assert table.scan(columns=[]).to_arrow().num_rows == 101
     assert table.scan(filter=forebay.col("a") > 90).to_arrow().num_rows == 10
-    broken_off = table.scan()
+    broken_off = table.scan().reader()
     next(iter(broken_off))
     log = broken_off._log  # type: ignore[attr-defined]
     assert not log.finished

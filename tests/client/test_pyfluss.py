@@ -197,7 +197,7 @@ def test_both_clients_choose_the_same_bucket_for_a_bucket_key(bootstrap: str, ma
 
     with_pyfluss(bootstrap, table, work)
     homes: dict[str, set[TableBucket | None]] = {}
-    for bucket, batch in table.scan().with_buckets():
+    for bucket, batch in table.scan().reader().with_buckets():
         for key in batch["k"].to_pylist():
             homes.setdefault(key, set()).add(bucket)
     assert all(len(buckets) == 1 for buckets in homes.values())

@@ -312,14 +312,14 @@ def test_a_scan_under_way_belongs_to_the_process_that_began_it(make_table: MakeT
     table = make_table({"a": pa.int64()}, primary_key=["a"])
     table.upsert(pa.table({"a": range(5000)}))
     small = connect(str(table.connection.settings.bootstrap_servers[0]), scanner_kv_fetch_max_bytes="4kb")
-    scan = small.table(table.path).scan()
-    batches = iter(scan)
+    reader = small.table(table.path).scan().reader()
+    batches = iter(reader)
     seen = next(batches).num_rows
 
     def work() -> None:
         with pytest.raises(InvalidRequest, match="belongs to the process that began it"):
             list(batches)
-        scan.close()
+        reader.close()
 
     in_child(work)
     assert seen + sum(batch.num_rows for batch in batches) == 5000  # the child has not ended our session

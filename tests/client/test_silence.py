@@ -28,7 +28,7 @@ from forebay.client.planning import list_partitions
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
 from forebay.client.rpc import Call
 from forebay.client.sender import Sender
-from forebay.client.snapshot_scan import SnapshotScan
+from forebay.client.snapshot_scan import SnapshotReader
 from forebay.client.table import Table
 from forebay.client.views import RowView
 from forebay.metadata import types
@@ -113,7 +113,7 @@ def test_a_read_whose_requests_can_never_be_sent_fails(
         with table.snapshot() as snapshot:
             log = table.log(timeout=3.0)
             monkeypatch.setattr(ClusterClient, "send", broken)
-            read = {"log": log, "live": table.scan(), "snapshot": snapshot.scan()}[how]
+            read: Any = {"log": log, "live": table.scan(), "snapshot": snapshot.scan()}[how]
             with pytest.raises(Unavailable, match="the connection broke"):
                 read.to_arrow()
 
@@ -226,17 +226,18 @@ def test_a_snapshot_scan_tells_which_buckets_it_has_begun_and_which_not(make_tab
     table = make_table({"id": pa.int64()}, primary_key=["id"], buckets=3)
     table.upsert([{"id": i} for i in range(100)])
     with connect(bootstrap, scanner_kv_fetch_max_bytes="1b", scanner_kv_max_sessions=1) as other:
-        scan = other.table(table.path).snapshot().scan()
-        assert isinstance(scan, SnapshotScan)
-        assert (scan.unread, scan.partly_read) == (list(scan.buckets), [])
-        rows = scan.with_buckets()
+        snapshot = other.table(table.path).snapshot()
+        reader = snapshot.scan().reader()
+        assert isinstance(reader, SnapshotReader)
+        assert (reader.unread, reader.partly_read) == (list(reader.buckets), [])
+        rows = reader.with_buckets()
         bucket, _ = next(rows)
         assert bucket is not None
-        assert scan.partly_read == [bucket]
-        assert scan.unread == [b for b in scan.buckets if b != bucket]
+        assert reader.partly_read == [bucket]
+        assert reader.unread == [b for b in reader.buckets if b != bucket]
         for _ in rows:
             pass
-        assert (scan.unread, scan.partly_read) == ([], [])
+        assert (reader.unread, reader.partly_read) == ([], [])
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------

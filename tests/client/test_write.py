@@ -319,7 +319,7 @@ def test_a_bucket_key_keeps_equal_rows_together(make_table: MakeTable) -> None:
     table = make_table({"k": pa.string(), "v": pa.int64()}, bucket_keys=["k"], buckets=4)
     table.append(pa.table({"k": [f"k{i % 10}" for i in range(1000)], "v": np.arange(1000)}))
     homes: dict[str, set[int]] = {}
-    for bucket, batch in table.scan().with_buckets():
+    for bucket, batch in table.scan().reader().with_buckets():
         assert bucket is not None
         for key in set(batch["k"].to_pylist()):
             homes.setdefault(key, set()).add(bucket.bucket)

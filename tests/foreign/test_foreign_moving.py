@@ -103,7 +103,7 @@ def delete(table: Table, key: int) -> None:
 
 def rows_of(table: Table) -> list[str]:
     """The rows of lake and stream, as Flink writes them."""
-    read = table.refresh().union_scan().to_arrow().to_pylist()
+    read = table.refresh().scan(source="union").to_arrow().to_pylist()
     return sorted(f"+I[{', '.join('null' if v is None else str(v) for v in row.values())}]" for row in read)
 
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 import forebay
+from forebay.api.scan import ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
-from forebay.client.scan import ScanRequest
 from forebay.unionread.planning import plan_union
-from forebay.unionread.scan import UnionScan
+from forebay.unionread.scan import UnionRowReader
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
 from tests.invariants.bank import Bank, check_banks, check_instant, check_journal
 from tests.invariants.streams import ChangelogStream
@@ -104,21 +104,21 @@ class Reading:
 
     def union_of_accounts(self, connection: Connection) -> None:
         least = self.acknowledged()
-        with UnionScan(connection, connection.table(ACCOUNTS).info, ScanRequest()) as scan:
-            rows = scan.to_arrow()
+        with UnionRowReader(connection, connection.table(ACCOUNTS).info, ScanRequest()) as scan:
+            rows = scan.read_all()
             self.merged += any(isinstance(split, LakeSnapshotAndLogSplit) for split in scan.plan.splits)
         check_banks(rows, self.banks, least)
 
     def union_of_journal(self, connection: Connection) -> None:
         least = self.journaled()
-        with connection.table(JOURNAL).union_scan() as scan:
-            rows = scan.to_arrow()
+        with connection.table(JOURNAL).scan(source="union").reader() as scan:
+            rows = scan.read_all()
         check_journal(rows, self.banks, least)
 
     def full_scan(self, connection: Connection) -> None:
         least = self.acknowledged()
-        with connection.table(ACCOUNTS).scan() as scan:
-            rows = scan.to_arrow()
+        with connection.table(ACCOUNTS).scan().reader() as scan:
+            rows = scan.read_all()
         check_banks(rows, self.banks, least)
 
     def table_snapshot(self, connection: Connection) -> None:

@@ -143,7 +143,7 @@ def questions() -> dict[str, Callable[[forebay.Connection], Any]]:
     everything: dict[str, Callable[[forebay.Connection], Any]] = {
         "tables": lambda c: (c.list_databases(), sorted(map(str, c.list_tables("fluss")))),
         "log": lambda c: changes(c.table("fluss.log")),
-        "union read": lambda c: sorted(r["n"] for r in c.table(LAKED).union_scan().to_arrow().to_pylist()),
+        "union read": lambda c: sorted(r["n"] for r in c.table(LAKED).scan(source="union").to_arrow().to_pylist()),
         "projected log": lambda c: changes(c.table("fluss.log"), ["s"]),
         "filtered log": lambda c: sorted(
             r["n"] for r in c.table("fluss.log").scan(filter=forebay.col("n") >= 2900).to_arrow().to_pylist()

@@ -50,7 +50,7 @@ class Checks:
         if stats.row_count != len(folded):
             raise Damage(f"the table's count of rows is {stats.row_count}, there are {len(folded)}")
         if self.load.lake:
-            union = {row["id"]: row["name"] for row in table.union_scan().to_arrow().to_pylist()}
+            union = {row["id"]: row["name"] for row in table.scan(source="union").to_arrow().to_pylist()}
             self.same("union read", union, "fold of the changelog", folded)
             self.check_lake(changes, log)
         for view in self.seen.views:

@@ -272,8 +272,8 @@ class Workload:
     def scan(self, connection: Connection, who: str) -> None:
         table = connection.table(KV)
         asked = self.sched.now
-        scan = table.scan()
-        rows = scan.to_arrow().to_pylist()
+        scan = table.scan().reader()
+        rows = scan.read_all().to_pylist()
         found = self._record_rows(rows, asked, f"{who} scan")
         self.seen.views.append(View(f"{who} scan", found, dict(scan.log_offsets)))
 
@@ -281,8 +281,8 @@ class Workload:
         path = self.rng.choice((KV, KV, LOG))
         table = connection.table(path)
         asked = self.sched.now
-        scan = table.union_scan()
-        rows = scan.to_arrow().to_pylist()
+        scan = table.scan(source="union").reader()
+        rows = scan.read_all().to_pylist()
         if path == LOG:
             numbers = [row["n"] for row in rows]
             for row in rows:

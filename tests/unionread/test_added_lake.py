@@ -59,7 +59,7 @@ def test_a_format_that_a_package_brings_is_tiered_and_read_without_a_change_of_o
         assert outcome.report is not None
         assert outcome.report.rows == 9
         write([{"id": i, "name": "new"} for i in (3, 10)])
-        scan = table.union_scan()
+        scan = table.scan(source="union")
         found = sorted((row["id"], row["name"]) for row in scan.to_arrow().to_pylist())
         kept = [(i, "old") for i in range(9) if not keyed or i != 3]
         assert found == sorted([*kept, (3, "new"), (10, "new")])

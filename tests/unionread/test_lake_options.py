@@ -40,7 +40,7 @@ def moved(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _union_rows(connection: Connection) -> list[dict[str, int]]:
-    rows: list[dict[str, int]] = connection.table(PATH).union_scan().to_arrow().sort_by("id").to_pylist()
+    rows: list[dict[str, int]] = connection.table(PATH).scan(source="union").to_arrow().sort_by("id").to_pylist()
     return rows
 
 
@@ -63,7 +63,8 @@ def test_options_of_the_lake_travel_to_workers_and_are_not_shown(moved: tuple[st
         reader, splits = pickle.loads(pickle.dumps((plan.reader, plan.splits)))
         rows = [row for split in splits for batch in reader.read(split, connection) for row in batch.to_pylist()]
         assert rows == ROWS
-        shown = f"{connection!r} {connection.settings!r} {plan!r} {connection.table(PATH).union_scan().explain()}"
+        scan = connection.table(PATH).scan(source="union")
+        shown = f"{connection!r} {connection.settings!r} {plan!r} {scan!r} {scan.explain()}"
         assert "sesame" not in shown
         assert "s3.secret-key" in repr(connection.settings)
         assert pickle.loads(pickle.dumps(connection.settings)) == connection.settings

@@ -11,9 +11,10 @@ from forebay.client.options import Settings
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate
+from forebay.metadata.predicate_text import predicate_text
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.unionread.lake_side import LakeSide
-from forebay.unionread.plan import PlanFacts, UnionPlan, predicate_text
+from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 

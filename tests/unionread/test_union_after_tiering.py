@@ -32,10 +32,11 @@ def test_a_table_reads_the_same_before_and_after_every_round_of_the_job(both: Wo
             if keyed:
                 table.delete([{"p": "p0", "id": chance.randrange(20)}])
         expected = replayed(table)
-        assert bag(table.union_scan().to_arrow()) == expected
+        assert bag(table.scan(source="union").to_arrow()) == expected
         if step < 3:
             list(tier_now(both.connection, [table.path]))
-            assert bag(table.union_scan().to_arrow()) == expected
-            assert bag(table.union_scan(filter=col("v") == step).to_arrow()) == replayed(table, None, col("v") == step)
+            assert bag(table.scan(source="union").to_arrow()) == expected
+            found = table.scan(filter=f"v = {step}", source="union").to_arrow()
+            assert bag(found) == replayed(table, None, col("v") == step)
     kind = LakeSnapshotAndLogSplit if keyed else LogSplit
     assert any(isinstance(split, kind) for split in both.plan(table).splits)

@@ -1,7 +1,8 @@
-"""The door: `table.union_scan()`, its limit, what it does when a snapshot expires under it, and `explain`."""
+"""The door: `table.scan(source="union")`, its limit, what it does when a snapshot expires under it, and `explain`."""
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
 
@@ -17,7 +18,7 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
-from forebay.unionread.scan import UnionScan
+from forebay.unionread.scan import UnionRowReader
 from forebay.unionread.splits import (
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
@@ -54,31 +55,37 @@ def test_a_union_scan_finds_the_lake_that_the_table_names(both: World, monkeypat
     if isinstance(both.storage, MemoryLakeStorage):
         monkeypatch.setattr(planning, "create_lake_storage", lambda _format, options: MemoryLakeStorage(options))
     table = tiered(both, buckets=2)
-    scan = table.union_scan()
-    assert isinstance(scan, UnionScan)
-    assert any(isinstance(split, LakeSnapshotAndLogSplit) for split in scan.plan.splits)
+    scan = table.scan(source="union")
+    parts = scan.plan()
+    assert any(isinstance(split, LakeSnapshotAndLogSplit) for split in parts)
     assert bag(scan.to_arrow()) == replayed(table)
-    assert bag(table.union_scan(["name"], col("id") > 8).to_arrow()) == replayed(table, ["name"], col("id") > 8)
+    sent, splits = pickle.loads(pickle.dumps((scan, parts)))
+    assert bag(pa.concat_tables([sent.read_split(split).read_all() for split in splits])) == replayed(table)
+    other = table.scan(source="union")  # one that has no plan of its own yet
+    assert bag(pa.concat_tables([other.read_split(split).read_all() for split in parts])) == replayed(table)
+    assert scan.count() == len(replayed(table))
+    few = table.scan(["name"], "id > 8", source="union")
+    assert bag(few.to_arrow()) == replayed(table, ["name"], col("id") > 8)
     assert bag(table.scan(source="union").reader().read_all()) == replayed(table)
-    assert sum(table.union_scan(limit=limit).to_arrow().num_rows for limit in (0, 1, 5, 100)) == 0 + 1 + 5 + 12
+    assert [table.scan(limit=limit, source="union").to_arrow().num_rows for limit in (0, 1, 5, 100)] == [0, 1, 5, 12]
 
 
 def test_a_table_without_a_lake_is_read_from_the_stream(memory: World) -> None:
     table = memory.create(KEYED, primary_key=["id"], options={"table.datalake.enabled": "false"}, buckets=2)
     table.upsert(rows(*range(5)))
-    scan = table.union_scan(filter=col("id") < 3)
-    assert bag(scan.to_arrow()) == bag(rows(0, 1, 2))
-    assert scan.log_offsets == table.log("earliest", "latest").stop_offsets
+    reader = table.scan(filter=col("id") < 3, source="union").reader()
+    assert bag(reader.read_all()) == bag(rows(0, 1, 2))
+    assert reader.log_offsets == table.log("earliest", "latest").stop_offsets
 
 
 def test_log_offsets_of_a_scan_are_where_the_log_goes_on(lake: World) -> None:
     table = lake.create(KEYED, primary_key=["id"], buckets=2)
     table.upsert(rows(*range(20)))
     lake.tier(table, table.buckets()[:1])
-    scan = table.union_scan()
-    before = bag(scan.to_arrow())
+    reader = table.scan(source="union").reader()
+    before = bag(reader.read_all())
     table.upsert(rows(100))
-    later = [r["id"] for b in table.log(dict(scan.log_offsets), "latest", include=()) for r in b.to_pylist()]
+    later = [r["id"] for b in table.log(dict(reader.log_offsets), "latest", include=()) for r in b.to_pylist()]
     assert (later, before) == ([100], bag(rows(*range(20))))
 
 
@@ -87,18 +94,18 @@ def test_a_limit_is_met_without_reading_what_it_does_not_need(lake: World) -> No
     table.append(rows(*range(30)))
     lake.tier(table)
     table.append(rows(*range(30, 40)))
-    assert table.union_scan(limit=4).to_arrow().num_rows == 4
-    assert table.union_scan(filter=col("id") >= 5, limit=30).to_arrow().num_rows == 30
+    assert table.scan(limit=4, source="union").to_arrow().num_rows == 4
+    assert table.scan(filter=col("id") >= 5, limit=30, source="union").to_arrow().num_rows == 30
     read = [b.num_rows for s in lake.plan(table, limit=2).splits[:1] for b in lake.plan(table, limit=2).reader.read(s)]
     assert read == [2]
 
 
 def test_a_snapshot_that_expires_before_the_first_row_makes_the_scan_plan_anew(lake: World) -> None:
     table = tiered(lake)
-    scan = table.union_scan()
+    reader = table.scan(source="union").reader()
     lake.tier(table)
     expire_all_but_the_newest(lake.storage, table.path)  # type: ignore[arg-type]
-    assert bag(scan.to_arrow()) == replayed(table)
+    assert bag(reader.read_all()) == replayed(table)
 
 
 def test_a_snapshot_that_expires_while_it_is_read_is_an_error_that_says_so(
@@ -107,7 +114,7 @@ def test_a_snapshot_that_expires_while_it_is_read_is_an_error_that_says_so(
     table = lake.create(KEYED)
     table.append(rows(*range(10)))
     lake.tier(table)
-    batches = iter(table.union_scan())
+    batches = iter(table.scan(source="union"))
     next(batches)
     lake.tier(table)
     expire_all_but_the_newest(lake.storage, table.path)  # type: ignore[arg-type]
@@ -131,7 +138,7 @@ def test_a_snapshot_that_expires_while_it_is_planned_is_planned_anew(
         return found
 
     monkeypatch.setattr(planning, "readable_snapshot", outdated)
-    assert bag(table.union_scan().to_arrow()) == replayed(table)
+    assert bag(table.scan(source="union").to_arrow()) == replayed(table)
     assert len(told) == 1
 
 
@@ -150,11 +157,11 @@ def test_the_stream_stands_in_for_an_expired_snapshot_where_it_has_everything(la
     lake.tier(table)
     write(rows(*range(8, 12), name="b"))
     lose_the_snapshot(lake, table)
-    scan = table.union_scan()
-    assert isinstance(scan, UnionScan)
+    scan = table.scan(source="union")
     assert "snapshot 99999 was expired by another process, so only the stream is read" in scan.explain()
-    assert bag(scan.to_arrow()) == replayed(table)
-    stop = dict(scan.log_offsets) or table.log("earliest", "latest").stop_offsets
+    reader = scan.reader()
+    assert bag(reader.read_all()) == replayed(table)
+    stop = dict(reader.log_offsets) or table.log("earliest", "latest").stop_offsets
     write(rows(50))
     assert lake.rows(table, stop=stop) == replayed(table, stop=stop)
     with pytest.raises(NotFound, match="99999"):
@@ -168,7 +175,7 @@ def test_an_expired_snapshot_with_rows_that_the_stream_has_not_got_is_an_error_u
     table.append([{"p": "a", "v": 1}, {"p": "b", "v": 1}])
     lake.tier(table)
     lose_the_snapshot(lake, table)
-    assert bag(table.union_scan().to_arrow()) == replayed(table)
+    assert bag(table.scan(source="union").to_arrow()) == replayed(table)
     asked = planning.list_offsets
 
     def trimmed(cluster: Any, info: Any, buckets: Any, which: Any) -> Any:
@@ -177,11 +184,11 @@ def test_an_expired_snapshot_with_rows_that_the_stream_has_not_got_is_an_error_u
     with monkeypatch.context() as patched:
         patched.setattr(planning, "list_offsets", trimmed)
         with pytest.raises(NotFound, match=r"no longer begins at 0.*tiering --once") as gone:
-            table.union_scan()
+            table.scan(source="union").reader()
         assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
     table.drop_partition({"p": "a"})
     with pytest.raises(NotFound, match="1 partitions that only the lake had") as gone:
-        table.union_scan()
+        table.scan(source="union").reader()
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
 
@@ -269,14 +276,14 @@ def test_the_readable_snapshot_and_its_own_offsets_are_used_not_the_newest(lake:
     plan = lake.plan(table)
     assert plan.facts.snapshot_id == readable != snapshot_id
     assert [(s.start, s.stop) for s in plan.splits if isinstance(s, LakeSnapshotAndLogSplit)] == [(10, 16)]
-    assert bag(table.union_scan().to_arrow()) == replayed(table)
+    assert bag(table.scan(source="union").to_arrow()) == replayed(table)
 
 
 def test_a_handle_of_a_table_that_was_made_anew_is_refused(lake: World) -> None:
     table = tiered(lake)
     lake.connection.drop_table(table.path)
     with pytest.raises(NotFound):
-        table.union_scan()
+        table.scan(source="union").reader()
     lake.storage.lake.tables.pop(table.path)  # type: ignore[attr-defined]
     lake.connection.create_table(
         table.path, KEYED, primary_key=["id"], buckets=1, options={"table.datalake.enabled": "true"}
@@ -285,27 +292,27 @@ def test_a_handle_of_a_table_that_was_made_anew_is_refused(lake: World) -> None:
     again.upsert(rows(1))
     lake.tier(again)
     with pytest.raises(Conflict, match="recreated"):
-        table.union_scan()
-    assert bag(again.union_scan().to_arrow()) == bag(rows(1))
+        table.scan(source="union").reader()
+    assert bag(again.scan(source="union").to_arrow()) == bag(rows(1))
 
 
 def test_what_a_union_scan_cannot_do_is_refused(lake: World) -> None:
     table = tiered(lake)
     with pytest.raises(InvalidRequest, match="whole partitions"):
-        table.scan(source="union", buckets=[0])
+        table.scan(source="union", buckets=[0]).reader()
     with pytest.raises(InvalidRequest, match="no column 'nope'"):
-        table.union_scan(["nope"])
+        table.scan(["nope"], source="union")
     with pytest.raises(InvalidRequest, match="no column 'nope'"):
-        table.union_scan(filter=col("nope") == 1)
+        table.scan(filter=col("nope") == 1, source="union")
     with pytest.raises(InvalidRequest, match="-1"):
-        table.union_scan(limit=-1)
+        table.scan(limit=-1, source="union")
 
 
 def test_a_log_range_that_is_gone_makes_the_scan_plan_anew(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tiered(lake)
-    scan = table.union_scan()
-    assert isinstance(scan, UnionScan)
-    read, failed = type(scan.plan.reader).read, []
+    reader = table.scan(source="union").reader()
+    assert isinstance(reader, UnionRowReader)
+    read, failed = type(reader.plan.reader).read, []
 
     def losing(self: Any, split: Any, connection: Any = None) -> Any:
         if not failed:
@@ -313,8 +320,8 @@ def test_a_log_range_that_is_gone_makes_the_scan_plan_anew(lake: World, monkeypa
             raise InvalidRequest("gone", ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
         return read(self, split, connection)
 
-    monkeypatch.setattr(type(scan.plan.reader), "read", losing)
-    assert bag(scan.to_arrow()) == replayed(table)
+    monkeypatch.setattr(type(reader.plan.reader), "read", losing)
+    assert bag(reader.read_all()) == replayed(table)
     assert scan_module._PLANNINGS > len(failed) == 1
 
 
@@ -354,9 +361,9 @@ def test_bytes_that_are_no_split_are_refused(data: bytes) -> None:
 
 def test_explain_says_what_is_read_and_why(lake: World) -> None:
     table = tiered(lake, buckets=1)
-    scan = table.union_scan(["name"], (col("id") == 3) & (col("name") != "x"), 5)
-    assert isinstance(scan, UnionScan)
-    text = re.sub(r"\d+ lake splits?", "N lake splits", scan.explain().replace(str(scan.plan.facts.snapshot_id), "S"))
+    scan = table.scan(["name"], (col("id") == 3) & (col("name") != "x"), 5, source="union")
+    snapshot = str(lake.plan(table).facts.snapshot_id)
+    text = re.sub(r"\d+ lake splits?", "N lake splits", scan.explain().replace(snapshot, "S"))
     assert text.splitlines() == [
         f"union read of {table.path}, primary key (id), 1 buckets",
         "columns: name",

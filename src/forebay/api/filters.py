@@ -14,13 +14,16 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
+
+FilterLike: TypeAlias = Predicate | str | pc.Expression
+"""A filter: `forebay.col("amount") > 5`, SQL text such as "amount > 5", or a pyarrow expression."""
 
 SQL_LENGTH_MAX = 1 << 16
 

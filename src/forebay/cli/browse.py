@@ -150,11 +150,9 @@ def _scan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _scan(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
-    scan = table.scan(
-        columns=_columns(options), filter=conjunction(table.arrow_schema, options.where), limit=options.limit
-    )
-    with scan, Progress(f"scanning {table.path}:") as progress:
-        rows = print_batches(progress.counted(scan), options.format)
+    scan = table.scan(_columns(options), conjunction(table.arrow_schema, options.where), options.limit)
+    with scan.reader() as reader, Progress(f"scanning {table.path}:") as progress:
+        rows = print_batches(progress.counted(reader), options.format)
     if options.format == "table":
         print(f"({rows:,} row{'' if rows == 1 else 's'})")
     return 0

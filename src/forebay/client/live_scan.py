@@ -1,7 +1,7 @@
 """Live scans: the current rows of a primary-key table, read from the servers that hold them (FIP-17, ScanKv).
 
 Nouns: a *session* is a scan of one bucket on its leader, a snapshot taken when it opens; a *page* is one answer. A
-`BucketScan` reads one session; a `LiveScan` reads all buckets of a table through a few sessions at a time.
+`BucketScan` reads one session; a `LiveReader` reads all buckets of a table through a few sessions at a time.
 
 Rules: each bucket's rows are those of one instant, which `log_offsets` tells; different buckets have different
 instants. One page is asked for ahead, so that the server works while we decode; a limit is sent to the server, and
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from forebay.api.scan import RowReader, ScanRequest
 from forebay.base import threads
 from forebay.base.errors import (
     ErrorCode,
@@ -47,7 +48,6 @@ from forebay.base.errors import (
 from forebay.client.planning import plan_buckets
 from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
-from forebay.client.scan import Scan, ScanRequest
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -64,7 +64,7 @@ _LOST = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
 class BucketScan:
-    """The rows of one bucket. Iterate over it, or let a `LiveScan` drive it. Not thread-safe.
+    """The rows of one bucket. Iterate over it, or let a `LiveReader` drive it. Not thread-safe.
 
     `log_offset` is known once the first page has come: changes below it are contained, later ones are not.
     """
@@ -114,7 +114,7 @@ class BucketScan:
     def schema(self) -> pa.Schema:
         return self._view.schema
 
-    # ---- driven by a LiveScan, or by __iter__ -----------------------------------------------------------------------
+    # ---- driven by a LiveReader, or by __iter__ ---------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
@@ -389,8 +389,8 @@ def _about(error: ForebayError, info: TableInfo, bucket: TableBucket) -> Forebay
     return type(error)(f"scanning bucket {bucket.bucket} of table {info.path} failed: {error.message}", error.code)
 
 
-class LiveScan(Scan):
-    """The current rows of a primary-key table: `table.scan()`."""
+class LiveReader(RowReader):
+    """The current rows of a primary-key table, being read: `table.scan().reader()`."""
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
         self._session, self._info = session, info

@@ -1,6 +1,6 @@
 """Planning the reading of logs: which buckets, from which offsets to which.
 
-`open_log_reader` is behind `Table.log`; `LogScan` is the scan source "log", which reads a log table up to now.
+`open_log_reader` is behind `Table.log`; `LogRowReader` is the scan source "log", which reads a log table up to now.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import InvalidRequest
 from forebay.client.log_reader import LogReader
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
-from forebay.client.scan import Scan, ScanRequest
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
@@ -87,8 +87,8 @@ def _offsets_at(
     return {bucket: found[bucket] for bucket in buckets}
 
 
-class LogScan(Scan):
-    """What a log table has been appended, up to now: `table.scan(source="log")`."""
+class LogRowReader(RowReader):
+    """What a log table has been appended, up to now, being read: `table.scan(source="log").reader()`."""
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
         if info.has_primary_key:

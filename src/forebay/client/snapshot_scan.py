@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
+from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
-from forebay.client.scan import Scan
+from forebay.client.table_scan import told
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -43,6 +45,9 @@ class Pinned(Protocol):
 
     @property
     def raw_id(self) -> bytes: ...
+
+    @property
+    def is_exact(self) -> bool: ...
 
     def bucket_scan(
         self, bucket: TableBucket, view: RowView, limit: int | None, *, decoder: ValueDecoder
@@ -91,7 +96,7 @@ class SnapshotBucketScan:
         """The changes below it are in the rows, all others are not."""
         return self._snapshot.log_offsets[self.bucket]
 
-    # ---- driven by a SnapshotScan, or by __iter__ -------------------------------------------------------------------
+    # ---- driven by a SnapshotReader, or by __iter__ -----------------------------------------------------------------
 
     def ask(self) -> None:
         """Ask for the next page, unless that has been done."""
@@ -250,8 +255,8 @@ def gone(what: str, error: ForebayError) -> NotFound:
     )
 
 
-class SnapshotScan(Scan):
-    """The rows of a table snapshot: `snapshot.scan()`. Several buckets are read at the same time."""
+class SnapshotReader(RowReader):
+    """The rows of a table snapshot, being read, of several buckets at the same time: `snapshot.scan().reader()`."""
 
     def __init__(self, snapshot: Pinned, buckets: Sequence[TableBucket], view: RowView, limit: int | None) -> None:
         super().__init__(view.schema, limit)
@@ -300,3 +305,47 @@ class SnapshotScan(Scan):
             if batch is not None and batch.num_rows:
                 self._begun.add(scan.bucket)
                 yield scan.bucket, batch
+
+
+class SnapshotScan(Scan):
+    """The rows of a table snapshot: `snapshot.scan()`. Every reading of it gives the same rows."""
+
+    def __init__(self, snapshot: Pinned, request: ScanRequest, buckets: Sequence[TableBucket]) -> None:
+        super().__init__(request)
+        self._snapshot, self._buckets = snapshot, tuple(buckets)
+        self._view = RowView(snapshot.info, request.columns, request.predicate)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._view.schema
+
+    def reader(self) -> RowReader:
+        return self._read(self._buckets)
+
+    def _read(self, buckets: Sequence[TableBucket]) -> RowReader:
+        request, snapshot = self._request, self._snapshot
+        if not snapshot.is_exact and buckets:
+            from forebay.client.live_scan import LiveReader
+
+            request = replace(request, partitions=None, buckets=buckets)
+            return LiveReader(snapshot.connection, snapshot.info, request)
+        return SnapshotReader(snapshot, buckets, self._view, request.limit)
+
+    def plan(self) -> Sequence[TableBucket]:
+        """The buckets to read, for engines that read with several workers; see `read_split`."""
+        return self._buckets
+
+    def read_split(self, split: TableBucket) -> RowReader:
+        return self._read([split])
+
+    def explain(self) -> str:
+        return "\n".join([repr(self._snapshot), *told(self._request, len(self._buckets))])
+
+    def _described(self) -> str:
+        return f" of {self._snapshot.info.path}, {len(self._buckets)} buckets"
+
+    def _with(self, request: ScanRequest) -> Self:
+        return type(self)(self._snapshot, request, self._buckets)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._snapshot, self._request, self._buckets)

@@ -9,15 +9,16 @@ by an entry point of the group `forebay.scan_sources`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import cast
 
+from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import InvalidRequest
-from forebay.client.scan import Scan, ScanRequest
 from forebay.client.session import Session
+from forebay.client.table_scan import OpenReader, TableScan
 from forebay.metadata.table import TableInfo
 
-Source = Callable[[Session, TableInfo, ScanRequest], Scan]
-"""Begins a reading."""
+Source = OpenReader | type[TableScan]
+"""Begins a reading; or a kind of scan, for sources that plan in their own way."""
 
 ENTRY_POINTS = "forebay.scan_sources"
 
@@ -44,16 +45,24 @@ def scan_source(name: str) -> Source:
     return source
 
 
-def _live(session: Session, info: TableInfo, request: ScanRequest) -> Scan:
-    from forebay.client.live_scan import LiveScan
+def scan_of(session: Session, info: TableInfo, request: ScanRequest, name: str) -> TableScan:
+    """The scan that the source called `name` gives. Raises `InvalidRequest`, which lists the sources there are."""
+    source = scan_source(name)
+    if isinstance(source, type) and issubclass(source, TableScan):
+        return source(session, info, request, name)
+    return TableScan(session, info, request, name, cast(OpenReader, source))
 
-    return LiveScan(session, info, request) if info.has_primary_key else _log(session, info, request)
+
+def _live(session: Session, info: TableInfo, request: ScanRequest) -> RowReader:
+    from forebay.client.live_scan import LiveReader
+
+    return LiveReader(session, info, request) if info.has_primary_key else _log(session, info, request)
 
 
-def _log(session: Session, info: TableInfo, request: ScanRequest) -> Scan:
-    from forebay.client.log_plan import LogScan
+def _log(session: Session, info: TableInfo, request: ScanRequest) -> RowReader:
+    from forebay.client.log_plan import LogRowReader
 
-    return LogScan(session, info, request)
+    return LogRowReader(session, info, request)
 
 
 register_source("live", _live)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from forebay.api.filters import FilterLike, as_predicate
+from forebay.api.scan import ArrowStream, ScanRequest
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.client.planning import PartitionSelector, check_bucket, list_partitions, plan_buckets
 from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
@@ -21,20 +24,19 @@ from forebay.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from forebay.api.results import WriteResult
+    from forebay.api.scan import Scan
     from forebay.api.schemas import SchemaLike
     from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
-    from forebay.client.scan import Scan
     from forebay.client.session import Session
     from forebay.client.table_snapshot import Lease, TableSnapshot
     from forebay.client.writer import TableWriter, WriteEncoder
-    from forebay.metadata.predicate import Predicate
 
 _LOOKUPS_KEPT = 16
 
 
-class Table:
+class Table(ArrowStream):
     """A table of a cluster: `connection.table("database.table")`. Thread-safe, and pickles with its connection."""
 
     def __init__(self, connection: Session, info: TableInfo) -> None:
@@ -185,42 +187,63 @@ class Table:
 
     def scan(
         self,
-        *,
-        source: str = "live",
         columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        filter: FilterLike | None = None,  # noqa: A002 - the word of pyarrow
         limit: int | None = None,
+        *,
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         buckets: Sequence[int | TableBucket] | None = None,
+        source: str = "live",
+        as_of: TableSnapshot | None = None,
     ) -> Scan:
-        """The rows of the table: iterate over the result, or call its `to_arrow()`, `to_pandas()` or `reader()`.
+        """The rows of the table, as a value: nothing is read before it is asked for, and it may be read again.
+
+        Iterate over record batches, or call its `to_arrow()`, `to_pandas()`, `to_polars()`, `to_duckdb()`, `count()` or
+        `head()`. `filter` is SQL text ("amount > 5"), `forebay.col("amount") > 5` or a pyarrow expression. At most
+        `limit` rows are read, whichever come first. `partitions` are names or dicts of partition values.
 
         `source` says where rows come from. "live" (the default) is the servers: the current rows of a primary-key
         table, of one instant for each bucket; for a log table the same as "log". "log" is what a log table has been
-        appended, up to now. "union" is lake and stream as one (`union_scan`). `filter` is built with
-        `forebay.col("a") > 5`, `&` and `|`. `partitions` are names or dicts of partition values. At most `limit` rows
-        are read, whichever come first.
+        appended, up to then. "union" is lake and stream as one; where the table has no lake, or nothing is in it yet,
+        the stream is read. `as_of` is an open snapshot of this table, whose rows are read.
         """
-        from forebay.client.scan import ScanRequest
-        from forebay.client.sources import scan_source
+        from forebay.client.sources import scan_of
 
-        request = ScanRequest(columns, filter, limit, partitions, buckets)
-        return scan_source(source)(self.connection, self.info, request)
+        if as_of is not None:
+            return self._scan_as_of(as_of, columns, filter, limit, partitions, buckets, source)
+        request = ScanRequest(columns, as_predicate(filter, self.arrow_schema), limit, partitions, buckets)
+        return scan_of(self.connection, self.info, request, source)
 
-    def union_scan(
+    def _scan_as_of(
         self,
-        columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
-        limit: int | None = None,
-        *,
-        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        snapshot: Any,
+        columns: Sequence[str] | None,
+        filter: FilterLike | None,  # noqa: A002 - the word of pyarrow
+        limit: int | None,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None,
+        buckets: Sequence[int | TableBucket] | None,
+        source: str,
     ) -> Scan:
-        """The rows of lake and stream as one table, up to now; see `scan`, whose source "union" this is.
+        from forebay.client.table_snapshot import TableSnapshot
 
-        Where the table has no lake, or nothing is in it yet, the stream is read. The result's `explain()` says which
-        lake files and which log ranges are read, and why.
-        """
-        return self.scan(source="union", columns=columns, filter=filter, limit=limit, partitions=partitions)
+        if not isinstance(snapshot, TableSnapshot):
+            raise UnsupportedOperation(
+                f"table {self.path} cannot be read as of {snapshot!r}: servers keep the current rows and the changes. "
+                "Give an open snapshot of it (table.snapshot()), or read its lake table as of then"
+            )
+        if snapshot.info.table_id != self.info.table_id:
+            raise InvalidRequest(f"as_of={snapshot!r} is a snapshot of another table than {self.path}")
+        if source != "live":
+            raise InvalidRequest(f"source={source!r} has no snapshots; leave it out, or leave out as_of")
+        if partitions is not None:
+            buckets = self.buckets(partitions, buckets)
+        return snapshot.scan(columns, filter, limit, buckets=buckets)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.arrow_schema.__arrow_c_schema__()
 
     def bucket_scan(
         self, bucket: TableBucket | int, columns: Sequence[str] | None = None, limit: int | None = None
@@ -256,7 +279,7 @@ class Table:
         stop: Any = None,
         *,
         columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        filter: FilterLike | None = None,  # noqa: A002 - the word of pyarrow
         include: Sequence[str] = ("change_type", "offset", "timestamp", "bucket"),
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         buckets: Sequence[int | TableBucket] | None = None,
@@ -282,7 +305,7 @@ class Table:
             start,
             stop,
             columns,
-            filter,
+            as_predicate(filter, self.arrow_schema),
             include,
             partitions=partitions,
             buckets=buckets,

@@ -30,15 +30,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from forebay.api.filters import FilterLike, as_predicate
+from forebay.api.scan import ArrowStream, Scan, ScanRequest
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_duration_ms
 from forebay.client.cluster import ClusterClient
 from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
 from forebay.client.retrying import BackOff
-from forebay.client.scan import Scan, ScanRequest
 from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
 from forebay.client.views import RowView
+from forebay.codec.arrow_types import user_schema
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -53,7 +55,7 @@ Lease = float | str | dt.timedelta
 """How long: seconds, a timedelta, or text such as "10 min"."""
 
 
-class TableSnapshot:
+class TableSnapshot(ArrowStream):
     """A table as of one instant: `table.snapshot()`. Thread-safe; its scans are not.
 
     `snapshot_id` is None where nothing is pinned: the snapshot is not exact, or the table has no bucket. `row_counts`
@@ -110,24 +112,27 @@ class TableSnapshot:
     def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        filter: FilterLike | None = None,  # noqa: A002 - the word of pyarrow
         limit: int | None = None,
+        *,
         buckets: Sequence[TableBucket | int] | None = None,
     ) -> Scan:
         """All rows (of some buckets), as `table.scan()` has them, but those of this instant. Any number of times."""
-        request = ScanRequest(columns, filter, limit, None, self.buckets if buckets is None else list(buckets))
-        chosen = [self._own(bucket) for bucket in request.buckets or ()]
-        if not self.is_exact and chosen:
-            from forebay.client.live_scan import LiveScan
+        request = ScanRequest(columns, self._predicate(filter), limit)
+        chosen = self.buckets if buckets is None else [self._own(bucket) for bucket in buckets]
+        return SnapshotScan(self, request, chosen)
 
-            return LiveScan(self.connection, self.info, ScanRequest(columns, filter, limit, None, chosen))
-        return SnapshotScan(self, chosen, RowView(self.info, columns, filter), limit)
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def _predicate(self, given: FilterLike | None) -> Predicate | None:
+        return as_predicate(given, user_schema(self.info.schema.columns))
 
     def scan_bucket(
         self,
         bucket: TableBucket | int,
         columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+        filter: FilterLike | None = None,  # noqa: A002 - the word of pyarrow
         limit: int | None = None,
         resume_after: bytes | None = None,
     ) -> SnapshotBucketScan:
@@ -137,7 +142,9 @@ class TableSnapshot:
         position may have changed.
         """
         ScanRequest(limit=limit)
-        return self.bucket_scan(self._own(bucket), RowView(self.info, columns, filter), limit, resume_after)
+        return self.bucket_scan(
+            self._own(bucket), RowView(self.info, columns, self._predicate(filter)), limit, resume_after
+        )
 
     def bucket_scan(
         self,

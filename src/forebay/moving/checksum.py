@@ -49,13 +49,13 @@ def _of(schema: Schema, batches: Iterable[Any], *, in_order: bool) -> Checksum:
 
 def union_checksum(table: Table) -> Checksum:
     """The rows of lake and stream as one table, in any order."""
-    with table.union_scan() as scan:
+    with table.scan(source="union").reader() as scan:
         return _of(table.schema, scan, in_order=False)
 
 
 def live_checksum(table: Table) -> Checksum:
     """The rows that the servers have of a table with a primary key, in any order."""
-    with table.scan() as scan:
+    with table.scan().reader() as scan:
         return _of(table.schema, scan, in_order=False)
 
 

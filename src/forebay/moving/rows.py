@@ -50,7 +50,7 @@ def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
     if source.info.is_partitioned and partitions is None:
         return
     kind = "union" if source.info.lake_enabled else "live"
-    with read.scan(source=kind, partitions=partitions) as scan:
+    with read.scan(source=kind, partitions=partitions).reader() as scan:
         rows = pa.RecordBatchReader.from_batches(scan.schema, _told(scan, on_rows))
         write_at_once(target.connection.sender, write.write_encoder, UPSERT, rows)
 

@@ -40,8 +40,8 @@ def delete_where(connection: Connection, info: TableInfo, predicates: Sequence[P
         return table.delete(keys).rows if keys.num_rows else 0
     names = list(info.schema.primary_key)
     deleted = 0
-    with table.writer() as writer, table.scan(columns=names, filter=all_of(predicates)) as scan:
-        for batch in scan:
+    with table.writer() as writer, table.scan(names, all_of(predicates)).reader() as rows:
+        for batch in rows:
             writer.delete(batch)
             deleted += batch.num_rows
     return deleted

@@ -25,7 +25,7 @@ from forebay.client.connection import Connection, shared_connection
 from forebay.client.log_decode import CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.client.options import Settings
 from forebay.client.replay import current_rows, rows_at
-from forebay.client.snapshot_scan import GONE, SnapshotScan
+from forebay.client.snapshot_scan import GONE, SnapshotReader
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import RowView, rows_without_columns
 from forebay.codec.cast import cast_batch
@@ -122,11 +122,9 @@ class ReadFunction:
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets)
             return
         if self.strategy == SERVER_SCAN:
-            scan = connection.table(self.info).scan(
-                columns=self.columns, filter=self.predicate, limit=self.limit, buckets=buckets
-            )
-            with closing(scan):
-                yield from scan
+            table = connection.table(self.info)
+            with table.scan(self.columns, self.predicate, self.limit, buckets=buckets).reader() as rows:
+                yield from rows
             return
         view = RowView(self.info, self.columns, self.predicate)
         for bucket in buckets:
@@ -142,14 +140,14 @@ class ReadFunction:
         on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
         """
         view = RowView(self.info, self.columns, self.predicate)
-        scan = SnapshotScan(snapshot, buckets, view, self.limit)
+        reader = SnapshotReader(snapshot, buckets, view, self.limit)
         try:
-            with closing(scan):
-                yield from scan
+            with reader:
+                yield from reader
         except NotFound as e:
-            if e.code not in GONE or scan.partly_read:
+            if e.code not in GONE or reader.partly_read:
                 raise
-            for bucket in scan.unread:
+            for bucket in reader.unread:
                 rows = rows_at(connection, self.info, bucket, view, snapshot.log_offsets[bucket])
                 if rows is None:
                     raise

@@ -11,7 +11,7 @@
     tail.py       a range of changelog, folded to the newest change of each key
     merging.py    lake rows overridden by a tail
     reading.py    a split -> record batches
-    scan.py       all of it as `table.union_scan()`
+    scan.py       all of it as `table.scan(source="union")`
     explain.py    a plan in words
     streaming.py  the position of a stream, and its next micro-batch, as values; streaming_lake.py its lake snapshot
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.predicate_text import predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.unionread.lake_side import conjuncts
 from forebay.unionread.reading import UnionReader
@@ -14,15 +15,6 @@ from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, L
 
 _LINES_MAX = 12
 """Maximum number of listed splits of one kind; the rest are only counted."""
-
-_SIGNS = {
-    LeafFunction.EQUAL: "=",
-    LeafFunction.NOT_EQUAL: "!=",
-    LeafFunction.LESS_THAN: "<",
-    LeafFunction.LESS_OR_EQUAL: "<=",
-    LeafFunction.GREATER_THAN: ">",
-    LeafFunction.GREATER_OR_EQUAL: ">=",
-}
 
 
 @dataclass(frozen=True)
@@ -59,16 +51,6 @@ class UnionPlan:
 
 
 # ---- in words -------------------------------------------------------------------------------------------------------
-
-
-def predicate_text(predicate: Predicate) -> str:
-    """Return a filter approximately as SQL text."""
-    if isinstance(predicate, Compound):
-        return "(" + f" {predicate.function.name} ".join(map(predicate_text, predicate.children)) + ")"
-    if not isinstance(predicate, Leaf):
-        return repr(predicate)
-    sign = _SIGNS.get(predicate.function, predicate.function.name.replace("_", " "))
-    return " ".join([predicate.column, sign, ", ".join(map(repr, predicate.literals))]).rstrip()
 
 
 def _head(plan: UnionPlan) -> Iterator[str]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from forebay.api.scan import ScanRequest
 from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
+from forebay.client.live_scan import LiveReader
 from forebay.client.log_reader import LogReader
 from forebay.client.options import Settings
-from forebay.client.table import Table
 from forebay.client.views import RowView
 from forebay.codec.keys import primary_key_encoder
 from forebay.metadata.predicate import Predicate
@@ -101,11 +102,9 @@ class UnionReader:
             check_read_to_the_end(self.info, reader, stops)
 
     def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        scan = Table(session, self.info).scan(
-            columns=self.columns, filter=self.predicate, limit=self.limit, buckets=[split.bucket]
-        )
-        with scan:
-            yield from scan
+        request = ScanRequest(self.columns, self.predicate, self.limit, None, [split.bucket])
+        with LiveReader(session, self.info, request) as rows:
+            yield from rows
 
     def _merged_rows(self, split: LakeSnapshotAndLogSplit, session: Session) -> Iterator[pa.RecordBatch]:
         columns = merge_columns(self.info, self.view)

@@ -1,15 +1,18 @@
-"""`table.union_scan()`: the scan source "union", found by its entry point in `forebay.scan_sources`."""
+"""`table.scan(source="union")`: found by its entry point in `forebay.scan_sources`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
+from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.scan import Scan, ScanRequest
+from forebay.client.live_scan import LiveReader
 from forebay.client.session import Session
 from forebay.client.table import Table
+from forebay.client.table_scan import TableScan
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
@@ -19,31 +22,74 @@ _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
 
 
-class UnionScan(Scan):
-    """The rows of lake and stream as one. Planned when it is made, so it reads up to that moment.
+class UnionScan(TableScan):
+    """The rows of lake and stream as one. Each reading is planned when it begins, and reads up to that moment.
+
+    The splits of `plan` may be read in other processes: send the scan along, which knows the plan then.
+    """
+
+    _plan: UnionPlan | None = None
+
+    def reader(self) -> UnionRowReader:
+        return UnionRowReader(self._session, self._info, self._request)
+
+    def explain(self) -> str:
+        """Which lake splits and which log ranges a reading would read now, and why."""
+        return self._planned().explain()
+
+    def plan(self) -> Sequence[UnionSplit]:
+        self._plan = self._planned()
+        return self._plan.splits
+
+    def _planned(self) -> UnionPlan:
+        return planned(Table(self._session, self._info), self._request)
+
+    def read_split(self, split: UnionSplit) -> RowReader:
+        if self._plan is None:
+            self._plan = self._planned()
+        return _SplitReader(self._session, self._plan, split, self._request.limit)
+
+    def __setstate__(self, plan: UnionPlan | None) -> None:
+        self._plan = plan
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (*super().__reduce__(), self._plan)
+
+
+def planned(table: Table, request: ScanRequest) -> UnionPlan:
+    """The plan of a reading that begins now. Raises `InvalidRequest` for chosen buckets."""
+    if request.buckets is not None:
+        raise InvalidRequest(
+            "a union scan reads whole partitions: lake files of some tables do not belong to buckets. Leave out "
+            "'buckets', or use the source 'live'"
+        )
+    return plan_union(table, request.columns, request.predicate, request.limit, partitions=request.partitions)
+
+
+class _SplitReader(RowReader):
+    """The rows of one split of a plan."""
+
+    def __init__(self, session: Session, plan: UnionPlan, split: UnionSplit, limit: int | None) -> None:
+        super().__init__(plan.reader.schema, limit)
+        self._session, self._plan, self._split = session, plan, split
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        for batch in self._plan.reader.read(self._split, self._session):
+            yield _bucket(self._split), batch
+
+
+class UnionRowReader(RowReader):
+    """The rows of lake and stream as one, being read. Planned when it is made, so it reads up to that moment.
 
     Lake snapshots expire, and logs are cut off behind them. Where that happens between the plan and its first rows,
-    the scan is planned anew; later it raises what the reader does.
+    the reading is planned anew; later it raises what the reader does.
     """
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
-        if request.buckets is not None:
-            raise InvalidRequest(
-                "a union scan reads whole partitions: lake files of some tables do not belong to buckets. Leave out "
-                "'buckets', or use table.scan()"
-            )
         self._table, self._request = Table(session, info), request
-        self.plan: UnionPlan = self._planned()
+        self.plan: UnionPlan = planned(self._table, request)
         super().__init__(self.plan.reader.schema, request.limit)
         self._scanned: dict[TableBucket, int] = {}
-
-    def _planned(self) -> UnionPlan:
-        request = self._request
-        return plan_union(self._table, request.columns, request.predicate, request.limit, partitions=request.partitions)
-
-    def explain(self) -> str:
-        """Which lake splits and which log ranges are read, and why."""
-        return self.plan.explain()
 
     @property
     def log_offsets(self) -> Mapping[TableBucket, int]:
@@ -69,7 +115,7 @@ class UnionScan(Scan):
             except ForebayError as e:
                 if begun or e.code not in _OUTDATED or attempt == _PLANNINGS - 1:
                     raise
-                self.plan = self._planned()
+                self.plan = planned(self._table, self._request)
             else:
                 return
 
@@ -78,11 +124,10 @@ class UnionScan(Scan):
             yield from self.plan.reader.read(split, self._table.connection)
             return
         request = self._request
-        with self._table.scan(
-            columns=request.columns, filter=request.predicate, limit=request.limit, buckets=[split.bucket]
-        ) as scan:
-            yield from scan
-            self._scanned.update(scan.log_offsets)
+        one = replace(request, partitions=None, buckets=[split.bucket])
+        with LiveReader(self._table.connection, self._table.info, one) as rows:
+            yield from rows
+            self._scanned.update(rows.log_offsets)
 
 
 def _bucket(split: UnionSplit) -> TableBucket | None:

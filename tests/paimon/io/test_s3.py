@@ -196,12 +196,12 @@ def test_readers_and_workers_bring_temporary_credentials_of_their_own(tmp_path: 
             connection.table("fluss.t").append([{"id": 1}])
             tier_table(connection, "fluss.t", ThreadRunner(1))
             connection.table("fluss.t").append([{"id": 2}])
-            rows = connection.table("fluss.t").union_scan().to_arrow()
+            rows = connection.table("fluss.t").scan(source="union").to_arrow()
             assert sorted(rows.column("id").to_pylist()) == [1, 2]
         stale = {**whole, "s3.session-token": "ended"}
         with (
             forebay.connect(address, lake_options=stale) as connection,
             pytest.raises(ForebayError, match=r"(?i)ACCESS_DENIED|InvalidToken|InvalidAccessKey|Forbidden|403"),
         ):
-            connection.table("fluss.t").union_scan().to_arrow()
+            connection.table("fluss.t").scan(source="union").to_arrow()
     server.stop()

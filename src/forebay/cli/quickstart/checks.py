@@ -13,7 +13,7 @@ from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InternalError
 from forebay.cli.quickstart.screen import say
 from forebay.cli.quickstart.stream import COUNTED, Stream, Totals
-from forebay.unionread.scan import UnionScan
+from forebay.unionread.scan import UnionRowReader
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit
 
 if TYPE_CHECKING:
@@ -88,16 +88,17 @@ class Checker:
             day = self._stream.day
             held = SYSTEM_CLOCK.monotonic()
             snapshot = self._table.snapshot(name="quickstart")
-            scan = self._table.union_scan(COUNTED)
-            if not isinstance(scan, UnionScan):
-                raise InternalError(f"the source 'union' is {type(scan).__name__}: another package has taken the name")
-            plan = scan.plan
+            reader = self._table.scan(COUNTED, source="union").reader()
+            if not isinstance(reader, UnionRowReader):
+                kind = type(reader).__name__
+                raise InternalError(f"the source 'union' gives {kind}: another package has taken the name")
+            plan = reader.plan
             # Buckets that the lake does not have yet are read as they are when they are read: that must be now.
-            early = Totals.of(scan) if any(isinstance(split, KvSnapshotSplit) for split in plan.splits) else None
+            early = Totals.of(reader) if any(isinstance(split, KvSnapshotSplit) for split in plan.splits) else None
             held_ms = (SYSTEM_CLOCK.monotonic() - held) * 1000
         with snapshot:
             full_scan = Totals.of(snapshot.scan(COUNTED))
-        union = Totals.of(scan) if early is None else early
+        union = Totals.of(reader) if early is None else early
         in_lake, in_log = _parts(plan)
         return Check(day, model, full_scan, union, in_lake, in_log, held_ms, SYSTEM_CLOCK.monotonic() - began)
 

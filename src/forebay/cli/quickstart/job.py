@@ -248,7 +248,7 @@ class _Job:
                 "Spark SQL: lake + stream",
                 lambda: flight_data.comparable(spark.table("forebay.nyc.flights").toArrow()),
             ),
-            ("union read in Python", lambda: flight_data.comparable(table.union_scan().to_arrow())),
+            ("union read in Python", lambda: flight_data.comparable(table.scan(source="union").to_arrow())),
             ("full scan of the stream", lambda: flight_data.comparable(table.scan().to_arrow())),
             ("changelog replayed", lambda: flight_data.comparable(changelog_state(table))),
         ]
@@ -313,7 +313,7 @@ def _say_how_to_go_on(connection: EmbeddedConnection, lake: QuickstartLake, opti
     print(f"""
 Connect with
    Python    conn = forebay.connect("{address}")
-             conn.table("nyc.flights").union_scan(["carrier", "dep_delay"]).to_pandas()
+             conn.table("nyc.flights").scan(["carrier", "dep_delay"], source="union").to_pandas()
    Spark     forebay.spark.attach(spark, bootstrap_servers="{address}")
              spark.sql("SELECT * FROM forebay.nyc.`flights$changelog` LIMIT 10").show()
    pyfluss   conn = await fluss.FlussConnection.create(fluss.Config({{"bootstrap.servers": "{address}"}}))
