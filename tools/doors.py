@@ -117,7 +117,7 @@ def _live_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
         "put": Operation(lambda: orders.upsert(_ROWS)),
         "append": Operation(lambda: clicks.append(_ROWS)),
         "lookup": Operation(lambda: orders.lookup(2)),
-        "log read": Operation(lambda: list(clicks.log("earliest", "latest"))),
+        "log read": Operation(lambda: list(clicks.changes("earliest", "latest"))),
         "full scan": Operation(lambda: orders.scan().to_arrow()),
         "tiering round": Operation(lambda: tier_now(live, ["fluss.tiered"]), changed),
         "union plan": Operation(lambda: plan_union(lake), changed),

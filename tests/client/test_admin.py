@@ -266,20 +266,22 @@ def test_offsets_by_place_and_time(conn: Connection, make_table: MakeTable) -> N
     time.sleep(0.01)
     table.append([{"a": i} for i in range(5)])
     time.sleep(0.02)
-    after = int(time.time() * 1000) - 5
+    after = dt.datetime.now(dt.UTC) - dt.timedelta(milliseconds=5)
     earliest = conn.admin.list_offsets(table.path, "earliest")
     assert list(earliest.values()) == [0, 0]
     latest = conn.admin.list_offsets(table.path, "latest")
     assert sorted(latest.values()) == [0, 5]
     assert conn.admin.list_offsets(table.path, before) == earliest
     assert conn.admin.list_offsets(table.path, after) == latest
+    assert conn.admin.list_offsets(table.path, after.isoformat()) == latest
     written = next(bucket for bucket, offset in latest.items() if offset == 5)
     assert conn.admin.list_offsets(table.info, "latest", buckets=[written]) == {written: 5}
     with pytest.raises(InvalidRequest) as e:
-        conn.admin.list_offsets(table.path, int(time.time() * 1000) + 3_600_000)
+        conn.admin.list_offsets(table.path, after + dt.timedelta(hours=1))
     assert e.value.code == ErrorCode.INVALID_TIMESTAMP_EXCEPTION
-    with pytest.raises(InvalidRequest, match="not a place in a log"):
-        conn.admin.list_offsets(table.path, "yesterday")
+    for nowhere in ("yesterday", 1_700_000_000_000):
+        with pytest.raises(InvalidRequest, match="not a place in a log"):
+            conn.admin.list_offsets(table.path, nowhere)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="has no bucket 7"):
         conn.admin.list_offsets(table.path, buckets=[7])
 

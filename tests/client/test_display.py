@@ -11,6 +11,7 @@ import pytest
 import forebay.client
 from forebay.client.connection import Connection, connect
 from forebay.client.display import Listing, grid, table_html
+from forebay.client.live_scan import bucket_scan
 from forebay.client.options import make_settings
 from forebay.client.results import ConfigEntry
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
@@ -104,7 +105,7 @@ def test_a_connection_shows_its_servers_and_no_password(bootstrap: str, conn: Co
 def test_a_reading_shows_what_it_reads_and_takes_no_rows(make_table: MakeTable) -> None:
     table = make_table({"id": pa.int64(), "v": pa.string()}, primary_key=["id"], buckets=2)
     table.upsert([{"id": 1, "v": "a"}])
-    scan, log = table.scan(columns=["v"]), table.log(stop="latest")
+    scan, log = table.scan(columns=["v"]), table.changes(stop="latest")
     assert "int" not in Cells(scan._repr_html_()).texts
     reader = scan.reader()
     assert repr(scan) == f"<forebay.TableScan of {table.path}, source live, columns v>"
@@ -114,7 +115,7 @@ def test_a_reading_shows_what_it_reads_and_takes_no_rows(make_table: MakeTable) 
     assert log.to_arrow().num_rows == 1
     assert repr(reader) == f"<forebay.LiveReader of {table.path}, 2 of 2 buckets read, columns v, read>"
     assert repr(log).endswith(", finished>")
-    one = table.bucket_scan(0)
+    one = bucket_scan(table.connection, table.info, 0)
     assert repr(one).endswith("0 rows read>")
     list(one)
     assert repr(one).endswith("finished>")

@@ -76,7 +76,7 @@ def test_several_batches_in_flight_survive_a_lost_answer_in_order(
     proxy.on_response = only(ApiKey.PRODUCE_LOG, PASS, PASS, CLOSE, PASS, CUT)
     result = other.append(pa.table({"a": np.arange(20_000)}))
     assert result.rows == 20_000
-    assert table.log(stop="latest").to_arrow()["a"].to_pylist() == list(range(20_000))
+    assert table.changes(stop="latest").to_arrow()["a"].to_pylist() == list(range(20_000))
 
 
 def test_five_batches_of_a_bucket_are_under_way_at_most(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
@@ -653,7 +653,7 @@ def test_a_log_reader_goes_on_after_broken_connections(
     other = through(table, scanner_log_fetch_max_bytes_for_bucket="300b")
     faults = {1, 3, 4}
     proxy.on_response = lambda f: fault if f.key is ApiKey.FETCH_LOG and f.number in faults else PASS
-    assert sorted(other.log(stop="latest").to_arrow()["a"].to_pylist()) == list(range(200))
+    assert sorted(other.changes(stop="latest").to_arrow()["a"].to_pylist()) == list(range(200))
 
 
 def test_a_log_reader_looks_for_a_leader_that_moved(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
@@ -664,7 +664,7 @@ def test_a_log_reader_looks_for_a_leader_that_moved(make_table: MakeTable, proxy
     response.tables_resp.add(table_id=table.info.table_id).buckets_resp.add(bucket_id=0, error_code=12)
     proxy.on_request = only(ApiKey.FETCH_LOG, answered(response), answered(response))
     before = proxy.count(ApiKey.GET_METADATA)
-    assert other.log(stop="latest").to_arrow().num_rows == 1
+    assert other.changes(stop="latest").to_arrow().num_rows == 1
     assert proxy.count(ApiKey.GET_METADATA) > before
 
 
@@ -705,14 +705,14 @@ def test_servers_are_told_which_columns_and_rows_of_arrow_logs_are_wanted(
         return PASS
 
     proxy.on_request = rule
-    reader = through(table).log(stop="latest", columns=["b"], filter=col("a") == 2, include=())
+    reader = through(table).changes(stop="latest", columns=["b"], filter=col("a") == 2, include=())
     assert reader.to_arrow().to_pylist() == [{"b": "y"}]
     (of_table,) = asked[0].tables_req
     assert of_table.projection_pushdown_enabled == told
     assert of_table.HasField("filter_predicate") == told
     assert of_table.HasField("filter_schema_id") == told
     asked.clear()
-    assert through(table).log(stop="latest").to_arrow().num_rows == 2
+    assert through(table).changes(stop="latest").to_arrow().num_rows == 2
     assert not asked[0].tables_req[0].projection_pushdown_enabled
 
 
@@ -726,7 +726,7 @@ def test_a_projection_that_the_server_refuses_is_done_here(
     response = pb.FetchLogResponse()
     response.tables_resp.add(table_id=table.info.table_id).buckets_resp.add(bucket_id=0, error_code=34)
     proxy.on_request = only(ApiKey.FETCH_LOG, answered(response))
-    assert other.log(stop="latest", columns=["b"], include=()).to_arrow().to_pylist() == [{"b": "x"}]
+    assert other.changes(stop="latest", columns=["b"], include=()).to_arrow().to_pylist() == [{"b": "x"}]
 
 
 def test_answers_may_come_in_any_order_of_buckets(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
@@ -761,7 +761,7 @@ def test_an_operation_gives_up_when_servers_stay_away(make_table: MakeTable, pro
     for operation in (
         lambda: other.lookup([1]),
         lambda: other.scan(buckets=[0]).to_arrow(),
-        lambda: other.log({0: 0}, {0: 1}).to_arrow(),
+        lambda: other.changes({0: 0}, {0: 1}).to_arrow(),
     ):
         with pytest.raises(Unavailable):
             operation()
@@ -832,7 +832,7 @@ def cut_batch(proxy: Proxy, make_table: MakeTable, through: Through) -> Table:
 def test_a_batch_that_is_cut_is_asked_for_again_with_more_room(proxy: Proxy, cut_batch: Table) -> None:
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
-    assert cut_batch.log(stop="latest").to_arrow()["s"].to_pylist() == ["x" * 100_000]
+    assert cut_batch.changes(stop="latest").to_arrow()["s"].to_pylist() == ["x" * 100_000]
     assert asked == [5000 * 2**i for i in range(6)]
 
 
@@ -841,7 +841,7 @@ def test_a_server_that_never_sends_a_whole_batch_is_found_out(proxy: Proxy, cut_
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=longest)
     with pytest.raises(CorruptData, match=f"an answer of {longest} bytes for offset 0 holds no record from there on"):
-        cut_batch.log(stop="latest").to_arrow()
+        cut_batch.changes(stop="latest").to_arrow()
     assert asked == ([5000] if longest == 4999 else [5000, 10000])
 
 
@@ -852,14 +852,14 @@ def test_no_more_room_is_asked_for_than_a_batch_may_have(
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
     with pytest.raises(CorruptData, match="an answer of 20000 bytes for offset 0 holds no record from there on"):
-        cut_batch.log(stop="latest").to_arrow()
+        cut_batch.changes(stop="latest").to_arrow()
     assert asked == [5000, 10_000, 20_000]
 
 
 def test_a_cut_batch_moves_the_position_as_far_as_the_server_has_looked(proxy: Proxy, cut_batch: Table) -> None:
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=100, filtered_end=1)
-    reader = cut_batch.log(stop="latest")
+    reader = cut_batch.changes(stop="latest")
     assert reader.to_arrow().num_rows == 0
-    assert list(reader.positions.values()) == [1]
+    assert list(reader.position.values()) == [1]
     assert asked == [5000]

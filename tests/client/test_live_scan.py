@@ -23,7 +23,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
 from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import BucketScan, LiveReader
+from forebay.client.live_scan import BucketScan, LiveReader, bucket_scan
 from forebay.client.rpc import Call
 from forebay.client.session import Session
 from forebay.client.sources import register_source
@@ -253,7 +253,7 @@ def test_a_scan_and_the_log_from_its_offsets_make_the_final_state(make_table: Ma
     finally:
         stop.set()
         writer.join()
-    for change in table.log(reader.log_offsets, "latest").to_arrow().to_pylist():
+    for change in table.changes(reader.log_offsets, "latest").to_arrow().to_pylist():
         if change["_change_type"] == "delete":
             state.pop(change["id"], None)
         elif change["_change_type"] != "update_before":
@@ -309,7 +309,7 @@ def test_partitions_are_chosen_by_values_of_the_key_s_type(make_table: MakeTable
     assert len(table.partitions({"at": noon})) == 2
     assert len(table.partitions({"flag": True})) == 1
     assert table.scan(partitions={"flag": True}).to_arrow()["v"].to_pylist() == [1]
-    assert table.log(stop="latest", partitions=[{"at": noon}]).to_arrow()["v"].to_pylist() == [1]
+    assert table.changes(stop="latest", partitions=[{"at": noon}]).to_arrow()["v"].to_pylist() == [1]
     assert table.scan(partitions={"flag": False}).to_arrow().num_rows == 0
     with pytest.raises(InvalidRequest, match=r"3 is not a value of partition key 'at'.*TIMESTAMP"):
         table.scan(partitions={"at": 3}).to_arrow()
@@ -319,17 +319,17 @@ def test_partitions_are_chosen_by_values_of_the_key_s_type(make_table: MakeTable
 
 def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:
     table = numbered(make_table, 100, buckets=2)
-    scans = [conn.bucket_scan(table.path, 0), conn.bucket_scan(table.info, table.buckets()[1], ["id"])]
+    scans = [bucket_scan(conn, table.info, 0), bucket_scan(conn, table.info, table.buckets()[1], ["id"])]
     rows = [pa.Table.from_batches(list(scan), schema=scan.schema) for scan in scans]
     assert rows[0].num_rows + rows[1].num_rows == 100
     assert rows[1].column_names == ["id"]
     assert [scan.log_offset for scan in scans] == [rows[0].num_rows, rows[1].num_rows]
-    assert sum(batch.num_rows for batch in table.bucket_scan(0, limit=3)) == 3
-    assert list(table.bucket_scan(0, limit=0)) == []
+    assert sum(batch.num_rows for batch in bucket_scan(table.connection, table.info, 0, limit=3)) == 3
+    assert list(bucket_scan(table.connection, table.info, 0, limit=0)) == []
     with pytest.raises(InvalidRequest, match="has no bucket 2"):
-        table.bucket_scan(2)
+        bucket_scan(table.connection, table.info, 2)
     with pytest.raises(InvalidRequest, match="does not belong"):
-        table.bucket_scan(TableBucket(99999, 0))
+        bucket_scan(table.connection, table.info, TableBucket(99999, 0))
 
 
 @own_server
@@ -419,7 +419,7 @@ def test_too_many_scanners_are_waited_for_and_then_reported(small_server: Embedd
         held = [table.scan().reader(), table.scan().reader()]
         for reader in held:
             next(iter(reader))
-        for refused in (table.scan(), table.bucket_scan(0)):
+        for refused in (table.scan(), bucket_scan(table.connection, table.info, 0)):
             with pytest.raises(LimitExceeded, match=r"'client\.scanner\.kv\.open-timeout'.*Close scans") as e:
                 list(refused)
             assert e.value.code == ErrorCode.TOO_MANY_SCANNERS

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
-from forebay.client.log_decode import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from forebay.client.log_reader import LogReader
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
 
@@ -29,7 +31,7 @@ def test_a_changelog_tells_every_change(make_table: MakeTable) -> None:
     table.delete([{"id": 1}])
     table.delete([{"id": 1}])  # nothing there: an empty batch, which takes an offset
     table.upsert([{"id": 2, "v": "c"}])
-    reader = table.log(stop="latest")
+    reader = table.changes(stop="latest")
     found = reader.to_arrow()
     assert found.column_names == [
         CHANGE_TYPE_COLUMN,
@@ -52,14 +54,14 @@ def test_a_changelog_tells_every_change(make_table: MakeTable) -> None:
         began < row[COMMIT_TIMESTAMP_COLUMN] <= dt.datetime.now(dt.UTC) + dt.timedelta(seconds=5) for row in rows
     )
     assert reader.finished
-    assert reader.positions == {TableBucket(table.info.table_id, 0): 6}
+    assert reader.position == {TableBucket(table.info.table_id, 0): 6}
     assert reader.poll(0.0) is None
 
 
 def test_a_log_table_has_inserts_only(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int32()})
     table.append([{"a": 1}, {"a": 2}])
-    found = table.log(stop="latest").to_arrow()
+    found = table.changes(stop="latest").to_arrow()
     assert found[CHANGE_TYPE_COLUMN].to_pylist() == ["insert", "insert"]
     assert found.schema.field(CHANGE_TYPE_COLUMN).type == pa.dictionary(pa.int8(), pa.string())
 
@@ -67,16 +69,16 @@ def test_a_log_table_has_inserts_only(make_table: MakeTable) -> None:
 def test_metadata_columns_can_be_chosen(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int32(), "b": pa.int32()})
     table.append([{"a": 1, "b": 2}])
-    only = table.log(stop="latest", include=("offset",), columns=["b"]).to_arrow()
+    only = table.changes(stop="latest", include=("offset",), columns=["b"]).to_arrow()
     assert only.to_pylist() == [{LOG_OFFSET_COLUMN: 0, "b": 2}]
-    assert table.log(stop="latest", include=()).to_arrow().column_names == ["a", "b"]
-    assert table.log(stop="latest", include=("bucket", "change_type"), columns=[]).to_arrow().column_names == [
+    assert table.changes(stop="latest", include=()).to_arrow().column_names == ["a", "b"]
+    assert table.changes(stop="latest", include=("bucket", "change_type"), columns=[]).to_arrow().column_names == [
         CHANGE_TYPE_COLUMN,
         BUCKET_COLUMN,
     ]
-    assert table.log(stop="latest", include=(), columns=[]).to_arrow().num_rows == 1
+    assert table.changes(stop="latest", include=(), columns=[]).to_arrow().num_rows == 1
     with pytest.raises(InvalidRequest, match="include="):
-        table.log(include=("offsets",))
+        table.changes(include=("offsets",))
 
 
 @pytest.mark.parametrize("log_format", ["ARROW", "INDEXED", "COMPACTED"])
@@ -85,21 +87,21 @@ def test_bounds_may_fall_inside_batches(make_table: MakeTable, log_format: str) 
     for first in range(0, 40, 10):
         table.append([{"a": i} for i in range(first, first + 10)])
     for start, stop in itertools.product((0, 3, 10, 39, 40), (0, 5, 10, 25, 40)):
-        reader = table.log({0: start}, {0: stop})
+        reader = table.changes({0: start}, {0: stop})
         assert reader.to_arrow()["a"].to_pylist() == list(range(start, stop))
-        assert reader.positions[table.bucket(0)] == max(start, stop)
+        assert reader.position[table.bucket(0)] == max(start, stop)
 
 
 def test_reading_can_go_on_from_stored_positions(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()}, buckets=3)
     for i in range(20):
         table.append([{"a": i}])
-    reader = table.log(stop="latest")
+    reader = table.changes(stop="latest")
     seen = [next(reader)["a"].to_pylist()]
-    positions = reader.positions
+    positions = reader.position
     reader.close()
     assert list(reader) == []
-    rest = table.log(positions, "latest").to_arrow()["a"].to_pylist()
+    rest = table.changes(positions, "latest").to_arrow()["a"].to_pylist()
     assert sorted([*itertools.chain(*seen), *rest]) == list(range(20))
 
 
@@ -111,16 +113,48 @@ def test_reading_can_begin_at_a_time_or_at_the_end(make_table: MakeTable) -> Non
     time.sleep(0.05)
     table.append([{"a": 2}])
     time.sleep(0.05)
-    assert table.log(between, "latest").to_arrow()["a"].to_pylist() == [2]
-    assert table.log(int(between.timestamp() * 1000), "latest").to_arrow()["a"].to_pylist() == [2]
-    assert table.log("earliest", between).to_arrow()["a"].to_pylist() == [1]
-    reader = table.log("latest")
+    assert table.changes(between, "latest").to_arrow()["a"].to_pylist() == [2]
+    assert table.changes(between.isoformat(), "latest").to_arrow()["a"].to_pylist() == [2]
+    assert table.changes("earliest", between).to_arrow()["a"].to_pylist() == [1]
+    assert table.changes({0: between}, {0: "latest"}).to_arrow()["a"].to_pylist() == [2]
+    reader = table.changes("latest")
     assert reader.poll(0.05) is None
     table.append([{"a": 3}])
     batch = reader.poll(5.0)
     assert batch is not None
     assert batch["a"].to_pylist() == [3]
     reader.close()
+
+
+def test_changes_with_an_end_can_be_taken_in_many_forms(make_table: MakeTable) -> None:
+    table = make_table({"a": "INT"})
+    table.append([{"a": 1}, {"a": 2}])
+
+    def upto_now() -> LogReader:
+        return table.changes(stop="latest", columns=["a"], filter="a > 1", include=["change_type"])
+
+    row = {"_change_type": "insert", "a": 2}
+    assert upto_now().to_arrow().to_pylist() == pa.table(upto_now()).to_pylist() == [row]
+    assert upto_now().to_pandas()["a"].to_list() == [2]
+    assert upto_now().reader().read_all().num_rows == 1
+    assert [batch.num_rows for batch in upto_now()] == [1]
+
+
+def test_changes_without_an_end_are_not_taken_all_at_once(make_table: MakeTable) -> None:
+    table = make_table({"a": "INT"})
+    table.append([{"a": 1}])
+    with table.changes() as endless:
+        for take in (endless.to_arrow, endless.to_pandas, endless.reader, lambda: pa.table(endless)):
+            with pytest.raises(InvalidRequest, match=r"has no end.*give stop='latest'"):
+                take()
+    assert table.changes(timeout=dt.timedelta(milliseconds=200)).to_arrow().num_rows == 1
+    assert table.changes(timeout="200 ms").to_arrow().num_rows == 1
+
+
+def test_the_rows_of_now_before_the_changes_are_had_by_a_snapshot(make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT"}, primary_key="id")
+    with pytest.raises(UnsupportedOperation, match=r"start='full'.*table\.snapshot\(\)"):
+        table.changes("full")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +166,8 @@ def test_reading_can_begin_at_a_time_or_at_the_end(make_table: MakeTable) -> Non
         ({0: 0}, {}, "no stop offset is given"),
         ({0: 0}, {0: -1}, "cannot be read at offset -1"),
         (2.5, None, "not a place in a log"),
+        (1_700_000_000_000, None, "start=1700000000000 is not a place in a log.*a datetime"),
+        ("earliest", 1_700_000_000_000, "stop=1700000000000 is not a place in a log.*a datetime"),
         (True, None, "not a place in a log"),
         ({0: True}, None, "not a place in a log"),
     ],
@@ -141,7 +177,7 @@ def test_places_that_make_no_sense_are_refused(
 ) -> None:
     table = make_table({"a": pa.int64()})
     with pytest.raises(InvalidRequest, match=message):
-        table.log(start, stop)
+        table.changes(start, stop)
 
 
 def test_the_buckets_of_a_reading_are_named_once(make_table: MakeTable) -> None:
@@ -150,15 +186,15 @@ def test_the_buckets_of_a_reading_are_named_once(make_table: MakeTable) -> None:
     (bucket,) = table.connection.admin.list_offsets(table.path)
     for twice in ({"partitions": ["x"]}, {"buckets": [bucket]}, {"partitions": ["x"], "buckets": [bucket]}):
         with pytest.raises(InvalidRequest, match="given by start already"):
-            table.log({bucket: 0}, **twice)
-    assert table.log({bucket: 0}, {bucket: 1}).to_arrow().num_rows == 1
+            table.changes({bucket: 0}, **twice)
+    assert table.changes({bucket: 0}, {bucket: 1}).to_arrow().num_rows == 1
 
 
 def test_offsets_that_are_not_there_are_reported(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()})
     table.append([{"a": 1}])
     with pytest.raises(InvalidRequest, match="start from 'earliest'") as e:
-        table.log({0: 1000}, {0: 1001}).to_arrow()
+        table.changes({0: 1000}, {0: 1001}).to_arrow()
     assert e.value.code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
 
 
@@ -167,7 +203,7 @@ def test_a_reader_without_an_end_follows_the_log(make_table: MakeTable) -> None:
     seen: list[int] = []
 
     def follow() -> None:
-        for batch in table.log("earliest"):
+        for batch in table.changes("earliest"):
             seen.extend(batch["a"].to_pylist())
             if len(seen) >= 50:
                 return
@@ -183,10 +219,10 @@ def test_a_reader_without_an_end_follows_the_log(make_table: MakeTable) -> None:
 def test_a_timeout_ends_the_iteration(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()})
     table.append([{"a": 1}])
-    assert [batch["a"].to_pylist() for batch in table.log(timeout=0.2)] == [[1]]
-    assert table.log(timeout=0.1).to_arrow().num_rows == 1
+    assert [batch["a"].to_pylist() for batch in table.changes(timeout=0.2)] == [[1]]
+    assert table.changes(timeout=0.1).to_arrow().num_rows == 1
     with pytest.raises(InvalidRequest, match="has no end"):
-        table.log().to_arrow()
+        table.changes().to_arrow()
 
 
 def test_a_range_that_ends_in_an_empty_batch_finishes(make_table: MakeTable) -> None:
@@ -195,12 +231,12 @@ def test_a_range_that_ends_in_an_empty_batch_finishes(make_table: MakeTable) -> 
     table.upsert([{"id": 1}])
     for _ in range(3):
         table.delete([{"id": 99}])
-    reader = table.log(stop="latest")
+    reader = table.changes(stop="latest")
     assert reader.to_arrow().num_rows == 1
-    assert list(reader.positions.values()) == [4]
-    empty = table.log({0: 1}, {0: 4})
+    assert list(reader.position.values()) == [4]
+    empty = table.changes({0: 1}, {0: 4})
     assert list(empty) == []
-    assert list(empty.positions.values()) == [4]
+    assert list(empty.position.values()) == [4]
 
 
 def test_filters_hold_for_every_row_whatever_the_server_does(make_table: MakeTable) -> None:
@@ -208,13 +244,13 @@ def test_filters_hold_for_every_row_whatever_the_server_does(make_table: MakeTab
     plain = make_table(columns, buckets=2)
     for first in range(0, 300, 100):
         plain.append([{"a": i, "b": f"b{i % 3}", "c": i / 2} for i in range(first, first + 100)])
-    found = plain.log(stop="latest", columns=["c"], filter=(forebay.col("a") < 20) | (forebay.col("a") == 250))
+    found = plain.changes(stop="latest", columns=["c"], filter=(forebay.col("a") < 20) | (forebay.col("a") == 250))
     assert sorted(found.to_arrow()["c"].to_pylist()) == [*(i / 2 for i in range(20)), 125.0]
-    texts = plain.log(stop="latest", filter=forebay.col("b").starts_with("b1") & (forebay.col("a") < 10)).to_arrow()
+    texts = plain.changes(stop="latest", filter=forebay.col("b").starts_with("b1") & (forebay.col("a") < 10)).to_arrow()
     assert sorted(texts["a"].to_pylist()) == [1, 4, 7]
     rows = make_table(columns, options={"table.log.format": "INDEXED"})
     rows.append([{"a": i, "b": "x", "c": 1.0} for i in range(10)])
-    assert rows.log(stop="latest", columns=["b"], filter=forebay.col("a") == 4).to_arrow()["b"].to_pylist() == ["x"]
+    assert rows.changes(stop="latest", columns=["b"], filter=forebay.col("a") == 4).to_arrow()["b"].to_pylist() == ["x"]
 
 
 @own_server
@@ -222,12 +258,12 @@ def test_batches_that_the_server_leaves_out_still_move_the_position(make_table: 
     table = make_table({"a": pa.int64()}, options={"table.statistics.columns": "*"})
     for first in range(0, 500, 100):
         table.append([{"a": i} for i in range(first, first + 100)])
-    reader = table.log(stop="latest", filter=forebay.col("a") < 10)
+    reader = table.changes(stop="latest", filter=forebay.col("a") < 10)
     assert reader.to_arrow().num_rows == 10
-    assert list(reader.positions.values()) == [500]
-    nothing = table.log(stop="latest", filter=forebay.col("a") > 10_000)
+    assert list(reader.position.values()) == [500]
+    nothing = table.changes(stop="latest", filter=forebay.col("a") > 10_000)
     assert nothing.to_arrow().num_rows == 0
-    assert list(nothing.positions.values()) == [500]
+    assert list(nothing.position.values()) == [500]
 
 
 @own_server
@@ -239,14 +275,14 @@ def test_a_log_is_read_through_changes_of_the_schema(conn: Connection, make_tabl
     new = old.refresh()
     new.append([{"a": 2, "b": "y", "c": 2.5}])
     old.append([{"a": 3, "b": "z"}])
-    assert new.log(stop="latest", include=()).to_arrow().to_pylist() == [
+    assert new.changes(stop="latest", include=()).to_arrow().to_pylist() == [
         {"a": 1, "b": "x", "c": None},
         {"a": 2, "b": "y", "c": 2.5},
         {"a": 3, "b": "z", "c": None},
     ]
-    assert new.log(stop="latest", include=(), columns=["c"]).to_arrow()["c"].to_pylist() == [None, 2.5, None]
-    assert old.log(stop="latest", include=()).to_arrow().to_pylist()[1] == {"a": 2, "b": "y"}
-    assert old.log(stop="latest", include=(), columns=["b"]).to_arrow()["b"].to_pylist() == ["x", "y", "z"]
+    assert new.changes(stop="latest", include=(), columns=["c"]).to_arrow()["c"].to_pylist() == [None, 2.5, None]
+    assert old.changes(stop="latest", include=()).to_arrow().to_pylist()[1] == {"a": 2, "b": "y"}
+    assert old.changes(stop="latest", include=(), columns=["b"]).to_arrow()["b"].to_pylist() == ["x", "y", "z"]
 
 
 def test_a_small_fetch_size_changes_nothing_but_the_number_of_fetches(make_table: MakeTable, bootstrap: str) -> None:
@@ -258,7 +294,7 @@ def test_a_small_fetch_size_changes_nothing_but_the_number_of_fetches(make_table
         scanner_log_fetch_max_bytes="1kb",
         scanner_log_fetch_max_bytes_for_bucket="100b",
     ) as other:
-        found = other.table(table.path).log(stop="latest").to_arrow()
+        found = other.table(table.path).changes(stop="latest").to_arrow()
     assert sorted(found["a"].to_pylist()) == list(range(300))
     by_bucket: dict[int, list[int]] = {}
     for row in found.to_pylist():
@@ -273,7 +309,7 @@ def test_large_logs_come_in_large_batches(make_table: MakeTable) -> None:
             writer.append(pa.table({"a": np.arange(first, first + 500)}))
             if first % 5000 == 0:
                 writer.flush()
-    batches = list(table.log(stop="latest", include=("offset",)))
+    batches = list(table.changes(stop="latest", include=("offset",)))
     joined = pa.Table.from_batches(batches)
     assert joined["a"].to_numpy().tolist() == list(range(50_000))
     assert joined[LOG_OFFSET_COLUMN].to_numpy().tolist() == list(range(50_000))
@@ -286,8 +322,8 @@ def test_partitions_are_read_and_new_ones_are_found(
     monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.05)
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"], buckets=2)
     table.append([{"a": 1, "p": "x"}, {"a": 2, "p": "y"}])
-    assert table.log(stop="latest", partitions="x").to_arrow()["a"].to_pylist() == [1]
-    reader = table.log("earliest")
+    assert table.changes(stop="latest", partitions="x").to_arrow()["a"].to_pylist() == [1]
+    reader = table.changes("earliest")
     seen: set[int] = set()
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline and seen != {1, 2, 3}:
@@ -297,7 +333,7 @@ def test_partitions_are_read_and_new_ones_are_found(
         if seen == {1, 2}:
             table.append([{"a": 3, "p": "new"}])
     assert seen == {1, 2, 3}
-    assert len(reader.positions) == 6
+    assert len(reader.position) == 6
     reader.close()
 
 
@@ -320,25 +356,25 @@ def test_a_reader_looks_for_new_partitions_unless_it_was_told_what_to_read(
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
     table.append([{"a": 1, "p": "x"}])
     options = {"start": dict.fromkeys(table.buckets(), "earliest")} if chosen == "start" else chosen
-    with table.log(**options) as reader:
+    with table.changes(**options) as reader:
         batch = reader.poll(10.0)
         assert batch is not None
         table.append([{"a": 2, "p": "new"}])
         batch = reader.poll(10.0 if follows else 0.1)
         assert (batch is not None) == follows
         if not follows:
-            assert len(reader.positions) == 1
+            assert len(reader.position) == 1
     with pytest.raises(InvalidRequest, match="a reader with an end does not look for new partitions"):
-        table.log(stop="latest", new_partitions=True)
+        table.changes(stop="latest", new_partitions=True)
 
 
 def test_places_and_offsets_may_be_mixed(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()}, buckets=2, bucket_keys=["a"])
     table.append([{"a": v} for v in range(20)])
-    ends = table.log(stop="latest").stop_offsets
+    ends = table.changes(stop="latest").stop_offsets
     assert ends is not None
-    reader = table.log({1: "earliest", 0: 2}, {0: "latest", 1: 1})
-    assert reader.positions == {table.bucket(1): 0, table.bucket(0): 2}
+    reader = table.changes({1: "earliest", 0: 2}, {0: "latest", 1: 1})
+    assert reader.position == {table.bucket(1): 0, table.bucket(0): 2}
     assert reader.stop_offsets == {table.bucket(1): 1, table.bucket(0): ends[table.bucket(0)]}
     assert reader.to_arrow().num_rows == ends[table.bucket(0)] - 2 + 1
 
@@ -349,16 +385,16 @@ def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTabl
     table.append([{"a": 2}])
     found = []
     for bucket, end in conn.admin.list_offsets(table.path).items():
-        reader = conn.bucket_log_reader(table.info, bucket, 0, end, columns=["a"], include=("offset",))
+        reader = table.changes({bucket: 0}, {bucket: end}, columns=["a"], include=("offset",))
         found += reader.to_arrow().to_pylist()
     assert sorted(row["a"] for row in found) == [1, 2]
-    assert conn.bucket_log_reader(table.path, 0, "earliest", "latest").to_arrow().num_rows == 1
+    assert table.changes({0: "earliest"}, {0: "latest"}).to_arrow().num_rows == 1
 
 
 def test_a_table_that_is_dropped_ends_the_reading_with_an_error(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()})
     table.append([{"a": 1}])
-    reader = table.log("earliest")
+    reader = table.changes("earliest")
     assert reader.poll(5.0) is not None
     conn.drop_table(table.path)
     with pytest.raises(NotFound):
@@ -367,7 +403,7 @@ def test_a_table_that_is_dropped_ends_the_reading_with_an_error(conn: Connection
 
 def test_a_reader_that_waits_sleeps(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make_table({"a": pa.int64()})
-    with contextlib.closing(table.log("earliest")) as reader:
+    with contextlib.closing(table.changes("earliest")) as reader:
         assert reader.poll(0.05) is None
         looked = []
         send = reader._send_fetches
@@ -380,7 +416,7 @@ def test_reading_costs_no_thread_and_closing_is_immediate(make_table: MakeTable)
     table = make_table({"a": pa.int64()})
     table.append([{"a": 1}])
     before = threading.active_count()
-    readers = [table.log("earliest") for _ in range(20)]
+    readers = [table.changes("earliest") for _ in range(20)]
     for reader in readers:
         assert reader.poll(5.0) is not None
     assert threading.active_count() == before

@@ -91,7 +91,7 @@ def test_errors_from_the_client_survive_pickling(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()})
     for call in (
         lambda: table.lookup([1]),
-        lambda: table.log({0: 99}, {0: 100}).to_arrow(),
+        lambda: table.changes({0: 99}, {0: 100}).to_arrow(),
         lambda: table.scan(limit=-1),
     ):
         with pytest.raises(ForebayError) as e:
@@ -231,7 +231,7 @@ def test_closing_while_busy_ends_everything_that_waits(bootstrap: str, make_tabl
         except ForebayError as e:
             outcomes.append(type(e).__name__)
 
-    reader = handle.log("latest")
+    reader = handle.changes("latest")
     threads = [
         threading.Thread(target=until_it_ends, args=(work,))
         for work in (

@@ -86,7 +86,7 @@ def test_we_read_log_batches_of_every_type_that_pyfluss_wrote(
 
     with_pyfluss(bootstrap, table, write)
     assert by_id(table.scan().to_arrow()) == by_id(data)
-    assert table.log(stop="latest", columns=["row", "id"], include=()).to_arrow().num_rows == 60
+    assert table.changes(stop="latest", columns=["row", "id"], include=()).to_arrow().num_rows == 60
 
 
 def normal(value: Any) -> Any:
@@ -140,7 +140,7 @@ def test_pyfluss_sees_our_changelog_and_we_see_theirs(bootstrap: str, make_table
     seen = [(record.change_type.short_string(), record.offset, record.row["id"]) for record in records]
     assert seen == [("+I", 0, 1), ("-U", 1, 1), ("+U", 2, 1), ("+I", 3, 2), ("-D", 4, 1)]
     names = {"insert": "+I", "update_before": "-U", "update_after": "+U", "delete": "-D"}
-    ours = table.log(stop="latest").to_arrow().to_pylist()
+    ours = table.changes(stop="latest").to_arrow().to_pylist()
     assert [(names[row["_change_type"]], row["_log_offset"], row["id"]) for row in ours] == seen
 
 

@@ -290,7 +290,7 @@ fork = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @fork
 def test_a_log_reader_goes_on_in_a_forked_child(make_table: MakeTable, in_child: InChild) -> None:
     table = make_table({"a": pa.int64()})
-    reader = table.log("earliest")
+    reader = table.changes("earliest")
     assert reader.poll(0.1) is None  # a fetch is under way now, whose answer the parent will take
 
     def work() -> None:
@@ -373,7 +373,7 @@ def test_a_reader_of_a_whole_table_lets_go_of_partitions_that_are_dropped(
 ) -> None:
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
     table.append([{"a": 1, "p": "old"}, {"a": 2, "p": "kept"}])
-    reader, chosen = table.log(), table.log(partitions="old")
+    reader, chosen = table.changes(), table.changes(partitions="old")
     seen: list[int] = []
     while len(seen) < 2:
         batch = reader.poll(5)
@@ -382,7 +382,7 @@ def test_a_reader_of_a_whole_table_lets_go_of_partitions_that_are_dropped(
     assert chosen.poll(5) is not None
     table.drop_partition({"p": "old"})
     table.append([{"a": 3, "p": "kept"}])
-    while len(reader.positions) > 1 or 3 not in seen:
+    while len(reader.position) > 1 or 3 not in seen:
         batch = reader.poll(0.1)
         seen += [] if batch is None else batch["a"].to_pylist()
     assert sorted(seen) == [1, 2, 3]
@@ -397,21 +397,21 @@ def test_reading_goes_on_from_positions_with_partitions_that_are_new_since(
     monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.0)
     table = make_table({"a": pa.int64(), "p": pa.string()}, partition_keys=["p"])
     table.append([{"a": 1, "p": "x"}])
-    reader = table.log()
+    reader = table.changes()
     assert reader.poll(5) is not None
-    positions = reader.positions
+    positions = reader.position
     reader.close()
     table.append([{"a": 2, "p": "x"}, {"a": 3, "p": "y"}])
     seen: set[int] = set()
-    with table.log(positions, new_partitions=True) as again:
+    with table.changes(positions, new_partitions=True) as again:
         while len(seen) < 2:
             batch = again.poll(5)
             assert batch is not None
             seen.update(batch["a"].to_pylist())
     assert seen == {2, 3}
-    assert table.log(positions, timeout=0.2).to_arrow()["a"].to_pylist() == [2]
+    assert table.changes(positions, timeout=0.2).to_arrow()["a"].to_pylist() == [2]
     with pytest.raises(InvalidRequest, match="with an end"):
-        table.log(stop="latest", new_partitions=True)
+        table.changes(stop="latest", new_partitions=True)
 
 
 @own_server
@@ -432,7 +432,7 @@ def test_a_fetch_leaves_no_bucket_out_that_still_has_records(make_table: MakeTab
     small = {"scanner_log_fetch_max_bytes_for_bucket": "64kb"}
     with Proxy(bootstrap) as proxy, connect(proxy.bootstrap_servers, **small) as other:
         proxy.on_request = rule
-        reader = other.table(table.path).log()
+        reader = other.table(table.path).changes()
         seen = 0
         while seen < rows:
             batch = reader.poll(5)
@@ -461,6 +461,6 @@ def test_a_reader_asks_for_more_before_it_waits(make_table: MakeTable, bootstrap
     for n in range(8):
         table.append(pa.table({"a": range(n * 20, n * 20 + 20)}))
     with connect(bootstrap, scanner_log_fetch_max_bytes_for_bucket="1b") as other:
-        reader = other.table(table.path).log(stop="latest")
+        reader = other.table(table.path).changes(stop="latest")
         reader._changed = Watched(reader)
         assert reader.to_arrow()["a"].to_pylist() == list(range(160))

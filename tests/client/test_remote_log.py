@@ -149,6 +149,6 @@ def test_a_reader_takes_what_the_server_points_to_and_goes_on_behind_it(
         return answered(message)
 
     proxy.on_response = rule
-    reader = through(table).log(stop="latest")
+    reader = through(table).changes(stop="latest")
     assert reader.to_arrow()["a"].to_pylist() == [0, 1, 2, 3, 4]
-    assert list(reader.positions.values()) == [5]
+    assert list(reader.position.values()) == [5]

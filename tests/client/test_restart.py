@@ -49,7 +49,7 @@ def test_writers_and_readers_live_through_kill_9(server: ServerProcess, conn: Co
 
     def follow() -> None:
         try:
-            reader = log.log("earliest")
+            reader = log.changes("earliest")
             while not (stop.is_set() and len(followed) >= written):
                 batch = reader.poll(0.1)
                 if batch is not None:

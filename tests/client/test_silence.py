@@ -23,6 +23,7 @@ from forebay.base.errors import (
 from forebay.client import live_scan, replay
 from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
+from forebay.client.live_scan import bucket_scan
 from forebay.client.options import make_settings
 from forebay.client.planning import list_partitions
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
@@ -59,7 +60,7 @@ def test_a_first_page_that_never_comes_is_asked_for_again(
     other = through(table, request_timeout="200 ms")
     for read in (
         lambda: other.scan().to_arrow(),
-        lambda: pa.Table.from_batches(list(other.bucket_scan(0))),
+        lambda: pa.Table.from_batches(list(bucket_scan(other.connection, other.info, 0))),
         lambda: other.snapshot().scan().to_arrow(),
     ):
         seen = proxy.count(ApiKey.SCAN_KV)
@@ -73,7 +74,7 @@ def test_a_fetch_that_is_never_answered_is_sent_again(make_table: MakeTable, pro
     table.append([{"a": 1}])
     other = through(table, request_timeout="200 ms", scanner_log_fetch_wait_max_time="10 ms")
     proxy.on_request = only(ApiKey.FETCH_LOG, DROP)
-    assert other.log(stop="latest").to_arrow()["a"].to_pylist() == [1]
+    assert other.changes(stop="latest").to_arrow()["a"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize("how", ["log", "live", "snapshot"])
@@ -91,7 +92,7 @@ def test_a_read_whose_request_cannot_be_sent_goes_on(
 
     with table.snapshot() as snapshot:
         monkeypatch.setattr(ClusterClient, "send", flaky)
-        read = {"log": lambda: table.log(stop="latest"), "live": table.scan, "snapshot": snapshot.scan}[how]()
+        read = {"log": lambda: table.changes(stop="latest"), "live": table.scan, "snapshot": snapshot.scan}[how]()
         assert sorted(read.to_arrow()["id"].to_pylist()) == list(range(10))
     assert len(failed) == 2
 
@@ -111,7 +112,7 @@ def test_a_read_whose_requests_can_never_be_sent_fails(
     with connect(bootstrap, retry_timeout="100 ms") as connection:
         table = connection.table(table.path)
         with table.snapshot() as snapshot:
-            log = table.log(timeout=3.0)
+            log = table.changes(timeout=3.0)
             monkeypatch.setattr(ClusterClient, "send", broken)
             read: Any = {"log": log, "live": table.scan(), "snapshot": snapshot.scan()}[how]
             with pytest.raises(Unavailable, match="the connection broke"):
@@ -438,7 +439,7 @@ def test_a_bucket_that_cannot_be_scanned_yet_is_asked_for_after_pauses(make_tabl
     refused = answered(pb.ScanKvResponse(error_code=int(ErrorCode.TOO_MANY_SCANNERS), error_message="full"))
     proxy.on_request = only(ApiKey.SCAN_KV, refused, refused)
     with Connection(make_settings(proxy.bootstrap_servers), clock=clock) as connection:
-        scan = connection.bucket_scan(table.path, 0)
+        scan = bucket_scan(connection, table.info, 0)
         clock.pauses.clear()
         assert sum(batch.num_rows for batch in scan) == 3
     assert len([pause for pause in clock.pauses if pause > 0]) == 2

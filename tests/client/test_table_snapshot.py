@@ -58,7 +58,7 @@ def rows_of(batches: Any) -> dict[int, int]:
 def replayed(table: Table, rows: dict[int, int], offsets: Any) -> dict[int, int]:
     """`rows` after the changes from `offsets` up to now."""
     rows = dict(rows)
-    for batch in table.log(dict(offsets), "latest", include=["change_type"]):
+    for batch in table.changes(dict(offsets), "latest", include=["change_type"]):
         for change in batch.to_pylist():
             if change["_change_type"] in ("insert", "update_after"):
                 rows[change["id"]] = change["v"]

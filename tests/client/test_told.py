@@ -37,15 +37,15 @@ def test_a_damaged_segment_is_an_error_at_once_that_names_file_and_position_and_
         conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=2, bucket_keys=["n"])
         for start in range(0, 10_000, 1000):
             conn.table("fluss.t").append(pa.table({"n": range(start, start + 1000)}))
-        rows = {b.bucket: 0 for b in conn.table("fluss.t").log("earliest", "latest").positions}
-        with conn.table("fluss.t").log("earliest", "latest") as reader:
+        rows = {b.bucket: 0 for b in conn.table("fluss.t").changes("earliest", "latest").position}
+        with conn.table("fluss.t").changes("earliest", "latest") as reader:
             for batch in reader:
                 assert reader.last_bucket is not None
                 rows[reader.last_bucket.bucket] += batch.num_rows
     segment = _damaged_log(tmp_path, 0)
     with EmbeddedServer(tmp_path) as server, forebay.connect(server.bootstrap_servers) as conn:
         found = 0
-        with conn.table("fluss.t").log("earliest", "latest") as reader:
+        with conn.table("fluss.t").changes("earliest", "latest") as reader:
             told = []
             while len(told) < 2:
                 try:

@@ -50,7 +50,7 @@ def test_a_primary_key_table_returns_rows_of_every_type_as_they_were(make_table:
     assert table.upsert(data).rows == 60
     assert by_id(table.scan().to_arrow()) == by_id(data)
     assert by_id(table.lookup(data.select(["id"]))) == by_id(data)
-    changes = table.log(stop="latest").to_arrow()
+    changes = table.changes(stop="latest").to_arrow()
     assert by_id(changes.select(names)) == by_id(data)
 
 
@@ -364,7 +364,7 @@ def test_rows_arrive_with_every_level_of_acknowledgement(make_table: MakeTable, 
     assert result.rows == 1
     if acks != "0":
         assert result.end_offsets == {TableBucket(table.info.table_id, 0): 1}
-    assert table.log(timeout=5.0).poll(5.0).num_rows == 1
+    assert table.changes(timeout=5.0).poll(5.0).num_rows == 1
 
 
 def test_a_writer_that_finds_no_memory_says_so(make_table: MakeTable, bootstrap: str) -> None:

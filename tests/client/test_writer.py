@@ -39,11 +39,11 @@ def test_a_buffered_row_leaves_by_itself_after_the_linger(make_table: MakeTable,
     table = make_table({"a": pa.int64()})
     with connect(bootstrap, writer_batch_timeout="30 ms") as other, other.table(table.path).writer() as writer:
         writer.append({"a": 1})
-        batch = table.log("earliest").poll(10.0)
+        batch = table.changes("earliest").poll(10.0)
         assert batch is not None
         assert writer.buffered_rows == 0
         writer.append({"a": 2})
-        assert table.log({0: 1}).poll(10.0) is not None
+        assert table.changes({0: 1}).poll(10.0) is not None
 
 
 @pytest.mark.parametrize("kind", ["dicts", "arrow"])
@@ -56,7 +56,7 @@ def test_a_full_buffer_does_not_wait_for_the_linger(make_table: MakeTable, boots
             for part in rows.to_pylist() if kind == "dicts" else [rows]:
                 writer.append(part)
         assert writer.buffered_rows < 600
-        with table.log("earliest") as log:
+        with table.changes("earliest") as log:
             batch = log.poll(10.0)
         assert batch is not None
         assert batch["a"][0].as_py() == 0
@@ -71,7 +71,7 @@ def test_dicts_and_arrow_data_are_written_in_the_order_of_the_calls(make_table: 
         writer.append([{"a": 5}])
         result = writer.flush()
     assert (result.rows, result.batches) == (5, 1)
-    assert table.log(stop="latest").to_arrow()["a"].to_pylist() == [1, 2, 3, 4, 5]
+    assert table.changes(stop="latest").to_arrow()["a"].to_pylist() == [1, 2, 3, 4, 5]
     with table.writer() as two:
         two.append([{"a": 6}])
         two.append([{"a": 7}])

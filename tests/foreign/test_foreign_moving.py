@@ -115,7 +115,7 @@ def wait_until_tiered(connection: Connection, path: TablePath) -> None:
 
 
 def is_tiered(connection: Connection, path: TablePath) -> bool:
-    ends = connection.table(path).log("earliest", "latest").stop_offsets or {}
+    ends = connection.table(path).changes("earliest", "latest").stop_offsets or {}
     return dict(connection.admin.lake_snapshot(path).log_offsets) == {b: o for b, o in ends.items() if o}
 
 

@@ -81,7 +81,7 @@ def bag(table: Table, source: str = "union") -> list[str]:
 def log_of(table: Table) -> dict[tuple[Any, int], list[int]]:
     """The keys in each bucket's log, in order, by partition value and bucket."""
     found: dict[tuple[Any, int], list[int]] = {}
-    for row in table.log("earliest", "latest").to_arrow().to_pylist():
+    for row in table.changes("earliest", "latest").to_arrow().to_pylist():
         partition = row["p"] if table.info.is_partitioned else None
         found.setdefault((partition, row["__bucket"]), []).append(row["k"])
     return found

@@ -112,14 +112,14 @@ class Honest(AbstractContextManager["Honest"]):
         assert not self._thread.is_alive(), "a call of the honest client neither succeeded nor failed"
         if self._error is not None:
             raise self._error
-        log = self._connection.table("honest.log").log("earliest", "latest").to_arrow()
+        log = self._connection.table("honest.log").changes("earliest", "latest").to_arrow()
         check_offsets(log)
         assert sorted(log["n"].to_pylist()) == list(range(self.appended)), "a row is lost, or there twice"
         assert all((n % 2 == 0) == even for n, even in zip(log["n"].to_pylist(), log["even"].to_pylist(), strict=True))
         table = self._connection.table("honest.keys")
         found = {row["k"]: (row["a"], row["b"]) for row in table.scan().to_arrow().to_pylist()}
         assert found == self._rows
-        changes = table.log("earliest", "latest").to_arrow()
+        changes = table.changes("earliest", "latest").to_arrow()
         check_offsets(changes)
         assert replayed(changes) == found
 
@@ -203,10 +203,10 @@ def _session(connection: forebay.Connection, database: str) -> None:
     with keys.snapshot(lease="30 s", name="recorded") as snapshot:
         snapshot.scan().to_arrow()
         admin.list_table_snapshots(keys.path)
-    log.log("earliest", "latest").to_arrow()
-    log.log("earliest", "latest", columns=["text"], filter=forebay.col("id") > 5).to_arrow()
+    log.changes("earliest", "latest").to_arrow()
+    log.changes("earliest", "latest", columns=["text"], filter=forebay.col("id") > 5).to_arrow()
     admin.list_offsets(log.path, "earliest")
-    admin.list_offsets(log.path, 1_700_000_000_000)
+    admin.list_offsets(log.path, "2023-11-14T22:13:20+00:00")
     connection.table(f"{database}.log").alter(set={"table.log.ttl": "3 d", "mine": "x"})
     connection.table(f"{database}.keys").alter(add_columns=pa.schema([("more", pa.int64())]))
     connection.list_databases()
@@ -406,7 +406,7 @@ def _unreadable(bootstrap: str) -> tuple[int, list[str]]:
                 path = f"{database}.{name}"
                 try:
                     table = connection.table(path)
-                    found = table.log("earliest", "latest").to_arrow()
+                    found = table.changes("earliest", "latest").to_arrow()
                     if not table.info.is_partitioned:
                         check_offset_order(found)
                     if table.has_primary_key:

@@ -119,7 +119,7 @@ def replayed(changelog: list[dict[str, Any]]) -> dict[int, tuple[int, str]]:
 
 
 def changes(table: Any, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    found = table.log("earliest", "latest", **({"columns": columns} if columns else {})).to_arrow()
+    found = table.changes("earliest", "latest", **({"columns": columns} if columns else {})).to_arrow()
     return [{k: v for k, v in row.items() if k != "_commit_timestamp"} for row in found.to_pylist()]
 
 

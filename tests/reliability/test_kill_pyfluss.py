@@ -133,7 +133,7 @@ class Upserter(Stranger):
 
 
 def check_log(connection: forebay.Connection, writers: list[Appender]) -> None:
-    found = connection.table("fluss.log").log("earliest", "latest").to_arrow()
+    found = connection.table("fluss.log").changes("earliest", "latest").to_arrow()
     check_offsets(found)
     times = Counter(zip(found["writer"].to_pylist(), found["n"].to_pylist(), strict=True))
     assert set(times.values()) <= {1}, "a row is there twice"
@@ -153,7 +153,7 @@ def check_keys(connection: forebay.Connection, address: str, writers: list[Upser
     assert set(found) <= set(may_be), "a key is there that was never sent"
     for key, rows in may_be.items():
         assert found.get(key) in rows, f"key {key} is neither what was acknowledged last nor newer"
-    changes = table.log("earliest", "latest").to_arrow()
+    changes = table.changes("earliest", "latest").to_arrow()
     check_offsets(changes)
     assert replayed(changes) == found
     keys = sorted(found)[:100]

@@ -114,7 +114,7 @@ def create_tables(connection: forebay.Connection) -> None:
 
 
 def check_log(table: Table, writers: list[LogWriter]) -> None:
-    found = table.log("earliest", "latest").to_arrow()
+    found = table.changes("earliest", "latest").to_arrow()
     check_offsets(found)
     for writer in writers:
         numbers = found.filter(pc.equal(found["writer"], writer.number))["n"].to_pylist()
@@ -135,7 +135,7 @@ def check_keys(table: Table, writers: list[KeyWriter]) -> None:
     scanned = table.scan().to_arrow().to_pylist()
     assert {row["k"]: (row["a"], row["b"]) for row in scanned} == expected
     assert len(scanned) == len(expected)
-    changes = table.log("earliest", "latest").to_arrow()
+    changes = table.changes("earliest", "latest").to_arrow()
     check_offsets(changes)
     assert replayed(changes) == expected
     keys = sorted(expected)[:200]

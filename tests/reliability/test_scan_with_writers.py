@@ -170,7 +170,7 @@ def test_a_scan_sees_one_version_and_its_log_offset_is_exact(server: EmbeddedSer
         with AtWork(write):
             for _ in range(ROUNDS):
                 scans += [each.scan(0) for each in scanners]
-        changelog = table.log("earliest", "latest").to_arrow()
+        changelog = table.changes("earliest", "latest").to_arrow()
         final = scanners[0].scan(0)[0]
     offsets = [offset for _, offset in scans]
     assert offsets == sorted(offsets), "a later scan saw an earlier state"
@@ -200,7 +200,7 @@ def test_a_scan_and_the_changelog_from_its_offset_make_the_final_state(
                     bucket = each.rng.randrange(buckets)
                     scans.append((bucket, *each.scan(bucket)))
         final = {bucket: scanners[0].scan(bucket) for bucket in range(buckets)}
-        logs = {b: table.log("earliest", "latest", buckets=[b]).to_arrow() for b in range(buckets)}
+        logs = {b: table.changes("earliest", "latest", buckets=[b]).to_arrow() for b in range(buckets)}
     for bucket, rows, offset in scans:
         assert apply(rows, logs[bucket], offset) == final[bucket][0], f"bucket {bucket} from offset {offset}"
     for bucket in range(buckets):

@@ -166,7 +166,7 @@ def test_rows_of_ten_megabytes_go_every_way(bench):
         table.upsert([{"k": 0, "v": f"new{text}"}])
         assert table.lookup([{"k": 0}])["v"].to_pylist() == [f"new{text}"]
         assert sorted(len(v) for v in table.scan().to_arrow()["v"].to_pylist()) == [len(text) + n for n in (1, 1, 3)]
-        changes = table.log("earliest", "latest").to_arrow()
+        changes = table.changes("earliest", "latest").to_arrow()
         assert changes["_change_type"].to_pylist() == [*["insert"] * 3, "update_before", "update_after"]
 
 
@@ -260,7 +260,7 @@ def test_clients_that_fight_over_one_key_leave_an_unbroken_chain_of_changes(benc
         for fighter in fighters:
             fighter.join()
         state = None
-        for change in first.table("fluss.fought").log("earliest", "latest").to_arrow().to_pylist():
+        for change in first.table("fluss.fought").changes("earliest", "latest").to_arrow().to_pylist():
             match change["_change_type"]:
                 case "insert":
                     assert state is None
@@ -291,7 +291,7 @@ def test_a_server_that_restarts_between_any_two_calls_is_not_noticed(tmp_path):
                     assert step() is not False
                     _ = server.stop() if round_ % 2 else server.kill()
                     server.start(keep_ports=True)
-            changes = table.log("earliest", "latest").to_arrow()
+            changes = table.changes("earliest", "latest").to_arrow()
             assert changes.num_rows == 2 + 2 * 2 + 1 + 2 * 1
     finally:
         server.stop()

@@ -75,7 +75,7 @@ class Checks:
         table = self.connection.table(path)
         buckets: Log = {0: {}, 1: {}}
         starts = {TableBucket(table.info.table_id, bucket): 0 for bucket in buckets}
-        reader = table.log(starts, "latest")
+        reader = table.changes(starts, "latest")
         for batch in reader:
             for row in batch.to_pylist():
                 rows, offset = buckets[row["__bucket"]], row["_log_offset"]

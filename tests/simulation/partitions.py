@@ -90,7 +90,7 @@ class Partitions:
         if not there <= set(DAYS):
             raise Damage(f"partitions that were never made: {sorted(there - set(DAYS))}")
         table = connection.table(PARTS)
-        rows = [row for batch in table.log("earliest", "latest") for row in batch.to_pylist()]
+        rows = [row for batch in table.changes("earliest", "latest") for row in batch.to_pylist()]
         seen = Counter(row["n"] for row in rows if row["_change_type"] in ("insert", "update_after"))
         twice = sorted(n for n, count in seen.items() if count > 1)
         if twice:

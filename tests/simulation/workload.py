@@ -374,8 +374,8 @@ class _Reader:
         try:
             if self._reader is None:
                 table = self._connection.table(self._path)
-                self._reader = table.log(self._positions or "earliest", new_partitions=False)
-                self._positions = dict(self._reader.positions)
+                self._reader = table.changes(self._positions or "earliest", new_partitions=False)
+                self._positions = dict(self._reader.position)
             for _ in range(4):
                 batch = self._reader.poll(0.2)
                 if batch is None:

@@ -34,7 +34,7 @@ class Records:
         for bucket in self.table.buckets():
             found = self.records.setdefault(bucket, {})
             start = {bucket: max(found, default=-1) + 1}
-            log = self.table.log(start, "latest", include=("change_type", "offset", "timestamp"))
+            log = self.table.changes(start, "latest", include=("change_type", "offset", "timestamp"))
             for row in (row for batch in log for row in batch.to_pylist()):
                 found[row["_log_offset"]] = row
 
@@ -76,7 +76,7 @@ def check(history: Records, logged: Sequence[Offset], sink: Mapping[int, Counter
             rows.add(between if changelog else history.state(bucket, start, stop), history, bucket)
         if number not in in_full:
             rows.check(sink[number])
-    ends = history.table.log("earliest", "latest").stop_offsets or {}
+    ends = history.table.changes("earliest", "latest").stop_offsets or {}
     assert {b: at.get(b, 0) for b in ends} == ends, "the stream has not come to the end"
 
 

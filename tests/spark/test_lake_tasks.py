@@ -34,7 +34,7 @@ def keyed(lake: World) -> Table:
     table = lake.create(ROWS_SCHEMA, primary_key=["id"], buckets=4)
     table.upsert(rows(0, 40))
     lake.tier(table, table.buckets()[:2])
-    log = table.log("earliest", "latest", buckets=[0], include=()).to_arrow()
+    log = table.changes("earliest", "latest", buckets=[0], include=()).to_arrow()
     table.upsert(log.slice(0, 1))
     return table
 

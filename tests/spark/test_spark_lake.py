@@ -195,7 +195,7 @@ def test_counts_of_a_table_that_is_written_and_tiered_meanwhile_are_exact(spark:
 
 def test_a_time_range_is_read_from_the_log_alone(spark: Any, lake: World, query: Query) -> None:
     table = tiered(lake, keyed=True)
-    log = table.log("earliest", "latest", include=("timestamp",)).to_arrow()
+    log = table.changes("earliest", "latest", include=("timestamp",)).to_arrow()
     last = round(max(log["_commit_timestamp"].to_pylist()).timestamp() * 1000)
     everything = "SELECT * FROM {t} WITH ('scan.incremental.start.timestamp' = '0')"
     assert query(everything, table) == plain(table, 1, 40)

@@ -75,7 +75,7 @@ def test_a_timestamp_begins_with_what_was_written_then_or_later(connection: Conn
     table.append(rows(0, 5))
     while True:  # until the clock has moved on
         table.append(rows(5, 6))
-        log = table.log("earliest", "latest").to_arrow()
+        log = table.changes("earliest", "latest").to_arrow()
         stamps = [round(moment.timestamp() * 1000) for moment in log["_commit_timestamp"].to_pylist()]
         if stamps[-1] > stamps[0]:
             break

@@ -82,7 +82,7 @@ class LakeCluster:
         """What the lake snapshot must hold: the log up to the offsets that the cluster knows of it, replayed."""
         info = self.connection.admin.table_info(table.path)
         offsets = self.connection.admin.lake_snapshot(table.path, snapshot_id=snapshot_id).log_offsets
-        log = self.connection.table(info).log(dict.fromkeys(offsets, 0), dict(offsets))
+        log = self.connection.table(info).changes(dict.fromkeys(offsets, 0), dict(offsets))
         return replayed(info, list(log))
 
     def check(self, table: Table) -> list[Row]:

@@ -128,7 +128,7 @@ def test_the_first_round_writes_all_buckets_as_of_one_instant_and_gives_its_snap
 ) -> None:
     table = memory_lake.create("t", SCHEMA, primary_key=["k"], buckets=3)
     table.upsert([{"k": k, "v": "old"} for k in range(50)])
-    ends, hook = table.log("earliest", "latest").stop_offsets, _Hook()
+    ends, hook = table.changes("earliest", "latest").stop_offsets, _Hook()
     open_then: list[int] = []
 
     def disturb() -> None:

@@ -20,7 +20,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()
 
 def records(table: Table) -> list[dict[str, Any]]:
     """All records with their times in milliseconds, those of a bucket in order."""
-    log = table.log("earliest", "latest", include=("change_type", "timestamp", "bucket"))
+    log = table.changes("earliest", "latest", include=("change_type", "timestamp", "bucket"))
     found = [row for batch in log for row in batch.to_pylist()]
     for row in found:
         row["at"] = round(row.pop("_commit_timestamp").timestamp() * 1000)

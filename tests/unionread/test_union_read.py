@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from forebay import col
+from forebay.client.live_scan import bucket_scan
 from forebay.metadata.table import TableBucket
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.unionread.world import ICEBERG, World, bag, replayed
@@ -114,7 +115,7 @@ def test_buckets_come_from_lake_and_log_from_the_lake_alone_or_from_the_server(b
 
 
 def _bucket_of(world: World, table: object, key: int) -> TableBucket:
-    for batch in table.log("earliest", "latest"):  # type: ignore[attr-defined]
+    for batch in table.changes("earliest", "latest"):  # type: ignore[attr-defined]
         for row in batch.to_pylist():
             if row["id"] == key:
                 return table.bucket(row["__bucket"])  # type: ignore[attr-defined,no-any-return]
@@ -156,7 +157,7 @@ def test_buckets_of_which_nothing_is_left_in_the_lake_stand_between_others_that_
     table.upsert(rows(*range(60)))
     both.tier(table)
     (middle,) = [b for b in table.buckets() if b.bucket == 2]
-    gone = [row["id"] for batch in table.bucket_scan(middle) for row in batch.to_pylist()]
+    gone = [row["id"] for batch in bucket_scan(table.connection, table.info, middle) for row in batch.to_pylist()]
     assert 0 < len(gone) < 60
     table.delete([{"id": i} for i in gone])
     both.tier(table)
@@ -226,7 +227,7 @@ def test_stop_offsets_read_a_table_as_it_was(both: World) -> None:
     table.upsert(rows(1, 2))
     both.tier(table)
     table.upsert(rows(2, name="b"))
-    stop = dict(table.log("earliest", "latest").stop_offsets or {})
+    stop = dict(table.changes("earliest", "latest").stop_offsets or {})
     table.delete([{"id": 1}, {"id": 2}])
     assert both.rows(table, stop=stop) == bag(rows(1) + rows(2, name="b"))
     assert both.plan(table, stop={bucket: 0}).log_offsets == {bucket: 2}
@@ -253,5 +254,5 @@ def test_log_offsets_say_where_to_go_on(both: World) -> None:
     table.upsert(rows(1, name="b"))
     plan = both.plan(table)
     table.upsert(rows(2, name="c"))
-    later = [b.to_pylist() for b in table.log(dict(plan.log_offsets), "latest", include=("change_type",))]
+    later = [b.to_pylist() for b in table.changes(dict(plan.log_offsets), "latest", include=("change_type",))]
     assert [r["name"] for batch in later for r in batch] == ["a2", "c2"]

@@ -75,7 +75,7 @@ def test_a_table_without_a_lake_is_read_from_the_stream(memory: World) -> None:
     table.upsert(rows(*range(5)))
     reader = table.scan(filter=col("id") < 3, source="union").reader()
     assert bag(reader.read_all()) == bag(rows(0, 1, 2))
-    assert reader.log_offsets == table.log("earliest", "latest").stop_offsets
+    assert reader.log_offsets == table.changes("earliest", "latest").stop_offsets
 
 
 def test_log_offsets_of_a_scan_are_where_the_log_goes_on(lake: World) -> None:
@@ -85,7 +85,7 @@ def test_log_offsets_of_a_scan_are_where_the_log_goes_on(lake: World) -> None:
     reader = table.scan(source="union").reader()
     before = bag(reader.read_all())
     table.upsert(rows(100))
-    later = [r["id"] for b in table.log(dict(reader.log_offsets), "latest", include=()) for r in b.to_pylist()]
+    later = [r["id"] for b in table.changes(dict(reader.log_offsets), "latest", include=()) for r in b.to_pylist()]
     assert (later, before) == ([100], bag(rows(*range(20))))
 
 
@@ -161,7 +161,7 @@ def test_the_stream_stands_in_for_an_expired_snapshot_where_it_has_everything(la
     assert "snapshot 99999 was expired by another process, so only the stream is read" in scan.explain()
     reader = scan.reader()
     assert bag(reader.read_all()) == replayed(table)
-    stop = dict(reader.log_offsets) or table.log("earliest", "latest").stop_offsets
+    stop = dict(reader.log_offsets) or table.changes("earliest", "latest").stop_offsets
     write(rows(50))
     assert lake.rows(table, stop=stop) == replayed(table, stop=stop)
     with pytest.raises(NotFound, match="99999"):

@@ -52,7 +52,7 @@ class VectorsWorld:
         return self.catalog.get_table(self.name)
 
     def ends(self) -> Offsets:
-        return dict(self.table.log("earliest", "latest").stop_offsets or {})
+        return dict(self.table.changes("earliest", "latest").stop_offsets or {})
 
     def tell(self, snapshot_id: int, tiered: Offsets, readable: Offsets | None = None) -> None:
         worker, info = self.running.worker, self.table.info

@@ -91,7 +91,7 @@ class World:
         partitions = self.partition_specs(table)
         results, reached = [], dict[TableBucket, int]()
         factory = _travelled(self.storage.create_tiering_factory())
-        ends = table.log("earliest", "latest", buckets=wanted).stop_offsets or {}
+        ends = table.changes("earliest", "latest", buckets=wanted).stop_offsets or {}
         for bucket in wanted:
             start = held.get(bucket, 0)
             stop = ends[bucket] if records is None else min(ends[bucket], start + records)
@@ -110,7 +110,7 @@ class World:
     def changes(self, table: Table, bucket: TableBucket, start: int, stop: int) -> Iterator[ChangeRows]:
         """A range of the log as lake writers take it."""
         target = storage_schema(table.schema.columns)
-        for batch in table.log({bucket: start}, {bucket: stop}, include=("change_type", "offset", "timestamp")):
+        for batch in table.changes({bucket: start}, {bucket: stop}, include=("change_type", "offset", "timestamp")):
             kinds, offsets, timestamps, *columns = batch.columns
             rows = [conform_array(c, f.type, f.name, truncate=False) for c, f in zip(columns, target, strict=True)]
             codes = [KINDS[kind] if table.has_primary_key else 0 for kind in kinds.to_pylist()]
@@ -189,7 +189,7 @@ def replayed(
     schema = table.schema
     keys = schema.primary_key
     state: dict[Any, Any] = {}
-    log = table.log("earliest", stop, include=("change_type", "bucket", "offset"))
+    log = table.changes("earliest", stop, include=("change_type", "bucket", "offset"))
     for batch in log:
         for row in batch.to_pylist():
             kind, bucket, offset = row.pop("_change_type"), row.pop("__bucket"), row.pop("_log_offset")

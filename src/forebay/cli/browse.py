@@ -171,7 +171,7 @@ def _changes_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _changes(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
-    reader = table.log(
+    reader = table.changes(
         _start(options.start),
         "latest" if options.no_follow else None,
         columns=_columns(options),

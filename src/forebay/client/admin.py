@@ -15,7 +15,7 @@ from forebay.base.errors import ErrorCode, ForebayError
 from forebay.client.admin_cluster import ClusterAdmin
 from forebay.client.definition import config_changes
 from forebay.client.display import Listing
-from forebay.client.planning import OffsetSpec, PartitionSelector, list_offsets, plan_buckets
+from forebay.client.planning import LogPlace, PartitionSelector, list_offsets, place_of, plan_buckets
 from forebay.client.results import TableStats
 from forebay.client.rpc import Call
 from forebay.client.scatter import BucketItem, Scatter, pair_up
@@ -122,17 +122,17 @@ class Admin(ClusterAdmin):
     def list_offsets(
         self,
         table: str | TablePath | TableInfo,
-        spec: OffsetSpec = "latest",
+        place: LogPlace = "latest",
         *,
         partitions: Sequence[PartitionSelector] | None = None,
         buckets: Iterable[int | TableBucket] | None = None,
     ) -> dict[TableBucket, int]:
-        """The log offset at `spec` of each bucket: "earliest", "latest" (the next record's), or a time.
+        """The log offset at `place` of each bucket: "earliest", "latest" (the next record's), or a time.
 
-        A time, as datetime or milliseconds since the epoch, means the first record written then or later.
+        A time, as datetime or ISO text, means the first record written then or later.
         """
-        info = self._info(table)
-        return list_offsets(self._cluster, info, plan_buckets(self._cluster, info, partitions, buckets), spec)
+        info, at = self._info(table), place_of(place, "place")
+        return list_offsets(self._cluster, info, plan_buckets(self._cluster, info, partitions, buckets), at)
 
 
 class _TableStats(Scatter[BucketItem, "int | None"]):

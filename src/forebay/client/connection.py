@@ -25,7 +25,7 @@ from forebay.client.definition import new_descriptor, option_text
 from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.client.session import Session
 from forebay.metadata import json_serde
-from forebay.metadata.table import DatabaseInfo, TableBucket, TableInfo, TablePath
+from forebay.metadata.table import DatabaseInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode, table_path_to_pb
@@ -34,8 +34,6 @@ from forebay.protocol.messages import Message
 if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.client.admin import Admin
-    from forebay.client.live_scan import BucketScan
-    from forebay.client.log_reader import LogReader
     from forebay.client.table import Table
 
 M = TypeVar("M", bound=Message)
@@ -200,29 +198,6 @@ class Connection(Session):
     def server_nodes(self) -> list[ServerNode]:
         """The servers of the cluster, as this client reaches them: the coordinator first."""
         return self.admin.server_nodes()
-
-    def bucket_scan(
-        self,
-        table: str | TablePath | TableInfo,
-        bucket: TableBucket | int,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
-    ) -> BucketScan:
-        """A live scan of one bucket, as one task of a job reads it: see `forebay.client.live_scan.BucketScan`."""
-        return self.table(table).bucket_scan(bucket, columns, limit)
-
-    def bucket_log_reader(
-        self,
-        table: str | TablePath | TableInfo,
-        bucket: TableBucket | int,
-        start: Any,
-        stop: Any = None,
-        **options: Any,
-    ) -> LogReader:
-        """A reader of one bucket's log from offset `start` to before `stop`; `options` as in `Table.log`."""
-        opened = self.table(table)
-        resolved = opened.bucket(bucket)
-        return opened.log({resolved: start}, stop if stop is None else {resolved: stop}, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Connection, (self.settings,)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from forebay.api import changes
 from forebay.base.errors import InvalidRequest
 from forebay.client.views import RowView, array_of, integers, rows_without_columns, text_array
 from forebay.codec._slices import RowSlices
@@ -27,20 +28,16 @@ from forebay.codec.log_batch_header import LogBatchHeader, iter_headers, verify_
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import LogFormat, Schema, TableBucket
 
-CHANGE_TYPE_COLUMN = "_change_type"
 LOG_OFFSET_COLUMN = "_log_offset"
 COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
 BUCKET_COLUMN = "__bucket"
 
-INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = "insert", "update_before", "update_after", "delete"
-"""Values of `_change_type`, as in Fluss's changelog tables. Rows of log tables are inserts."""
-
-CHANGE_TYPES = text_array([INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE])
-"""These words, in the order of the row kinds +I, -U, +U, -D."""
+CHANGE_TYPES = text_array(changes.CHANGE_TYPES)
+"""The words for kinds of changes, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""
 _CHANGE_TYPE_INDEX = np.array([0, 0, 1, 2, 3], np.int8)
 
 _METADATA: dict[str, pa.Field] = {
-    "change_type": pa.field(CHANGE_TYPE_COLUMN, pa.dictionary(pa.int8(), pa.string()), nullable=False),
+    "change_type": pa.field(changes.CHANGE_TYPE_COLUMN, pa.dictionary(pa.int8(), pa.string()), nullable=False),
     "offset": pa.field(LOG_OFFSET_COLUMN, pa.int64(), nullable=False),
     "timestamp": pa.field(COMMIT_TIMESTAMP_COLUMN, pa.timestamp("ms", tz="UTC"), nullable=False),
     "bucket": pa.field(BUCKET_COLUMN, pa.int32(), nullable=False),

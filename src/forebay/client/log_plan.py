@@ -1,20 +1,27 @@
 """Planning the reading of logs: which buckets, from which offsets to which.
 
-`open_log_reader` is behind `Table.log`; `LogRowReader` is the scan source "log", which reads a log table up to now.
+`open_log_reader` is behind `Table.changes`; `LogRowReader` is the scan source "log", which reads a log table up to now.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.api.scan import RowReader, ScanRequest
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.client.log_reader import LogReader
-from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
+from forebay.client.planning import (
+    EARLIEST,
+    LATEST,
+    PartitionSelector,
+    check_bucket,
+    list_offsets,
+    place_of,
+    plan_buckets,
+)
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
@@ -35,22 +42,22 @@ def open_log_reader(
     timeout: float | None,
     new_partitions: bool | None = None,
 ) -> LogReader:
-    """Plan a reading and begin it. Parameters are those of `Table.log`."""
+    """Plan a reading and begin it. Parameters are those of `Table.changes`."""
     view = RowView(info, columns, predicate)
     if isinstance(start, Mapping):
         if partitions is not None or buckets is not None:
             raise InvalidRequest("the buckets to read are given by start already")
-        starts = _given_offsets(session, info, start)
+        starts = _given_offsets(session, info, start, "start")
     else:
-        starts = _offsets_at(session, info, plan_buckets(session.cluster, info, partitions, buckets), start)
+        starts = _offsets_at(session, info, plan_buckets(session.cluster, info, partitions, buckets), start, "start")
     stops = None
     if isinstance(stop, Mapping):
-        stops = _given_offsets(session, info, stop)
+        stops = _given_offsets(session, info, stop, "stop")
         without = [bucket for bucket in starts if bucket not in stops]
         if without:
             raise InvalidRequest(f"no stop offset is given for buckets {[str(bucket) for bucket in without]}")
     elif stop is not None:
-        stops = _offsets_at(session, info, list(starts), stop)
+        stops = _offsets_at(session, info, list(starts), stop, "stop")
     everything = stops is None and partitions is None and buckets is None and not isinstance(start, Mapping)
     if new_partitions and stops is not None:
         raise InvalidRequest("a reader with an end does not look for new partitions: leave out stop, or new_partitions")
@@ -58,7 +65,7 @@ def open_log_reader(
     return LogReader(session, info, starts, stops, view, include, timeout, discover=discover)
 
 
-def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any]) -> dict[TableBucket, int]:
+def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any], what: str) -> dict[TableBucket, int]:
     """Offsets by bucket; those given as places ("earliest", a time) are asked for."""
     exact: dict[TableBucket, int] = {}
     places: dict[Any, list[TableBucket]] = {}
@@ -71,20 +78,24 @@ def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any]
         else:
             places.setdefault(value, []).append(bucket)
     for place, wanted in places.items():
-        exact |= _offsets_at(session, info, wanted, place)
+        exact |= _offsets_at(session, info, wanted, place, what)
     return {bucket: exact[bucket] for bucket in (check_bucket(info, key) for key in offsets)}
 
 
 def _offsets_at(
-    session: Session, info: TableInfo, buckets: Sequence[TableBucket], place: Any
+    session: Session, info: TableInfo, buckets: Sequence[TableBucket], place: Any, what: str
 ) -> dict[TableBucket, int]:
-    if not (place in (EARLIEST, LATEST) if isinstance(place, str) else isinstance(place, int | dt.datetime)):
-        raise InvalidRequest(
-            f"{place!r} is not a place in a log: write 'earliest', 'latest', a datetime, milliseconds since the epoch, "
-            "or a dict of buckets and offsets"
+    if place == FULL:
+        raise UnsupportedOperation(
+            f"{what}='full': servers do not give the rows of table {info.path} and then its changes in one reading. "
+            "Open a snapshot (table.snapshot()), scan it, and read the changes from its log_offsets on"
         )
-    found = list_offsets(session.cluster, info, buckets, place)
+    found = list_offsets(session.cluster, info, buckets, place_of(place, what))
     return {bucket: found[bucket] for bucket in buckets}
+
+
+FULL = "full"
+"""The rows of now first, then the changes: what lake tables can."""
 
 
 class LogRowReader(RowReader):
@@ -94,7 +105,7 @@ class LogRowReader(RowReader):
         if info.has_primary_key:
             raise InvalidRequest(
                 f"table {info.path} has a primary key: its log holds changes, not rows. Use source='live' for the "
-                "current rows, or table.log() for the changes"
+                "current rows, or table.changes() for the changes"
             )
         self._log = open_log_reader(
             session,

@@ -6,8 +6,8 @@ handed out. Between the two lie chunks that have come and wait to be decoded, at
 
 Rules: rows of a bucket come in the order of their offsets; buckets take turns. One fetch is under way for each server
 and covers all its buckets that want more, so the server works while we decode. Nothing happens between calls: no
-thread reads ahead by itself. `positions` can be stored and given to `Table.log(start=...)` to go on later; an offset
-that holds no row (an empty batch, a filtered one) moves them on all the same.
+thread reads ahead by itself. `position` can be stored and given to `Table.changes(start=...)` to go on later; an offset
+that holds no row (an empty batch, a filtered one) moves it on all the same.
 
 What failures mean: leaders that have moved or are away are looked for until `client.retry-timeout` has passed without
 any success; a reader that looks for new partitions by itself lets go of those that are dropped; offsets that the server
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from forebay.api.scan import ArrowStream
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.client.log_decode import ChunkDecoder
@@ -107,8 +108,8 @@ class _Fetch:
     projected: bool = field(default=False)
 
 
-class LogReader:
-    """Reads logs; see the module. Make one with `Table.log`. Not thread-safe."""
+class LogReader(ArrowStream):
+    """Reads logs; see the module. Make one with `Table.changes`. Not thread-safe."""
 
     def __init__(
         self,
@@ -169,8 +170,8 @@ class LogReader:
         return self._decoder.schema
 
     @property
-    def positions(self) -> dict[TableBucket, int]:
-        """For each bucket the offset behind what has been handed out: where to start to go on from here."""
+    def position(self) -> dict[TableBucket, int]:
+        """For each bucket the offset behind what has been handed out: give it as `start` to go on from here."""
         return {bucket: state.position for bucket, state in self._buckets.items()}
 
     @property
@@ -236,8 +237,12 @@ class LogReader:
         raise StopIteration
 
     def reader(self) -> pa.RecordBatchReader:
-        """The rows as a `pa.RecordBatchReader`."""
+        """The rows up to the end as a `pa.RecordBatchReader`. Raises `InvalidRequest` for a reader that has none."""
+        self._require_end()
         return pa.RecordBatchReader.from_batches(self.schema, self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
         """All rows up to the end. Raises `InvalidRequest` for a reader that has none."""
@@ -454,7 +459,7 @@ class LogReader:
                 "that connection.admin.list_offsets() gives"
             )
         elif isinstance(error, Unavailable):
-            hint = ". To go on later, start another reader from this one's positions"
+            hint = ". To go on later, start another reader from this one's position"
         return type(error)(f"{where} failed: {error.message}{hint}", error.code)
 
     # ---- decoding ---------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ says ("these partitions, those buckets") into `TableBucket`s; `list_offsets` ask
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest
+from forebay.base.quantity import Moment, moment_ms
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
 from forebay.client.scatter import BucketItem, Scatter
@@ -153,39 +153,35 @@ def check_bucket(info: TableInfo, bucket: Any) -> TableBucket:
 
 # ---- offsets --------------------------------------------------------------------------------------------------------
 
-OffsetSpec = str | int | dt.datetime
-"""Where in a log: "earliest", "latest", or a time: a datetime, or milliseconds since the epoch."""
+LogPlace = Moment
+"""Where in a log: "earliest", "latest", or a time (a datetime, or ISO text)."""
 
 
-def _offset_type(spec: OffsetSpec) -> tuple[int, int | None]:
-    if spec == EARLIEST:
-        return _EARLIEST, None
-    if spec == LATEST:
-        return _LATEST, None
-    if isinstance(spec, dt.datetime):
-        return _TIMESTAMP, to_milliseconds(spec)
-    if isinstance(spec, int) and not isinstance(spec, bool):
-        return _TIMESTAMP, spec
-    raise InvalidRequest(
-        f"{spec!r} is not a place in a log: write 'earliest', 'latest', a datetime, or milliseconds since the epoch"
-    )
-
-
-def to_milliseconds(moment: dt.datetime) -> int:
-    """Milliseconds since the epoch, rounded down. A datetime without a zone is one of the local zone, as in Python."""
-    aware = moment.astimezone(dt.UTC)
-    return (aware - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+def place_of(place: LogPlace, what: str) -> str | int:
+    """A place as `list_offsets` takes it: "earliest", "latest", or milliseconds since 1970. Raises `InvalidRequest`."""
+    if place in (EARLIEST, LATEST):
+        return str(place)
+    try:
+        return moment_ms(place, what)
+    except InvalidRequest as e:
+        raise InvalidRequest(
+            f"{what}={place!r} is not a place in a log: write 'earliest', 'latest', a datetime, ISO text such as "
+            "'2026-01-31T12:00:00+01:00', or offsets as a dict with a number for each bucket"
+        ) from e
 
 
 def list_offsets(
-    cluster: ClusterClient, info: TableInfo, buckets: Sequence[TableBucket], spec: OffsetSpec
+    cluster: ClusterClient, info: TableInfo, buckets: Sequence[TableBucket], place: str | int
 ) -> dict[TableBucket, int]:
-    """The offset at `spec` of each bucket. "latest" is the offset that the next record will have.
+    """The offset at `place` of each bucket: "earliest", "latest" (the offset that the next record will have), or a time
+    in milliseconds.
 
     A time means the first record that was written then or later; the latest offset if there is none. Raises
     `InvalidRequest` (INVALID_TIMESTAMP) for a time that the server has not seen yet.
     """
-    question = _ListOffsets(cluster, info, *_offset_type(spec))
+    kinds = {EARLIEST: (_EARLIEST, None), LATEST: (_LATEST, None)}
+    kind, timestamp = (_TIMESTAMP, place) if isinstance(place, int) else kinds[place]
+    question = _ListOffsets(cluster, info, kind, timestamp)
     return {item.bucket: offset for item, offset in question.ask(cluster, info.path, [BucketItem(b) for b in buckets])}
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.client.log_decode import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.client.log_reader import LogReader
 from forebay.client.planning import EARLIEST, LATEST, list_offsets
 from forebay.client.views import RowView, array_of, integers

@@ -9,7 +9,7 @@ by an entry point of the group `forebay.scan_sources`.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeAlias, cast
 
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import InvalidRequest
@@ -17,7 +17,7 @@ from forebay.client.session import Session
 from forebay.client.table_scan import OpenReader, TableScan
 from forebay.metadata.table import TableInfo
 
-Source = OpenReader | type[TableScan]
+Source: TypeAlias = "OpenReader | type[TableScan]"
 """Begins a reading; or a kind of scan, for sources that plan in their own way."""
 
 ENTRY_POINTS = "forebay.scan_sources"

@@ -16,7 +16,8 @@ import pyarrow as pa
 from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.client.planning import PartitionSelector, check_bucket, list_partitions, plan_buckets
+from forebay.base.quantity import Span, span_ms
+from forebay.client.planning import LogPlace, PartitionSelector, check_bucket, list_partitions, plan_buckets
 from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from forebay.api.results import WriteResult
     from forebay.api.scan import Scan
     from forebay.api.schemas import SchemaLike
-    from forebay.client.live_scan import BucketScan
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
     from forebay.client.session import Session
@@ -245,15 +245,6 @@ class Table(ArrowStream):
     def __arrow_c_schema__(self) -> Any:
         return self.arrow_schema.__arrow_c_schema__()
 
-    def bucket_scan(
-        self, bucket: TableBucket | int, columns: Sequence[str] | None = None, limit: int | None = None
-    ) -> BucketScan:
-        """A live scan of one bucket: cheap to begin, for tasks that read one bucket each."""
-        from forebay.client.live_scan import BucketScan
-        from forebay.client.views import RowView
-
-        return BucketScan(self.connection, self.info, self.bucket(bucket), RowView(self.info, columns), limit)
-
     def snapshot(
         self,
         lease: Lease | None = None,
@@ -273,26 +264,28 @@ class Table(ArrowStream):
 
         return open_table_snapshot(self.connection, self.info, lease, partitions, name)
 
-    def log(
+    def changes(
         self,
-        start: Any = "earliest",
-        stop: Any = None,
+        start: LogPlace | Mapping[Any, Any] = "earliest",
+        stop: LogPlace | Mapping[Any, Any] | None = None,
         *,
         columns: Sequence[str] | None = None,
         filter: FilterLike | None = None,  # noqa: A002 - the word of pyarrow
         include: Sequence[str] = ("change_type", "offset", "timestamp", "bucket"),
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         buckets: Sequence[int | TableBucket] | None = None,
-        timeout: float | None = None,
+        timeout: Span | None = None,
         new_partitions: bool | None = None,
     ) -> LogReader:
-        """The log of the table: all changes in order, bucket by bucket. Iterate over it, or call its `poll`.
+        """All changes of the table in order, bucket by bucket. Iterate over them, or call `poll`; with an end also
+        `to_arrow()` and `to_pandas()`.
 
-        `start` is "earliest", "latest" (only what comes from now on), a time (datetime, or milliseconds since the
-        epoch), or a dict of buckets and offsets, as `LogReader.positions` has it. `stop` is None to read on for ever,
-        "latest" to read up to now, a time, or a dict of offsets (excluded). `include` chooses the columns in front of
-        the rows: `_change_type` ("insert", "update_before", "update_after", "delete"), `_log_offset`,
-        `_commit_timestamp`, `__bucket`. With `timeout`, iteration ends after so many seconds without a change.
+        `start` is "earliest" (all that are kept), "latest" (only what comes from now on), a time (datetime or ISO
+        text), or a dict of buckets and offsets, as `LogReader.position` and `TableSnapshot.log_offsets` have it. `stop`
+        is None to read on for ever, "latest" to read up to now, a time, or a dict of offsets (excluded). `include`
+        chooses the columns in front of the rows: `_change_type` ("insert", "update_before", "update_after", "delete"),
+        `_log_offset`, `_commit_timestamp`, `__bucket`. With `timeout` (a span of time), iteration ends after so long
+        without a change.
         `new_partitions` is whether to look for partitions that are created meanwhile, and to let go of those that are
         dropped: by default a reader without an end does, unless buckets or partitions were chosen. Give True with a
         dict of offsets to go on reading a whole table.
@@ -309,7 +302,7 @@ class Table(ArrowStream):
             include,
             partitions=partitions,
             buckets=buckets,
-            timeout=timeout,
+            timeout=None if timeout is None else span_ms(timeout, "timeout") / 1000,
             new_partitions=new_partitions,
         )
 

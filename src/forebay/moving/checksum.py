@@ -63,7 +63,7 @@ def log_checksum(table: Table, bucket: TableBucket, start: int, end: int) -> Che
     """The records of a part of a bucket's log, in their order."""
     if start >= end:
         return Checksum()
-    with table.log({bucket: start}, {bucket: end}, include=()) as log:
+    with table.changes({bucket: start}, {bucket: end}, include=()) as log:
         return _of(table.schema, log, in_order=True)
 
 

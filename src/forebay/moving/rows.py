@@ -35,7 +35,7 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
         if first == end:
             continue
         bucket = source.buckets[place]
-        with read.log({bucket: first}, {bucket: end}, include=()) as log:
+        with read.changes({bucket: first}, {bucket: end}, include=()) as log:
             rows = pa.RecordBatchReader.from_batches(log.schema, _told(log, on_rows))
             write_at_once(target.connection.sender, write.write_encoder, APPEND, rows, bucket=place[1])
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import parse_bool, parse_duration_ms
+from forebay.base.quantity import moment_ms, parse_bool, parse_duration_ms
 from forebay.client.options import Settings, make_settings
-from forebay.client.planning import to_milliseconds
 from forebay.metadata.table import TableDescriptor
 from forebay.spark.snapshots import SnapshotLease
 
@@ -197,7 +196,7 @@ def instant(name: str, text: str, zone: str | None) -> int:
             f"2026-01-31 12:00:00: {e}",
             ErrorCode.CONFIG_EXCEPTION,
         ) from e
-    return to_milliseconds(moment)
+    return moment_ms(moment, name)
 
 
 def _of_session(session: Mapping[str, str], name: str) -> str | None:

@@ -20,9 +20,10 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_decode import CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
+from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.client.options import Settings
 from forebay.client.replay import current_rows, rows_at
 from forebay.client.snapshot_scan import GONE, SnapshotReader
@@ -154,7 +155,7 @@ class ReadFunction:
                 yield from rows
 
     def _log_rows(self, connection: Connection, splits: list[LogSplit]) -> Iterator[pa.RecordBatch]:
-        reader = connection.table(self.info).log(
+        reader = connection.table(self.info).changes(
             {split.bucket: split.start for split in splits},
             {split.bucket: split.stop for split in splits},
             columns=self.columns,
@@ -163,7 +164,7 @@ class ReadFunction:
         )
         with closing(reader):
             yield from reader
-            self._check_complete(splits, reader.positions)
+            self._check_complete(splits, reader.position)
 
     def _check_complete(self, splits: list[LogSplit], positions: object) -> None:
         """A task must never be silently short: every split has to be read to its end."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.planning import EARLIEST, LATEST, OffsetSpec, list_offsets, list_partitions
+from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.table import TableBucket
 from forebay.spark import planning, streaming_options
@@ -252,7 +252,7 @@ class StreamPlanner:
 
     # ---- partitions and offsets -------------------------------------------------------------------------------------
 
-    def _ask(self, buckets: Sequence[TableBucket], place: OffsetSpec) -> dict[TableBucket, int]:
+    def _ask(self, buckets: Sequence[TableBucket], place: str | int) -> dict[TableBucket, int]:
         return list_offsets(self._connection.cluster, self._info, buckets, place) if buckets else {}
 
     def _buckets(self) -> list[TableBucket]:

@@ -59,6 +59,8 @@ def newest_known(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
 def _first_ms(connection: Connection, info: TableInfo, bucket: TableBucket, start: int, end: int) -> int | None:
     """Return when the first record of a log range was written; None if it has no records."""
     columns = info.schema.names[:1]
-    with connection.table(info).log({bucket: start}, {bucket: end}, columns=columns, include=("timestamp",)) as reader:
+    with connection.table(info).changes(
+        {bucket: start}, {bucket: end}, columns=columns, include=("timestamp",)
+    ) as reader:
         first = next(iter(reader), None)
     return None if first is None else first.column(0)[0].value

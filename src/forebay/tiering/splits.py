@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
 from forebay.client.connection import Connection
+from forebay.client.live_scan import bucket_scan
 from forebay.client.planning import list_partitions
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
@@ -224,7 +225,7 @@ class _Writing:
         info, bucket = self.task.info, self.task.split.bucket
         table = self.connection.table(info)
         heard = self.clock.monotonic()
-        with table.log({bucket: start}, {bucket: stop}, include=_METADATA) as reader:
+        with table.changes({bucket: start}, {bucket: stop}, include=_METADATA) as reader:
             while not reader.finished:
                 self._checked()
                 batch = reader.poll(_POLL_SECONDS)
@@ -240,7 +241,7 @@ class _Writing:
                 self._write(info, self._records(batch))
                 if self._should_cut():
                     break
-            end = reader.positions[bucket]
+            end = reader.position[bucket]
         self.was_cut = end < stop
         return end
 
@@ -294,7 +295,7 @@ class _Writing:
         """Write all current rows of the bucket; return their log offset."""
         info = self.task.info
         while True:
-            scan = self.connection.table(info).bucket_scan(self.task.split.bucket)
+            scan = bucket_scan(self.connection, info, self.task.split.bucket)
             for batch in scan:
                 self._write_current(info, batch, scan.log_offset or 0)
             if scan.log_offset is None:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import InternalError
-from forebay.client.log_decode import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.client.log_reader import LogReader
 from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow_types import storage_schema
@@ -122,7 +122,7 @@ def changes(
 
 def check_read_to_the_end(info: TableInfo, reader: LogReader, stops: dict[TableBucket, int]) -> None:
     """Raise `InternalError` for a reader that ended early: a read must never be silently short."""
-    positions = reader.positions
+    positions = reader.position
     for bucket, stop in stops.items():
         if positions[bucket] < stop:
             raise InternalError(

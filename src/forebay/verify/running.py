@@ -88,7 +88,7 @@ class _Table:
             return
         next_offset, last_time = start, -1
         place = self._place(bucket)
-        with self._table.log({bucket: start}, {bucket: end}, include=("offset", "timestamp")) as log:
+        with self._table.changes({bucket: start}, {bucket: end}, include=("offset", "timestamp")) as log:
             for batch in log:
                 offsets = batch["_log_offset"].to_numpy(zero_copy_only=False)
                 times = batch["_commit_timestamp"].cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -160,7 +160,7 @@ class _Table:
         end = self._admin.list_offsets(self._table.info, "latest", buckets=[bucket])[bucket]
         if end <= offset:
             return set()
-        with self._table.log({bucket: offset}, {bucket: end}, columns=names, include=()) as log:
+        with self._table.changes({bucket: offset}, {bucket: end}, columns=names, include=()) as log:
             return {tuple(row.values()) for batch in log for row in batch.select(names).to_pylist()}
 
     # ---- the lake ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ _SUMMED = ("dep_delay", "arr_delay", "distance", "air_time")
 
 def changelog_state(table: Table) -> pa.Table:
     """The rows of a primary-key table, found without its state: the last change of every key, deletions left out."""
-    changes = table.log("earliest", "latest", include=("change_type",)).to_arrow()
+    changes = table.changes("earliest", "latest", include=("change_type",)).to_arrow()
     changes = changes.filter(pc.not_equal(changes["_change_type"].cast(pa.string()), "update_before"))
     numbered = changes.append_column("position", pa.array(range(changes.num_rows), pa.int64()))
     last = numbered.group_by(KEY).aggregate([("position", "max")])["position_max"]

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
-from forebay.client.log_decode import CHANGE_TYPE_COLUMN, CHANGE_TYPES
+from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.client.log_decode import CHANGE_TYPES
 from forebay.client.views import rows_without_columns
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.split import DataSplit
