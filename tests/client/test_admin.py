@@ -296,7 +296,7 @@ def test_offsets_of_partitions(conn: Connection, make_table: MakeTable) -> None:
     assert len(conn.admin.list_offsets(table.path, partitions=[{"p": "x"}, "y"])) == 4
     one = TableBucket(table.info.table_id, 0, ids["y"])
     assert list(conn.admin.list_offsets(table.path, buckets=[one])) == [one]
-    with pytest.raises(InvalidRequest, match="no partition 'z'"):
+    with pytest.raises(NotFound, match="no partition 'z'"):
         conn.admin.list_offsets(table.path, partitions=["z"])
     with pytest.raises(InvalidRequest, match="partitioned by"):
         conn.admin.list_offsets(table.path, partitions={"q": "x"})

@@ -132,7 +132,7 @@ def test_listings_are_lists_that_a_notebook_shows_as_tables(conn: Connection, ma
     assert isinstance(partitions, Listing)
     assert pickle.loads(pickle.dumps(partitions)) == list(partitions)
     assert {"partition_id", "spec"} <= set(Cells(partitions._repr_html_()).texts)
-    assert "127.0.0.1" in Cells(Listing(conn.server_nodes())._repr_html_()).texts
+    assert "127.0.0.1" in Cells(Listing(conn.admin.server_nodes())._repr_html_()).texts
     assert Cells(Listing([ConfigEntry("k", None, "s")])._repr_html_()).texts == ["key", "value", "source", "k", "s"]
     assert Cells(Listing[str]()._repr_html_()).texts == []
     assert "and 50 more" in grid(("n",), [(n,) for n in range(250)])

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
 from forebay.client.lookup import PREFIX_COLUMN, Lookup
 from tests.client.conftest import MakeTable, own_server
@@ -49,12 +50,84 @@ def test_keys_may_come_in_many_forms(make_table: MakeTable) -> None:
         pa.array([1, 2]),
         pa.chunked_array([[1], [2]]),
         pa.record_batch({"id": pa.array([1, 2], pa.int8())}),
+        (1, 2),
+        [(1,), (2,)],
+        range(1, 3),
+        (i for i in (1, 2)),
+        np.array([1, 2]),
+        pandas.Series([1, 2]),
+        pandas.DataFrame({"id": [1, 2]}),
     ):
         assert table.lookup(keys).to_pylist() == both
     assert table.lookup({"id": 2}).to_pylist() == both[1:]
     assert table.lookup(2).to_pylist() == both[1:]
     assert table.lookup([]).num_rows == 0
     assert table.lookup([]).schema.names == ["id", "v"]
+
+
+def test_a_single_key_may_be_of_any_type(make_table: MakeTable) -> None:
+    for kind, key in (("DATE", dt.date(2024, 1, 2)), ("STRING", "two words"), ("BINARY(2)", b"ab"), ("BOOLEAN", True)):
+        table = make_table({"key": kind, "v": "INT"}, primary_key="key")
+        table.upsert([{"key": key, "v": 1}])
+        assert table.lookup(key).to_pylist() == [{"key": key, "v": 1}]
+        table.delete(key)
+        assert table.scan().count() == 0
+
+
+def test_keys_of_several_columns_may_be_tuples(make_table: MakeTable) -> None:
+    table = make_table({"v": "INT", "a": "INT", "b": "STRING"}, primary_key=["b", "a"])
+    table.upsert([{"v": 1, "a": 10, "b": "x"}, {"v": 2, "a": 20, "b": "y"}])
+    assert table.lookup([("y", 20), ("x", 10), ("x", 11)])["v"].to_pylist() == [2, 1, None]
+    assert table.lookup(("x", 10))["v"].to_pylist() == [1]
+    assert table.lookup([["x", 10]])["v"].to_pylist() == [1]
+    table.delete([("x", 10)])
+    assert table.lookup(("x", 10), missing="drop").num_rows == 0
+    with pytest.raises(InvalidRequest, match=r"key 1 is \('x',\); a key of table .* has 2 values \(b, a\)"):
+        table.lookup([("x", 10), ("x",)])
+
+
+def test_rows_are_joined_with_those_of_a_table_by_its_key(make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT", "name": "STRING", "age": "INT"}, primary_key="id")
+    table.upsert([{"id": i, "name": f"n{i}", "age": i * 10} for i in range(3)])
+    orders = pa.table({"at": [1, 2, 3, 4], "id": [2, 7, None, 2]})
+    with table.lookup_table(["name", "id"]) as people:
+        assert people.join(orders).to_pylist() == [
+            {"at": 1, "id": 2, "name": "n2"},
+            {"at": 2, "id": 7, "name": None},
+            {"at": 3, "id": None, "name": None},
+            {"at": 4, "id": 2, "name": "n2"},
+        ]
+        assert people.join(orders, how="inner")["at"].to_pylist() == [1, 4]
+        renamed = people.join([{"who": 1}, {"who": 5}], on="who").to_pylist()
+        assert renamed == [{"who": 1, "name": "n1", "id": 1}, {"who": 5, "name": None, "id": None}]
+        assert people.join(orders.to_pandas().dropna())["name"].to_pylist() == ["n2", None, "n2"]
+        assert people.join(orders.slice(0, 0)).schema.names == ["at", "id", "name"]
+        assert people.lookup([1, 9], missing="drop").to_pylist() == [{"name": "n1", "id": 1}]
+        assert people.schema.names == ["name", "id"]
+        table.upsert([{"id": 7, "name": "late", "age": 1}])
+        assert people.join(orders)["name"].to_pylist() == ["n2", "late", None, "n2"]  # without refresh()
+        assert people.refresh() is False
+    with table.lookup_table(["age"]) as ages:
+        assert ages.join(orders).schema.names == ["at", "id", "age"]
+
+
+def test_a_join_that_cannot_be_is_refused(make_table: MakeTable) -> None:
+    table = make_table({"a": "INT", "b": "INT", "v": "INT"}, primary_key=["a", "b"])
+    rows = table.lookup_table()
+    for data, on, message in (
+        (pa.table({"a": [1]}), None, r"no column 'b'; they have \['a'\]"),
+        (pa.table({"x": [1]}), "x", "the primary key is \\(a, b\\); name 2 columns"),
+        (pa.table({"a": [1], "b": [1], "v": [1]}), None, "both sides of the join have column 'v'"),
+        (5, None, "a int cannot be joined"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            rows.join(data, on)
+    with pytest.raises(InvalidRequest, match="how='outer' is not one of 'left', 'inner'"):
+        rows.join(pa.table({"a": [1], "b": [1]}), how="outer")
+    with pytest.raises(UnsupportedOperation, match="keep no files"):
+        table.lookup_table(directory="/tmp/x")
+    with pytest.raises(InvalidRequest, match="no primary key"):
+        make_table({"a": "INT"}).lookup_table()
 
 
 def test_few_choices_of_columns_are_kept(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:

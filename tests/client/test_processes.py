@@ -56,7 +56,7 @@ def test_using_a_table_imports_nothing_that_is_not_needed(bootstrap: str, make_t
     code = (
         f"import forebay, sys; c = forebay.connect({bootstrap!r}); t = c.table({str(table.path)!r}); "
         "import pyarrow as pa; t.append(pa.record_batch([pa.nulls(3, pa.int64())], ['a'])); t.scan().to_arrow(); "
-        "t.log(stop='latest').to_arrow(); c.close(); unwanted = "
+        "t.changes(stop='latest').to_arrow(); c.close(); unwanted = "
         "{'asyncio', 'pandas', 'polars', 'forebay.server', 'forebay.log', 'forebay.kv'}; "
         "print(sorted(unwanted & set(sys.modules)))"
     )
@@ -158,7 +158,7 @@ def test_a_process_shares_one_connection_for_the_same_settings(bootstrap: str) -
     one = shared_connection(settings)
     assert shared_connection(make_settings(bootstrap)) is one
     assert shared_connection(make_settings(bootstrap, options={"client.id": "x"})) is not one
-    one.server_nodes()
+    one.admin.server_nodes()
     one.close()
     two = shared_connection(settings)
     assert two is not one

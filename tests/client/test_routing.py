@@ -240,7 +240,7 @@ def test_buckets_are_planned_by_partition_and_number() -> None:
     assert planning.plan_buckets(cluster, divided) == [TableBucket(7, n, p) for p in (0, 1) for n in (0, 1)]
     assert planning.plan_buckets(cluster, divided, "y") == [TableBucket(7, 0, 1), TableBucket(7, 1, 1)]
     assert planning.plan_buckets(cluster, divided, ["y", "x"], [1]) == [TableBucket(7, 1, 0), TableBucket(7, 1, 1)]
-    with pytest.raises(InvalidRequest, match="has no partition 'z'"):
+    with pytest.raises(NotFound, match="has no partition 'z'"):
         planning.plan_buckets(cluster, divided, ["z"])
     with pytest.raises(InvalidRequest, match=r"partitioned by \['p'\], not by \['q'\]"):
         planning.plan_buckets(cluster, divided, [{"q": "x"}])

@@ -266,7 +266,7 @@ def test_calls_end_with_the_reason_for_which_nothing_more_is_read(
 def test_one_channel_to_each_server_stays_open(bootstrap: str) -> None:
     made: list[Breakable] = []
     with Connection(make_settings(bootstrap)) as first:
-        nodes = first.server_nodes()
+        nodes = first.admin.server_nodes()
     dial = breakable(made)
     asked: list[Address] = []
 
@@ -285,7 +285,7 @@ def test_one_channel_to_each_server_stays_open(bootstrap: str) -> None:
 def test_the_channel_to_a_server_that_has_left_the_cluster_is_closed(bootstrap: str) -> None:
     channel, _ = opened(bootstrap)
     with Connection(make_settings(bootstrap)) as connection:
-        connection.server_nodes()
+        connection.admin.server_nodes()
         others = dict(connection.cluster._channels)
         connection.cluster._channels[Address("left.test", 1)] = channel
         connection.cluster.refresh()
@@ -306,7 +306,7 @@ def test_a_channel_that_is_opened_while_its_connection_closes_is_closed_too(boot
 
     connection = Connection(make_settings(bootstrap), dial=late)
     with pytest.raises(Unavailable, match="this connection is closed"):
-        connection.server_nodes()
+        connection.admin.server_nodes()
     (sock,) = made
     for _ in range(1000):
         if sock.fileno() < 0:
@@ -342,14 +342,14 @@ def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_pa
     made: list[Breakable] = []
     connection = Connection(make_settings(bootstrap), dial=breakable(made))
     monkeypatch.setattr(session_module, "_live", [connection])
-    nodes = connection.server_nodes()
+    nodes = connection.admin.server_nodes()
     parents = [sock.dup() for sock in made]
     with connection.cluster._lock:  # as a thread of the parent may, which the child does not have
         session_module._after_fork_in_child()
         assert [sock.fileno() for sock in made] == [-1] * len(parents)
         assert set(connection.cluster.view.nodes) == set(nodes)
         before = len(made)
-        assert set(connection.server_nodes()) == set(nodes)
+        assert set(connection.admin.server_nodes()) == set(nodes)
     assert len(made) > before
     connection.close()
     connection._after_fork()

@@ -158,7 +158,7 @@ def test_batches_of_a_lake_get_the_types_of_the_stream_and_nulls_for_columns_it_
 
 def test_a_log_that_ends_before_its_end_is_an_error() -> None:
     bucket = TableBucket(1, 0)
-    reader = cast("LogReader", SimpleNamespace(positions={bucket: 7}))
+    reader = cast("LogReader", SimpleNamespace(position={bucket: 7}))
     check_read_to_the_end(INFO, reader, {bucket: 7})
     check_read_to_the_end(INFO, reader, {bucket: 6})
     with pytest.raises(InternalError, match=r"of table db\.t ended at offset 7 instead of 8"):

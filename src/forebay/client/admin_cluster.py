@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base.errors import error_from_wire
+from forebay.base.quantity import Span, span_ms
 from forebay.client.display import Listing
 from forebay.client.results import (
     AccessRule,
@@ -170,12 +171,10 @@ class ClusterAdmin:
         return KvSnapshotFiles(answer.log_offset, files)
 
     def acquire_kv_snapshot_lease(
-        self, lease_id: str, snapshots: Mapping[TableBucket, int], duration: dt.timedelta
+        self, lease_id: str, snapshots: Mapping[TableBucket, int], duration: Span
     ) -> dict[TableBucket, int]:
         """Keep KV snapshots from being removed; acquiring again renews. Returns those that are gone already."""
-        request = pb.AcquireKvSnapshotLeaseRequest(
-            lease_id=lease_id, lease_duration_ms=duration // dt.timedelta(milliseconds=1)
-        )
+        request = pb.AcquireKvSnapshotLeaseRequest(lease_id=lease_id, lease_duration_ms=span_ms(duration, "duration"))
         tables: dict[int, pb.PbKvSnapshotLeaseForTable] = {}
         for bucket, snapshot_id in snapshots.items():
             if bucket.table_id not in tables:
@@ -204,11 +203,11 @@ class ClusterAdmin:
     # ---- producer offsets -------------------------------------------------------------------------------------------
 
     def register_producer_offsets(
-        self, producer_id: str, offsets: Mapping[TableBucket, int], ttl: dt.timedelta | None = None
+        self, producer_id: str, offsets: Mapping[TableBucket, int], ttl: Span | None = None
     ) -> bool:
         """Store offsets under a producer id. The first to register wins: returns whether that was this call."""
         request = pb.RegisterProducerOffsetsRequest(
-            producer_id=producer_id, ttl_ms=None if ttl is None else ttl // dt.timedelta(milliseconds=1)
+            producer_id=producer_id, ttl_ms=None if ttl is None else span_ms(ttl, "ttl")
         )
         tables: dict[int, pb.PbProducerTableOffsets] = {}
         for bucket, offset in offsets.items():

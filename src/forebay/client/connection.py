@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forebay.base import threads
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.definition import new_descriptor, option_text
 from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.client.session import Session
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode, table_path_to_pb
+from forebay.protocol.convert import table_path_to_pb
 from forebay.protocol.messages import Message
 
 if TYPE_CHECKING:
@@ -110,6 +109,8 @@ class Connection(Session):
 
         Raises `AlreadyExists`, and `InvalidRequest` for a name that is not allowed.
         """
+        from forebay.client.definition import option_text
+
         request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=ignore_if_exists)
         if comment is not None or options:
             info = DatabaseInfo(name, comment, {key: option_text(value) for key, value in (options or {}).items()})
@@ -158,6 +159,8 @@ class Connection(Session):
         `table.` are the server's; it keeps others for whoever reads them. `auto_increment` names the column that the
         server numbers. Raises `AlreadyExists`, `NotFound` (the database), `InvalidRequest` for anything that cannot be.
         """
+        from forebay.client.definition import new_descriptor
+
         path = TablePath.parse(name)
         descriptor = new_descriptor(
             schema,
@@ -192,12 +195,6 @@ class Connection(Session):
     def _change(self, key: ApiKey, request: Message, response: type[M], *, safe: bool) -> M:
         """A change; `safe` says that doing it twice is like doing it once."""
         return self.cluster.coordinator_call(key, request, response, repeatable=safe)
-
-    # ---- for engines ------------------------------------------------------------------------------------------------
-
-    def server_nodes(self) -> list[ServerNode]:
-        """The servers of the cluster, as this client reaches them: the coordinator first."""
-        return self.admin.server_nodes()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Connection, (self.settings,)

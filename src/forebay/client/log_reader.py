@@ -32,6 +32,7 @@ import pyarrow as pa
 from forebay.api.scan import ArrowStream
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.base.quantity import Span, span_ms
 from forebay.client.log_decode import ChunkDecoder
 from forebay.client.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.remote_log import RemoteLog, read_remote
@@ -191,10 +192,14 @@ class LogReader(ArrowStream):
             and all(state.is_fetched for state in self._buckets.values())
         )
 
-    def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
-        """The next rows, waited for at most `timeout` seconds; None if there were none, or at the end."""
+    def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:
+        """The next rows, waited for at most `timeout` (seconds, a timedelta, or text such as "10 s"); None if there
+        were none, or at the end.
+        """
         clock = self._session.clock
-        deadline = clock.monotonic() + timeout
+        deadline = clock.monotonic() + (
+            timeout if isinstance(timeout, int | float) else span_ms(timeout, "timeout") / 1000
+        )
         while not self.finished:
             self._changed.clear()
             self._take_answers()

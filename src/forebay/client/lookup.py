@@ -127,6 +127,16 @@ class Lookup:
         self._nullable = pa.schema([field.with_nullable(True) for field in self._view.schema])
 
     @property
+    def schema(self) -> pa.Schema:
+        """Of rows that are found."""
+        return self._view.schema
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the rows."""
+        return list(self._view.schema.names)
+
+    @property
     def _cluster(self) -> ClusterClient:
         return self._session.cluster
 
@@ -250,20 +260,49 @@ class Lookup:
 
 
 def key_rows(keys: Any, names: Sequence[str], info: TableInfo) -> Any:
-    """`keys` as rows: besides tables and lists of dicts, one dict, and plain values where one column is the key."""
+    """`keys` as rows with the columns `names`: Arrow data, data frames and dicts as they are, and also one dict, tuples
+    with a value for each column, and plain values where one column is the key.
+    """
     if isinstance(keys, Mapping):
         return [keys]
-    is_array = isinstance(keys, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(keys.type)
-    is_plain = isinstance(keys, str | bytes | int) or (
-        isinstance(keys, Sequence) and len(keys) > 0 and not isinstance(keys[0], Mapping)
-    )
-    if not (is_array or is_plain):
+    if _is_array(keys):
+        return pa.table({_only(names, info): keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)})
+    if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or hasattr(keys, "columns"):
         return keys
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        return [{_only(names, info): keys}]
+    rows = list(keys)
+    if isinstance(keys, tuple) and 1 < len(names) == len(rows) and not isinstance(rows[0], tuple | list | Mapping):
+        rows = [keys]
+    if not rows or isinstance(rows[0], Mapping):
+        return rows
+    if isinstance(rows[0], tuple | list):
+        return [_named(row, i, names, info) for i, row in enumerate(rows)]
+    name = _only(names, info)
+    return [{name: value} for value in rows]
+
+
+def _is_array(keys: Any) -> bool:
+    """Whether these are the values of one column."""
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        return not pa.types.is_struct(keys.type)
+    kind = type(keys)
+    return (kind.__module__.partition(".")[0], kind.__name__) in (("numpy", "ndarray"), ("pandas", "Series"))
+
+
+def _only(names: Sequence[str], info: TableInfo) -> str:
+    """The one column of a key. Raises `InvalidRequest` where there are several."""
     if len(names) != 1:
         raise InvalidRequest(
-            f"table {info.path} needs {len(names)} columns to find a row ({', '.join(names)}): give dicts or a table"
+            f"table {info.path} needs {len(names)} columns to find a row ({', '.join(names)}): give tuples, dicts or a "
+            "table"
         )
-    if is_array:
-        return pa.table({names[0]: keys})
-    values = [keys] if isinstance(keys, str | bytes | int) else keys
-    return [{names[0]: value} for value in values]
+    return names[0]
+
+
+def _named(row: Any, index: int, names: Sequence[str], info: TableInfo) -> dict[str, Any]:
+    if not isinstance(row, tuple | list) or len(row) != len(names):
+        raise InvalidRequest(
+            f"key {index} is {row!r}; a key of table {info.path} has {len(names)} values ({', '.join(names)})"
+        )
+    return dict(zip(names, row, strict=True))

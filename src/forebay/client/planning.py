@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.base.quantity import Moment, moment_ms
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
@@ -78,7 +78,7 @@ def select_partitions(
 ) -> list[PartitionInfo]:
     """The existing partitions that `selectors` mean (None: all), each once, in the order of their ids.
 
-    Raises `InvalidRequest` (PARTITION_NOT_EXISTS) for a name that no partition has.
+    Raises `NotFound` (PARTITION_NOT_EXISTS) for a name that no partition has.
     """
     existing = list_partitions(cluster, info.path)
     if selectors is None:
@@ -88,7 +88,7 @@ def select_partitions(
         if isinstance(selector, str):
             found = [partition for partition in existing if partition.name == selector]
             if not found:
-                raise InvalidRequest(f"table {info.path} has no partition '{selector}'", ErrorCode.PARTITION_NOT_EXISTS)
+                raise NotFound(f"table {info.path} has no partition '{selector}'", ErrorCode.PARTITION_NOT_EXISTS)
         else:
             unknown = [key for key in selector if key not in info.descriptor.partition_keys]
             if unknown:
@@ -108,7 +108,10 @@ def plan_buckets(
     partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
     buckets: Iterable[int | TableBucket] | None = None,
 ) -> list[TableBucket]:
-    """The buckets that a read covers, in order. Raises `InvalidRequest` for what the table does not have."""
+    """The buckets that a read covers, in order.
+
+    Raises `NotFound` for a partition and `InvalidRequest` for a bucket that the table does not have.
+    """
     wanted = None if buckets is None else list(buckets)
     if wanted and all(isinstance(bucket, TableBucket) for bucket in wanted) and partitions is None:
         return [check_bucket(info, bucket) for bucket in dict.fromkeys(wanted)]

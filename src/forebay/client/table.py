@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
+    from forebay.client.lookup_table import LookupTable
     from forebay.client.session import Session
-    from forebay.client.table_snapshot import Lease, TableSnapshot
+    from forebay.client.table_snapshot import TableSnapshot
     from forebay.client.writer import TableWriter, WriteEncoder
 
 _LOOKUPS_KEPT = 16
@@ -137,11 +138,10 @@ class Table(ArrowStream):
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def write_encoder(self) -> WriteEncoder:
-        """How rows of this table become batches."""
+    def _encoder(self) -> WriteEncoder:
         from forebay.client.writer import WriteEncoder
 
-        return WriteEncoder(self.info, self.connection.settings["client.writer.batch-size"])
+        return WriteEncoder.of(self.connection, self.info)
 
     def append(self, data: Any) -> WriteResult:
         """Add rows to a log table, and wait until they are acknowledged.
@@ -175,13 +175,13 @@ class Table(ArrowStream):
     def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
         from forebay.client.writer import write_at_once
 
-        return write_at_once(self.connection.sender, self.write_encoder, operation, data, columns)
+        return write_at_once(self.connection.sender, self._encoder, operation, data, columns)
 
     def writer(self, columns: Sequence[str] | None = None) -> TableWriter:
         """A buffered writer, for many small writes. `columns` makes its upserts partial updates."""
         from forebay.client.writer import TableWriter
 
-        return TableWriter(self.connection.sender, self.write_encoder, columns)
+        return TableWriter(self.connection.sender, self._encoder, columns)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Table(ArrowStream):
 
     def snapshot(
         self,
-        lease: Lease | None = None,
+        lease: Span | None = None,
         *,
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         name: str = "",
@@ -318,12 +318,27 @@ class Table(ArrowStream):
     ) -> pa.Table:
         """Rows of a primary-key table by their keys: one row for each key, in order.
 
-        `keys` holds the primary key columns, in the forms that `append` takes; one dict, or plain values where the key
-        is a single column, will do too. A key without a row gives a row of nulls, also in the key columns (which are
-        never null otherwise). With missing="drop" there is no row instead, with missing="error" it raises `NotFound`.
+        `keys` are plain values where the key is a single column, tuples in the order of the primary key, dicts, one of
+        these alone, Arrow data or a data frame with the primary key's columns. A key without a row gives a row of
+        nulls, also in the key columns (which are never null otherwise). With missing="drop" there is no row instead,
+        with missing="error" it raises `NotFound`.
         With `insert_missing` the server first inserts a row of nothing but its key (and auto-increment number).
         """
         return self._lookup(columns).find(keys, missing, insert_missing)
+
+    def lookup_table(self, columns: Sequence[str] | None = None, *, directory: str | None = None) -> LookupTable:
+        """The rows by their keys, for many lookups and for joins: use it in a `with` block.
+
+        Each lookup asks the servers for the rows as they are then. Raises `UnsupportedOperation` for `directory`, which
+        lake tables have: nothing is kept here.
+        """
+        from forebay.client.lookup_table import LookupTable
+
+        if directory is not None:
+            raise UnsupportedOperation(
+                f"directory={directory!r}: lookups in table {self.path} ask its servers and keep no files; leave it out"
+            )
+        return LookupTable(self.connection, self.info, columns)
 
     def prefix_lookup(self, prefixes: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows whose primary keys begin with one of `prefixes`.

@@ -34,7 +34,7 @@ from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.scan import ArrowStream, Scan, ScanRequest
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
-from forebay.base.quantity import parse_duration_ms
+from forebay.base.quantity import Span, span_ms
 from forebay.client.cluster import ClusterClient
 from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
 from forebay.client.retrying import BackOff
@@ -50,9 +50,6 @@ from forebay.protocol.convert import ServerNode, partition_id_of
 if TYPE_CHECKING:
     from forebay.client.session import Session
     from forebay.metadata.predicate import Predicate
-
-Lease = float | str | dt.timedelta
-"""How long: seconds, a timedelta, or text such as "10 min"."""
 
 
 class TableSnapshot(ArrowStream):
@@ -173,7 +170,7 @@ class TableSnapshot(ArrowStream):
 
     # ---- the lease --------------------------------------------------------------------------------------------------
 
-    def renew(self, lease: Lease | None = None) -> None:
+    def renew(self, lease: Span | None = None) -> None:
         """Begin the lease anew, with another length if one is given. Raises `NotFound` if the snapshot has ended."""
         if self.snapshot_id is None:
             return
@@ -272,15 +269,11 @@ def _release_later(session: Session, info: TableInfo, bucket: TableBucket, snaps
             threads.thread(_release, args=arguments, name="forebay-release").start()
 
 
-def lease_ms(lease: Lease | None) -> int | None:
+def lease_ms(lease: Span | None) -> int | None:
     """A lease in milliseconds. Raises `InvalidRequest` for what is none."""
     if lease is None:
         return None
-    if isinstance(lease, str):
-        milliseconds = parse_duration_ms(lease)
-    else:
-        seconds = lease.total_seconds() if isinstance(lease, dt.timedelta) else float(lease)
-        milliseconds = round(seconds * 1000)
+    milliseconds = span_ms(lease, "lease")
     if milliseconds < 1:
         raise InvalidRequest(f"a lease of {lease!r} makes no sense; give some seconds at least")
     return milliseconds
@@ -292,7 +285,7 @@ def lease_ms(lease: Lease | None) -> int | None:
 def open_table_snapshot(
     session: Session,
     info: TableInfo,
-    lease: Lease | None = None,
+    lease: Span | None = None,
     partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
     name: str = "",
 ) -> TableSnapshot:

@@ -30,7 +30,7 @@ from forebay.codec.cast import iter_record_batches, not_written, to_record_batch
 from forebay.metadata.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
-    pass
+    from forebay.client.session import Session
 
 APPEND, UPSERT, DELETE = "append", "upsert", "delete"
 
@@ -49,6 +49,11 @@ class WriteEncoder:
         self.rows_at_once = rows_at_once(info, batch_bytes)
         self._log = None if info.has_primary_key else LogEncoder(info, batch_bytes)
         self._kv = KvEncoder(info, batch_bytes) if info.has_primary_key else None
+
+    @classmethod
+    def of(cls, session: Session, info: TableInfo) -> WriteEncoder:
+        """The encoder for writes through a connection."""
+        return cls(info, session.settings["client.writer.batch-size"])
 
     def columns_of(self, operation: str, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, WriteTarget]:
         """(columns that the rows have, or None for all; the target) of an operation.

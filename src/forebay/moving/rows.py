@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.client.table import Table
-from forebay.client.writer import APPEND, UPSERT, write_at_once
+from forebay.client.writer import APPEND, WriteEncoder, write_at_once
 from forebay.moving.checksum import log_checksum
 from forebay.moving.plan import Place, Side
 
@@ -22,7 +22,8 @@ OnRows = Callable[[int], None]
 
 def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
     """Append what each bucket of the target lacks. Raises `InvalidRequest` where its log is not the source's."""
-    read, write = _table(source), _table(target)
+    read = _table(source)
+    encoder = WriteEncoder.of(target.connection, target.info)
     for place, end in source.ends.items():
         first = source.starts[place] + target.ends[place] - target.starts[place]
         if target.starts[place] != 0 or first > end:
@@ -37,7 +38,7 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
         bucket = source.buckets[place]
         with read.changes({bucket: first}, {bucket: end}, include=()) as log:
             rows = pa.RecordBatchReader.from_batches(log.schema, _told(log, on_rows))
-            write_at_once(target.connection.sender, write.write_encoder, APPEND, rows, bucket=place[1])
+            write_at_once(target.connection.sender, encoder, APPEND, rows, bucket=place[1])
 
 
 def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
@@ -52,7 +53,7 @@ def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
     kind = "union" if source.info.lake_enabled else "live"
     with read.scan(source=kind, partitions=partitions).reader() as scan:
         rows = pa.RecordBatchReader.from_batches(scan.schema, _told(scan, on_rows))
-        write_at_once(target.connection.sender, write.write_encoder, UPSERT, rows)
+        write.upsert(rows)
 
 
 def check_logs(source: Side, target: Side) -> int:
