@@ -37,12 +37,10 @@ for kernel in kernels:
 assert len(kernels) > 20, kernels
 
 with forebay.embedded("data") as live:
-    live.admin.create_table("fluss.clicks", {"user": pa.int64(), "page": pa.string()})
-    clicks = live.table("fluss.clicks")
+    clicks = live.create_table("fluss.clicks", {"user": "BIGINT", "page": "STRING"})
     clicks.append([{"user": n, "page": f"/{n}"} for n in range(1000)])
     assert clicks.scan().to_arrow().num_rows == 1000
-    live.admin.create_table("fluss.users", {"user": pa.int64(), "name": pa.string()}, primary_key=["user"])
-    users = live.table("fluss.users")
+    users = live.create_table("fluss.users", {"user": "BIGINT", "name": "STRING"}, primary_key="user")
     users.upsert(pa.table({"user": [1, 2], "name": ["ann", "bob"]}))
     users.delete([{"user": 1}])
     assert users.scan().to_arrow().to_pylist() == [{"user": 2, "name": "bob"}]

@@ -167,7 +167,7 @@ def test_a_live_table_cannot_be_renamed(conn: Connection, make_table: MakeTable)
 
 @pytest.mark.parametrize(
     "change",
-    [{"drop_columns": "a"}, {"rename_columns": {"a": "b"}}, {"change_types": {"a": "BIGINT"}}, {"comment": "new"}],
+    [{"drop_columns": "a"}, {"rename_columns": {"a": "b"}}, {"change_types": {"a": "BIGINT"}}, {"comment": ""}],
     ids=lambda change: next(iter(change)),
 )
 def test_changes_that_servers_do_not_make_are_refused_by_name(make_table: MakeTable, change: dict[str, Any]) -> None:
@@ -202,6 +202,7 @@ def test_earlier_schemas_are_remembered_up_to_a_number(
     conn: Connection, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_module, "_SCHEMAS_MAX", 2)
+    monkeypatch.setattr(conn.cluster, "_schemas", {})
     tables = [make_table({"a": pa.int32(), name: pa.string()}) for name in ("x", "y", "z")]
     for table in tables:
         table.alter(add_columns={"b": pa.int8()})
@@ -258,6 +259,11 @@ def test_partitions_are_created_listed_and_dropped(conn: Connection, make_table:
     assert {p.name for p in table.partitions()} == {"d1$eu", "d2$eu"}
     with pytest.raises(InvalidRequest):
         table.create_partition({"day": "d1"})
+    for change in (table.create_partition, table.drop_partition, table.partitions):
+        with pytest.raises(
+            InvalidRequest, match=r"'d1' is not a partition of table .*values of its keys \(day, region\)"
+        ):
+            change("d1")  # type: ignore[arg-type]
 
 
 def test_offsets_by_place_and_time(conn: Connection, make_table: MakeTable) -> None:
@@ -351,7 +357,7 @@ def test_snapshots_leases_and_producer_offsets(conn: Connection, make_table: Mak
     conn.admin.release_kv_snapshot_lease("lease", [bucket])
     conn.admin.release_kv_snapshot_lease("lease")
     assert conn.admin.producer_offsets("job-1") is None
-    assert conn.admin.register_producer_offsets("job-1", {bucket: 7}, dt.timedelta(hours=1))
+    assert conn.admin.register_producer_offsets("job-1", {bucket: 7}, "1 h")
     assert not conn.admin.register_producer_offsets("job-1", {bucket: 9})
     found = conn.admin.producer_offsets("job-1")
     assert found is not None

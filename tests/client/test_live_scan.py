@@ -135,9 +135,9 @@ def test_libraries_take_a_table_as_a_stream_of_arrow_data(make_table: MakeTable)
     copy = make_table(live, primary_key="id")  # its columns, without reading a row
     copy.upsert(live)
     assert copy.scan().count() == 20
-    for refused in (pandas.DataFrame, np.asarray):
+    for refused, given in ((np.asarray, live), (np.asarray, live.scan()), (pandas.DataFrame, live.scan())):
         with pytest.raises(InvalidRequest, match=r"Call to_pandas\(\) or to_arrow\(\)"):
-            refused(live)
+            refused(given)
 
 
 def test_a_scan_can_be_taken_in_many_forms(make_table: MakeTable) -> None:

@@ -208,7 +208,7 @@ def test_closing_leaves_no_thread_and_is_quick(bootstrap: str, make_table: MakeT
     assert time.monotonic() - began < 2
     assert forebay_threads() == before
     for call in (
-        other.server_nodes,
+        other.admin.server_nodes,
         lambda: handle.append([{"a": 1}]),
         lambda: handle.scan().to_arrow(),
         handle.writer,

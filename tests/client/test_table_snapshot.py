@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forebay
-from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.client.connection import connect
 from forebay.client.table import Table
 from forebay.client.table_snapshot import TableSnapshot
@@ -139,6 +139,43 @@ def test_columns_filters_limits_and_buckets_choose_rows_of_a_snapshot(make_table
         assert snapshot.scan_bucket(2).log_offset == snapshot.log_offsets[table.bucket(2)]
 
 
+def test_a_table_can_be_scanned_as_of_a_snapshot_of_it(make_table):
+    table, other = numbered(make_table), numbered(make_table, 1)
+    with table.snapshot() as snapshot, other.snapshot() as another:
+        upsert(table, range(1000), 7)
+        scan = table.scan(["v"], "id < 10", as_of=snapshot)
+        assert scan.to_arrow()["v"].to_pylist() == [0] * 10
+        assert scan.count() == 10
+        assert rows_of(table.scan(as_of=snapshot, buckets=[2])) == rows_of(snapshot.scan_bucket(2, filter="id >= 0"))
+        assert pa.table(snapshot).num_rows == 1000
+        lines = scan.explain().splitlines()
+        assert lines == [repr(snapshot), "buckets: 4", "columns: v", "filter: id < 10"]
+        with pytest.raises(InvalidRequest, match="a snapshot of another table"):
+            table.scan(as_of=another)
+        with pytest.raises(InvalidRequest, match="source='union' has no snapshots"):
+            table.scan(as_of=snapshot, source="union")
+    for other_time in (dt.datetime.now(dt.UTC), 3, "a tag"):
+        with pytest.raises(UnsupportedOperation, match=r"cannot be read as of .*table\.snapshot\(\)"):
+            table.scan(as_of=other_time)
+
+
+def test_the_parts_of_a_scan_of_a_snapshot_travel(make_table):
+    table = numbered(make_table)
+    with table.snapshot() as snapshot:
+        scan, parts = pickle.loads(pickle.dumps((snapshot.scan(["id"]), snapshot.scan().plan())))
+        upsert(table, range(2000), 7)
+        assert parts == table.buckets()
+        found = [value for part in parts for value in scan.read_split(part).read_all()["id"].to_pylist()]
+        assert sorted(found) == list(range(1000))
+
+
+def test_partitions_of_a_snapshot_can_be_chosen(make_table):
+    table = make_table({"id": "BIGINT", "p": "STRING"}, primary_key=["id", "p"], partition_keys="p")
+    table.upsert([{"id": i, "p": "abc"[i % 3]} for i in range(9)])
+    with table.snapshot() as snapshot:
+        assert set(table.scan(as_of=snapshot, partitions="b").to_arrow()["p"].to_pylist()) == {"b"}
+
+
 def test_a_bucket_of_another_table_or_of_no_table_is_refused(make_table):
     table, other = numbered(make_table, 1), numbered(make_table, 1)
     with table.snapshot() as snapshot:
@@ -149,8 +186,12 @@ def test_a_bucket_of_another_table_or_of_no_table_is_refused(make_table):
             snapshot.scan_bucket(0, limit=-1)
     with pytest.raises(InvalidRequest, match="no primary key"):
         make_table({"a": pa.int64()}).snapshot()
-    with pytest.raises(InvalidRequest, match="lease"):
-        table.snapshot(lease=0)
+    for wrong in (0, -1, True, "soon", dt.timedelta(0)):
+        with pytest.raises(InvalidRequest, match=r"lease|duration"):
+            table.snapshot(lease=wrong)
+    for lease in (20, "20 s", dt.timedelta(seconds=20)):
+        with table.snapshot(lease=lease) as snapshot:
+            assert snapshot.lease_seconds == 20
 
 
 def test_an_empty_table_has_offsets_and_no_rows(make_table):
@@ -183,7 +224,7 @@ def test_partitions_can_be_chosen_and_a_table_without_any_has_an_empty_snapshot(
         assert one.scan().to_arrow().num_rows == 50
         with pytest.raises(NotFound, match="no longer in table snapshot"):
             both.scan().to_arrow()
-        with pytest.raises(InvalidRequest, match="no partition"):
+        with pytest.raises(NotFound, match="no partition"):
             table.snapshot(partitions=["a"])
     assert repr(both).endswith(", 4 buckets, released>")
 

@@ -112,7 +112,7 @@ def test_records_out_of_order_are_a_fault_and_a_changelog_may_skip_offsets(
     of_a_log: str | None,
     of_a_changelog: str | None,
 ) -> None:
-    monkeypatch.setattr(Table, "log", lambda *_args, **_options: Log(batches, times))
+    monkeypatch.setattr(Table, "changes", lambda *_args, **_options: Log(batches, times))
     for table, message in ((appended, of_a_log), (keyed, of_a_changelog)):
         report = verified(table)
         assert told(report) == ([] if message is None else [(True, message)])
@@ -137,7 +137,7 @@ def test_damage_of_one_bucket_is_a_fault_and_the_others_are_checked(
     def damaged(*_args: object, **_options: object) -> Log:
         raise CorruptData("a batch is damaged")
 
-    monkeypatch.setattr(Table, "log", damaged)
+    monkeypatch.setattr(Table, "changes", damaged)
     report = verified(keyed)
     assert told(report) == [(True, "a batch is damaged")]
     assert report.counts["rows"] == RECORDS

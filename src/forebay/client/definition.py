@@ -57,7 +57,7 @@ def alteration(
 ) -> pb.AlterTableRequest:
     """The request for a change. Raises `UnsupportedOperation` for kinds of changes that servers do not make."""
     for kind, given in unsupported.items():
-        if given:
+        if given not in (None, (), [], {}):
             raise UnsupportedOperation(
                 f"alter table {path}: {kind}={given!r} is not possible in a live table. Columns can be added "
                 "(add_columns) and options be set and reset; for anything else make another table"

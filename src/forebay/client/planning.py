@@ -37,11 +37,17 @@ _EARLIEST, _LATEST, _TIMESTAMP = 0, 1, 2
 _CLIENT = -1
 
 
-def partition_texts(info: TableInfo, spec: Mapping[str, Any]) -> dict[str, str]:
+def partition_texts(info: TableInfo, spec: Any) -> dict[str, str]:
     """Partition values as the text that they have in names. Text is taken as it is; values may be of the key's type.
 
     Raises `InvalidRequest` (PARTITION_SPEC_INVALID) for a value of another type.
     """
+    if not isinstance(spec, Mapping):
+        keys = ", ".join(info.descriptor.partition_keys)
+        raise InvalidRequest(
+            f"{spec!r} is not a partition of table {info.path}: write a dict with values of its keys ({keys})",
+            ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+        )
     texts = {}
     for key, value in spec.items():
         if isinstance(value, str) or key not in info.descriptor.partition_keys:

@@ -17,7 +17,14 @@ from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
-from forebay.client.planning import LogPlace, PartitionSelector, check_bucket, list_partitions, plan_buckets
+from forebay.client.planning import (
+    LogPlace,
+    PartitionSelector,
+    check_bucket,
+    list_partitions,
+    partition_texts,
+    plan_buckets,
+)
 from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -46,6 +53,7 @@ class Table(ArrowStream):
 
     @property
     def path(self) -> TablePath:
+        """Database and name."""
         return self.info.path
 
     @property
@@ -60,6 +68,7 @@ class Table(ArrowStream):
 
     @property
     def has_primary_key(self) -> bool:
+        """Whether rows are replaced and deleted by a key; a log table only grows."""
         return self.info.has_primary_key
 
     def refresh(self) -> Table:
@@ -104,7 +113,8 @@ class Table(ArrowStream):
         """The partitions of the table; with `values`, those that have these values of some partition keys."""
         from forebay.client.display import Listing
 
-        return Listing(list_partitions(self.connection.cluster, self.path, values))
+        wanted = None if values is None else partition_texts(self.info, values)
+        return Listing(list_partitions(self.connection.cluster, self.path, wanted))
 
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
         """Create a partition: `values` has each partition key's value ({"dt": "2024-01-15"}, or a date).
