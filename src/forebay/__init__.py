@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from forebay.base import errors as errors
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
+    from forebay.client.table import Table as Table
     from forebay.inprocess import embedded as embedded
     from forebay.metadata import types as types
     from forebay.metadata.predicate import col as col
 
-__all__ = ["Connection", "__version__", "col", "connect", "embedded", "errors", "types"]
+__all__ = ["Connection", "Table", "__version__", "col", "connect", "embedded", "errors", "types"]
 
 _PLACES = {
     "Connection": ("forebay.client.connection", "Connection"),
+    "Table": ("forebay.client.table", "Table"),
     "col": ("forebay.metadata.predicate", "col"),
     "connect": ("forebay.client.connection", "connect"),
     "embedded": ("forebay.inprocess", "embedded"),

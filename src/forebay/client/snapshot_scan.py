@@ -333,7 +333,7 @@ class SnapshotScan(Scan):
 
     def plan(self) -> Sequence[TableBucket]:
         """The buckets to read, for engines that read with several workers; see `read_split`."""
-        return self._buckets
+        return list(self._buckets)
 
     def read_split(self, split: TableBucket) -> RowReader:
         return self._read([split])
