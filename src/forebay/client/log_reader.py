@@ -193,9 +193,7 @@ class LogReader(ArrowStream):
         )
 
     def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:
-        """The next rows, waited for at most `timeout` (seconds, a timedelta, or text such as "10 s"); None if there
-        were none, or at the end.
-        """
+        """The next rows, waited for at most `timeout` (a span of time); None if there were none, or at the end."""
         clock = self._session.clock
         deadline = clock.monotonic() + (
             timeout if isinstance(timeout, int | float) else span_ms(timeout, "timeout") / 1000
