@@ -5,9 +5,8 @@
     table = conn.table("sales.orders")
 
 Rules: one connection serves all threads of a process. It pickles to its settings: what comes out at the other end, in
-a Spark worker for instance, connects when it is first used. After a fork the child connects anew, too. `close` (or
-the end of a `with` block) sends what buffered writers still hold; a connection that nobody refers to any more closes
-itself without sending.
+a Spark worker for instance, connects when it is first used. After a fork the child reconnects, too. `close` (or
+the end of a `with` block) sends what buffered writers still hold; an unreferenced connection closes without sending.
 
 `shared_connection(settings)` gives every caller in a process the same connection, so that many short tasks need one
 socket for each server and not one for each task.

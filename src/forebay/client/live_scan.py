@@ -15,8 +15,8 @@ What failures mean:
                                  client.scanner.kv.open-timeout
     a page that got lost         asked for again with the same call number; a Forebay server repeats it, a Fluss server
                                  refuses (INVALID_SCAN_REQUEST), and the scan fails, unless nothing of the bucket has
-                                 been handed out: then it begins anew
-    session gone, leader moved   the same: begin anew if nothing has been handed out, otherwise fail
+                                 been handed out: then it starts over
+    session gone, leader moved   the same: start over if nothing has been handed out, otherwise fail
 
 Clusters without ScanKv (Fluss 0.9) are read by forebay.client.replay, and a warning says so once; so are others with
 `client.scanner.kv.batch-strategy=snapshot_merge`.
@@ -336,7 +336,7 @@ class BucketScan:
                 pb.ScanKvRequest(scanner_id=scanner_id, close_scanner=True, batch_size_bytes=self._page_bytes), None
             )
         except ForebayError:
-            return  # best effort: the server ends idle sessions by itself
+            return  # best effort: the server expires idle sessions
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else f"{self.rows_handed_out} rows read"
@@ -415,7 +415,7 @@ class LiveReader(RowReader):
         self._log_offsets: dict[TableBucket, int] = {}
         self._finished: set[TableBucket] = set()
         self._changed = threads.event()
-        # With a limit buckets are read one after the other: reading ahead would be for nothing.
+        # With a limit buckets are read one after the other: reading ahead would be useless.
         limited = request.limit is not None
         self._sessions_max: int = 1 if limited else self._session.settings["client.scanner.kv.max-sessions"]
         self._pushed_limit = limited and request.predicate is None

@@ -5,15 +5,15 @@ handed out. Between the two lie chunks that have come and wait to be decoded, at
 `client.scanner.log.fetch.max-bytes` of them.
 
 Rules: rows of a bucket come in the order of their offsets; buckets take turns. One fetch is under way for each server
-and covers all its buckets that want more, so the server works while we decode. Nothing happens between calls: no
-thread reads ahead by itself. `position` can be stored and given to `Table.changes(start=...)` to go on later; an offset
+and covers all its buckets that want more, so the server works while we decode. Nothing happens between calls:
+no thread reads ahead. `position` can be stored and given to `Table.changes(start=...)` to go on later; an offset
 that holds no row (an empty batch, a filtered one) moves it on all the same.
 
 What failures mean: leaders that have moved or are away are looked for until `client.retry-timeout` has passed without
-any success; a reader that looks for new partitions by itself lets go of those that are dropped; offsets that the server
+any success; a reader that discovers new partitions abandons those that are dropped; offsets that the server
 does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised. Where the server finds a log damaged,
 the reader raises that at once and goes on with the other buckets if it is asked for more; when only damaged ones are
-left it raises again, so that nobody takes the rows for all there are.
+left it raises again, so that the rows are not mistaken for all there are.
 
 Flow: plan (buckets, start and stop offsets) -> fetch -> chunks -> forebay.client.log_decode -> record batches.
 Prior art: LogFetcher of Fluss's Java client.
@@ -346,7 +346,7 @@ class LogReader(ArrowStream):
         self._fetches[node] = _Fetch(call, states, self._projecting)
 
     def _seconds_to_next_event(self) -> float:
-        """How long nothing happens by itself."""
+        """Return how long nothing happens without a response."""
         now = self._session.clock.monotonic()
         pauses = [state.not_before - now for state in self._buckets.values() if state.not_before > now]
         return max(min([1.0, *pauses]), 0.001)

@@ -43,7 +43,7 @@ PREFIX_COLUMN = "_prefix_index"
 _KEYS_AT_ONCE = 1 << 16
 _MISSING = ("null", "drop", "error")
 _ROUTINGS = 3
-"""How often partitions are looked for, when one is dropped, or dropped and made anew, between that and the lookup."""
+"""How often partitions are looked for, when one is dropped, or dropped and recreated, between that and the lookup."""
 
 
 class _KeyItem(NamedTuple):
@@ -247,7 +247,7 @@ class Lookup:
         return items
 
     def _ask(self, question: _Lookups, items: Callable[[], list[_KeyItem]]) -> list[tuple[_KeyItem, Any]]:
-        """The answers for all keys. A partition that was dropped, or dropped and made anew, is looked for again."""
+        """The answers for all keys. A partition that was dropped, or dropped and recreated, is looked up again."""
         attempt = 1
         while True:
             try:

@@ -5,7 +5,7 @@ about the reader, so a page that got lost is simply asked for again, and whoever
 One page is asked for ahead, so that the server works while we decode.
 
 What failures mean: passing ones are tried again until `client.retry-timeout`; a snapshot that is gone (its lease ended,
-its table was dropped, the server was started anew) is `NotFound`, and only another snapshot helps.
+its table was dropped, the server was restarted) is `NotFound`, and only another snapshot helps.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class SnapshotReader(RowReader):
         decoder = self._view.decoder(session.cluster)
         waiting = deque(() if self._limit == 0 else self.buckets)
         active: deque[SnapshotBucketScan] = deque()
-        # With a limit buckets are read one after the other: reading ahead would be for nothing.
+        # With a limit buckets are read one after the other: reading ahead would be useless.
         most = 1 if self._limit is not None else session.settings["client.scanner.kv.max-sessions"]
         while active or waiting:
             while waiting and len(active) < most:

@@ -9,8 +9,8 @@ acknowledged before the snapshot was asked for is in it, in all buckets; and if 
 was acknowledged before that one began. Of a write under way meanwhile it may hold the rows of some buckets and not yet
 those of others, because a write call ends bucket by bucket.
 
-A snapshot pickles to a description that other processes read from: workers, second attempts of a task. It lives as
-long as somebody reads from it or renews it, and for its lease after that; `release` ends it. Only the object that
+A snapshot pickles to a description that other processes read from: workers, second attempts of a task. It lives
+as long as it is read or renewed, and for its lease after that; `release` ends it. Only the object that
 opened it releases it, at the end of its `with` block or when it is collected; copies never do.
 
 Clusters without table snapshots (Apache Fluss): `is_exact` is False, each bucket is scanned as it is when it is read,
@@ -95,7 +95,7 @@ class TableSnapshot(ArrowStream):
 
     @property
     def expires(self) -> dt.datetime | None:
-        """Not before then the server may end the snapshot, if nobody uses it; None where it pins nothing.
+        """The earliest time at which the server may end the unused snapshot; None if it pins nothing.
 
         What other processes read of it makes it live longer than this object knows.
         """
@@ -171,7 +171,7 @@ class TableSnapshot(ArrowStream):
     # ---- the lease --------------------------------------------------------------------------------------------------
 
     def renew(self, lease: Span | None = None) -> None:
-        """Begin the lease anew, with another length if one is given. Raises `NotFound` if the snapshot has ended."""
+        """Renew the lease, with another length if one is given. Raises `NotFound` if the snapshot has ended."""
         if self.snapshot_id is None:
             return
         request = pb.RenewTableSnapshotRequest(table_snapshot_id=self.raw_id, lease_ms=lease_ms(lease))
@@ -190,7 +190,7 @@ class TableSnapshot(ArrowStream):
         self._renewed_at_ms = self.connection.clock.now_ms()
 
     def release(self) -> None:
-        """End the snapshot for everybody. A second call does nothing; a server that is away ends it by its lease."""
+        """End the snapshot for all readers. A second call does nothing; an unreachable server ends it by its lease."""
         if self._finalizer is not None:
             self._finalizer.detach()
         if self.released or self.snapshot_id is None:
@@ -229,7 +229,7 @@ class TableSnapshot(ArrowStream):
     # ---- copies -----------------------------------------------------------------------------------------------------
 
     def of_buckets(self, buckets: Collection[TableBucket]) -> TableSnapshot:
-        """A copy that knows these buckets only, for a worker. It never releases the snapshot by itself."""
+        """A copy that knows these buckets only, for a worker. It never releases the snapshot."""
         copy = TableSnapshot.__new__(TableSnapshot)
         copy.__setstate__(self.__getstate__())
         copy.log_offsets = {bucket: self.log_offsets[bucket] for bucket in buckets}
@@ -311,7 +311,7 @@ def open_table_snapshot(
 def open_snapshot_of(
     session: Session, info: TableInfo, buckets: Sequence[TableBucket], lease_ms: int | None, name: str = ""
 ) -> TableSnapshot:
-    """A snapshot of all buckets of some partitions, which nobody releases yet.
+    """A snapshot of all buckets of some partitions, which is not released automatically yet.
 
     Raises `LimitExceeded` (TOO_MANY_SCANNERS) if the server has its fill of them for `client.scanner.kv.open-timeout`,
     `Unavailable`, `NotFound`.
@@ -371,7 +371,7 @@ def _open(
 
 @dataclass(frozen=True)
 class TableSnapshotInfo:
-    """An open table snapshot as its server shows it: its name, how old it is, how long it will live if nobody uses it,
+    """An open table snapshot as its server shows it: its name, how old it is, how long it will live unused,
     and what has been read of it.
     """
 

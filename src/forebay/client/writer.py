@@ -352,7 +352,7 @@ class TableWriter:
                     run = []
         except ForebayError as e:
             self._refuse(e, rows_left)
-        except Exception as e:  # noqa: BLE001 - the rows have left the buffer: their loss must be told
+        except Exception as e:  # noqa: BLE001 - the rows have left the buffer: their loss must be reported
             self._refuse(InternalError(f"rows could not be encoded: {type(e).__name__}: {e}"), rows_left)
         except BaseException:
             stopped = InternalError("writing was interrupted, so that not all buffered rows were sent")
@@ -441,7 +441,7 @@ class TableWriter:
         self._end()
 
     def finish(self, timeout: float | None) -> ForebayError | None:
-        """For the connection's end: `close`, with the error as result if nobody was told of it yet."""
+        """For the connection's end: `close`, with the error as result if it was not reported yet."""
         told = self._told
         try:
             if self._process == os.getpid():

@@ -81,8 +81,8 @@ class _SplitReader(RowReader):
 class UnionRowReader(RowReader):
     """The rows of lake and stream as one, being read. Planned when it is made, so it reads up to that moment.
 
-    Lake snapshots expire, and logs are cut off behind them. Where that happens between the plan and its first rows,
-    the reading is planned anew; later it raises what the reader does.
+    Lake snapshots expire, and logs are trimmed after that. If that happens between the plan and its first rows, the
+    read is replanned; later the reader's error is raised.
     """
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
