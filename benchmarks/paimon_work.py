@@ -29,7 +29,7 @@ CODEC, LEVEL = "zstd", 1
 
 APPEND: dict[str, Any] = {}
 KEYED: dict[str, Any] = {
-    "primary_keys": [data.KEY],
+    "primary_key": [data.KEY],
     "options": {"bucket": str(BUCKETS), "write-only": "true"},  # no compaction while writing: it is measured apart
 }
 
@@ -78,7 +78,7 @@ class Lake:
 
     def open(self, name: str) -> Table:
         """The table, with nothing of it in memory yet."""
-        return self.catalog.get_table(f"db.{name}")
+        return self.catalog.table(f"db.{name}")
 
     def drop(self, name: str) -> None:
         shutil.rmtree(self.path(name))

@@ -69,7 +69,7 @@ class Left:
 def definition(keyed: bool, way: Way, buckets: int) -> dict[str, Any]:
     """Of a table: append without buckets, or with a primary key and `buckets`."""
     options = dict(way.options) | ({"bucket": str(buckets)} if keyed else {})
-    return {"options": options, **({"primary_keys": [data.KEY]} if keyed else {})}
+    return {"options": options, **({"primary_key": [data.KEY]} if keyed else {})}
 
 
 def hour(lake: Lake, name: str, keyed: bool, way: Way, batches: int, buckets: int) -> Left:

@@ -140,7 +140,7 @@ def tell(story: Story) -> None:
         )
         for way in ("memory", "disk", "workers"):
             story.spark.sql(f"CREATE TABLE lake.shop.joined_{way} ({JOINED})")
-        customers = Customers(lake.get_table("shop.customers"), number)
+        customers = Customers(lake.table("shop.customers"), number)
         feed = Feed(story.folder / "orders", "id BIGINT, customer BIGINT")
         size = max(story.rows // BATCHES, 1)
         for at in range(BATCHES):
@@ -153,7 +153,7 @@ def tell(story: Story) -> None:
         with story.step(f"The stream meets customers who are kept {WHERE[way]}, while a program changes them"):
             dimension = customers.table.with_options(options)
             with dimension.lookup(["name", "level"]) as lookup, changing(customers):
-                joining = Joining(lookup, lake.get_table(f"shop.joined_{way}"))
+                joining = Joining(lookup, lake.table(f"shop.joined_{way}"))
                 run(story, feed, joining, way)
             story.say(f"{BATCHES * size:,} customers looked up in {joining.seconds:.2f} s")
             compare(story, customers, feed, way)

@@ -134,7 +134,7 @@ def forget_last_batch(checkpoint: Path) -> int:
 
 def files(warehouse: str) -> list[str]:
     """The Parquet files of the newest snapshot."""
-    listed = Catalog.open(warehouse).get_table(TABLE).system("files").read(["file_path"]).read_all()
+    listed = Catalog.open(warehouse).table(TABLE).system("files").read(["file_path"]).read_all()
     return [str(path) for path in listed["file_path"].to_pylist()]
 
 
@@ -155,7 +155,7 @@ def by_duckdb(spark: SparkSession, warehouse: str) -> Totals:
 
 
 def by_forebay(spark: SparkSession, warehouse: str) -> Totals:
-    rows = Catalog.open(warehouse).get_table(TABLE).read(["item", "cents"]).read_all()
+    rows = Catalog.open(warehouse).table(TABLE).read(["item", "cents"]).read_all()
     return by_item(rows)
 
 

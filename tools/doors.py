@@ -128,7 +128,7 @@ def _live_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
 def _paimon_operations(folder: Path) -> dict[str, Operation]:
     catalog = Catalog.open(str(folder / "warehouse"))
     catalog.create_database("shop")
-    table = catalog.create_table("shop.orders", _ORDERS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("shop.orders", _ORDERS, primary_key=["id"], options={"bucket": "1"})
 
     waiting: list[Any] = []
 

@@ -54,7 +54,7 @@ def test_a_lake_table_filters_as_the_filter_says(tmp_path: Path, kind: str, seed
         options["bucket-key"] = rng.choice(["double", "float,text", "text", "dec4", "date", "bytes", "millis"])
     catalog = new_catalog(tmp_path)
     arrow = {column.name: column.data_type for column in COLUMNS}
-    table: LakeTable = catalog.create_table("db.t", arrow, primary_keys=["id"] if keyed else [], options=options)
+    table: LakeTable = catalog.create_table("db.t", arrow, primary_key=["id"] if keyed else [], options=options)
     rows: dict[int, Row] = {}
     for piece in pieces(rng):
         if keyed and rng.random() < 0.5:

@@ -217,7 +217,7 @@ def test_a_refusal_of_the_cluster_gives_the_lake_table_back(both: Both) -> None:
     write(table, *range(5))
     tier_table(both.ours, table.path)
     # Somebody gave the lake table another column than the stream has, which the cluster's check finds.
-    lake = forebay.paimon.Catalog.open(str(both.lake)).get_table(str(table.path))
+    lake = forebay.paimon.Catalog.open(str(both.lake)).table(str(table.path))
     lake.alter([forebay.paimon.store.schema_changes.UpdateColumnComment(("v",), "another")])
     with pytest.raises(Conflict) as refused:
         move_table(both.ours, both.real, table.path)

@@ -86,7 +86,7 @@ def test_java_paimon_reads_what_was_tiered(tmp_path: Path, java_table: JavaTable
     _, rows = tiered(storage, shape, True)
     catalog = Catalog.open(storage.options)
     assert isinstance(catalog, FileSystemCatalog)
-    lake = catalog.get_table(str(PATH))
+    lake = catalog.table(str(PATH))
     assert len(agree(lake, java_table(catalog, str(PATH)))) == len(rows)
 
 
@@ -96,4 +96,4 @@ def test_java_paimon_reads_values_of_every_type(tmp_path: Path, java_table: Java
     table.upsert(FULL_ROW, {**dict.fromkeys(EVERY_TYPE), "id": 2})
     catalog = Catalog.open(storage.options)
     assert isinstance(catalog, FileSystemCatalog)
-    assert len(agree(catalog.get_table(str(PATH)), java_table(catalog, str(PATH)))) == 2
+    assert len(agree(catalog.table(str(PATH)), java_table(catalog, str(PATH)))) == 2

@@ -18,7 +18,7 @@ from forebay.testing.lake_rounds import PATH
 def lake_table(storage: LakeStorage) -> Table:
     """The Paimon table of the contract, opened by the engine itself."""
     assert isinstance(storage, PaimonLakeStorage)
-    return open_catalog(storage.options).get_table(str(PATH))
+    return open_catalog(storage.options).table(str(PATH))
 
 
 class TestPaimonLake(LakeContract):

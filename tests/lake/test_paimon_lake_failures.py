@@ -38,12 +38,12 @@ def round_on(io: FailingFileIO, table: LakeTable, number: int) -> int:
     """A round as a worker and a driver of its own would do it, on `io`; the snapshot's id."""
     assert isinstance(table.storage, PaimonLakeStorage)
     catalog = FileSystemCatalog(io, table.storage.options["warehouse"])
-    lake = catalog.get_table(str(PATH), options={"write-only": "false"})
+    lake = catalog.table(str(PATH), options={"write-only": "false"})
     writer = PaimonLakeWriter(lake, WriterContext(table.info, 0))
     writer.write(changes_of(table.info, [("+U", r) for r in people(number % 5, name=f"r{number} ")]))
     result = writer.complete()
     context = CommitterContext(table.info, table.epoch, table.base)
-    committer = PaimonLakeCommitter(catalog.get_table(str(PATH)), context)
+    committer = PaimonLakeCommitter(catalog.table(str(PATH)), context)
     committed = committer.commit([result], {OFFSETS_PROPERTY: str(number)})
     committer.maintain()
     return committed.snapshot_id

@@ -44,7 +44,7 @@ def create(storage: PaimonLakeStorage, descriptor: TableDescriptor, creating: bo
 
 
 def engine_table(storage: PaimonLakeStorage) -> Table:
-    return open_catalog(storage.options).get_table(str(PATH))
+    return open_catalog(storage.options).table(str(PATH))
 
 
 def test_a_table_with_a_key_takes_its_changelog_from_the_stream(storage: PaimonLakeStorage) -> None:

@@ -119,7 +119,7 @@ class Life:
         more, self._merge, self._deletes = ENGINES[engine]
         options = {"manifest.merge-min-count": "6", "num-sorted-run.compaction-trigger": "3", **more, **options}
         self.table = catalog.create_table(
-            name, COLUMNS, primary_keys=self.primary_keys, partition_keys=["p"], options=options
+            name, COLUMNS, primary_key=self.primary_keys, partition_keys=["p"], options=options
         )
         self.state: State = {}
         self.then: dict[int, tuple[State, TableSchema]] = {}
@@ -204,7 +204,7 @@ class Life:
 
     def restart(self) -> None:
         self.catalog = FileSystemCatalog(self.table.context.io, self.catalog.warehouse)
-        self.table = self.catalog.get_table(self.name)
+        self.table = self.catalog.table(self.name)
 
     def _begin_again(self) -> None:
         if self.follower is not None:
@@ -316,7 +316,7 @@ class Follower:
 
     def follow(self) -> None:
         """Take what is new."""
-        table = self._catalog.get_table(self._name).with_options({"consumer-id": f"follower {self.number}"})
+        table = self._catalog.table(self._name).with_options({"consumer-id": f"follower {self.number}"})
         ids = {f.name: f.id for f in table.schema.fields}
         stream = table.stream(state=self._at, follow=False)
         for batch in stream:

@@ -60,7 +60,7 @@ def _big_decimal_hash(unscaled: int, scale: int) -> int:
 
 def keyed(folder: Path, function: str, **options: str) -> Table:
     return new_catalog(folder).create_table(
-        "db.t", {"k": types.bigint(), "v": types.int_()}, primary_keys=["k"],
+        "db.t", {"k": types.bigint(), "v": types.int_()}, primary_key=["k"],
         options={"bucket": "7", "bucket-function.type": function, **options},
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_a_table_whose_function_does_not_take_its_key_is_read_by_filters_all_the
     table.write([{"k": str(i)} for i in range(20)])
     (file,) = (tmp_path / "lake").rglob("schema-0")
     file.write_text(file.read_text().replace('"default"', '"mod"'))
-    table = catalog.get_table("db.t")
+    table = catalog.table("db.t")
     assert rows_of(table, None, col("k") == "7") == [("7",)]
     with pytest.raises(InvalidRequest, match="INT or BIGINT"):
         table.new_write()

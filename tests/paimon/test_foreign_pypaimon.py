@@ -24,14 +24,14 @@ PROGRAM = (Path(__file__).parent / "pypaimon_program.py").read_text()
 KINDS: dict[str, dict[str, Any]] = {
     "append": {},
     "bucketed": {"options": {"bucket": "3", "bucket-key": "id,text"}},
-    "keyed": {"primary_keys": ["id"], "options": {"bucket": "2"}},
-    "partitioned": {"primary_keys": ["id", "day"], "partition_keys": ["day"], "options": {"bucket": "2"}},
-    "dynamic": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+    "keyed": {"primary_key": ["id"], "options": {"bucket": "2"}},
+    "partitioned": {"primary_key": ["id", "day"], "partition_keys": ["day"], "options": {"bucket": "2"}},
+    "dynamic": {"primary_key": ["id"], "options": {"bucket": "-1"}},
 }
 OURS = KINDS | {
-    "thin": {"primary_keys": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
+    "thin": {"primary_key": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
     "full": {"options": {"metadata.stats-mode": "full", "metadata.stats-dense-store": "false"}},
-    "none": {"primary_keys": ["id"], "options": {"bucket": "1", "metadata.stats-mode": "none"}},
+    "none": {"primary_key": ["id"], "options": {"bucket": "1", "metadata.stats-mode": "none"}},
 }
 THEIRS = KINDS | {"orc": {"options": {"file.format": "orc"}}}
 
@@ -52,7 +52,8 @@ def read_by_pypaimon(catalog: FileSystemCatalog, name: str, out: Path, rust: str
 def write_by_pypaimon(
     catalog: FileSystemCatalog, name: str, folder: Path, definition: dict[str, Any], rust: str, parts: list[pa.Table]
 ) -> None:
-    (folder / "definition.json").write_text(json.dumps(definition))
+    theirs = {("primary_keys" if key == "primary_key" else key): value for key, value in definition.items()}
+    (folder / "definition.json").write_text(json.dumps(theirs))
     paths = []
     for i, part in enumerate(parts):
         paths.append(str(folder / f"part{i}.arrow"))
@@ -69,7 +70,7 @@ def test_pypaimon_reads_what_we_write(tmp_path: Path, kind: str, rust: str) -> N
     table = catalog.create_table("db.t", ALL_TYPES, **definition)
     table.write(data)
     expected = data.to_pylist()
-    if "primary_keys" in definition:
+    if "primary_key" in definition:
         table.upsert(data.slice(0, 5))
         table.delete(data.slice(2, 1))
         expected = [row for row in expected if row["id"] != 2]
@@ -82,9 +83,9 @@ def test_pypaimon_reads_what_we_write(tmp_path: Path, kind: str, rust: str) -> N
 def test_we_read_what_pypaimon_writes(tmp_path: Path, kind: str, rust: str) -> None:
     catalog = new_catalog(tmp_path)
     definition, data = THEIRS[kind], rows_for(kind)
-    parts = [data, data.slice(0, 5)] if "primary_keys" in definition else [data]
+    parts = [data, data.slice(0, 5)] if "primary_key" in definition else [data]
     write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, parts)
-    table = catalog.get_table("db.t")
+    table = catalog.table("db.t")
     assert table.read().read_all().sort_by("id").to_pylist() == data.to_pylist()
     assert table.read(["text"], col("id") == 7).read_all().to_pylist() == [{"text": "é" * 7 + "z"}]
 
@@ -94,11 +95,11 @@ def test_both_write_to_one_primary_key_table(tmp_path: Path, rust: str) -> None:
     catalog = new_catalog(tmp_path)
     definition, data = KINDS["keyed"], rows_for("keyed")
     write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, [data.slice(0, 10)])
-    catalog.get_table("db.t").upsert(data.slice(5))
-    catalog.get_table("db.t").delete(data.slice(0, 1))
+    catalog.table("db.t").upsert(data.slice(5))
+    catalog.table("db.t").delete(data.slice(0, 1))
     write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, [data.slice(2, 4)])
     expected = data.slice(1).to_pylist()
-    assert catalog.get_table("db.t").read().read_all().sort_by("id").to_pylist() == expected
+    assert catalog.table("db.t").read().read_all().sort_by("id").to_pylist() == expected
     assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust) == expected
 
 
@@ -123,7 +124,7 @@ def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
 
 
 KINDS_OF_ROWS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("kind", pa.string())])
-WITH_KINDS = {"primary_keys": ["id"], "options": {"bucket": "1", "rowkind.field": "kind"}}
+WITH_KINDS = {"primary_key": ["id"], "options": {"bucket": "1", "rowkind.field": "kind"}}
 
 
 def kinds_of_rows(*rows: tuple[int, str, str]) -> pa.Table:
@@ -142,7 +143,7 @@ def test_rows_that_were_deleted_in_a_single_file_do_not_come_back(tmp_path: Path
         assert [r["id"] for r in read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust)] == [0, 2]
     else:
         write_by_pypaimon(catalog, "db.t", tmp_path, WITH_KINDS, rust, [rows])
-    found = catalog.get_table("db.t")
+    found = catalog.table("db.t")
     assert found.read().read_all().sort_by("id")["id"].to_pylist() == [0, 2]
     found.compact(full=True)
     assert found.refreshed().read().read_all().sort_by("id")["id"].to_pylist() == [0, 2]

@@ -30,7 +30,7 @@ def catalog(tmp_path: Path) -> FileSystemCatalog:
 def table(catalog: FileSystemCatalog) -> Table:
     """A keyed table of three commits, not compacted."""
     made = catalog.create_table(
-        "db.t", COLUMNS, primary_keys=["id"], options={"bucket": 2, "write-only": True}, comment="<b>"
+        "db.t", COLUMNS, primary_key=["id"], options={"bucket": 2, "write-only": True}, comment="<b>"
     )
     for i in range(3):
         made.write([{"id": n, "name": f"n{i}"} for n in range(10 * i, 10 * i + 20)])
@@ -93,8 +93,11 @@ def test_mistakes_are_answered_with_what_to_write(table: Table, act: Callable[[T
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"primary_keys": "id"}, r"primary_keys is a list of names, got the text 'id'"),
-        ({"partition_keys": "name"}, "partition_keys is a list of names"),
+        ({"primary_key": 7}, "primary_key=7: 7 is not a name"),
+        ({"partition_keys": ["name", None]}, "partition_keys=.*: None is not a name"),
+        ({"primary_key": "nope"}, "'nope' of the primary key is no column"),
+        ({"buckets": "two"}, "buckets is a whole number, got 'two'"),
+        ({"buckets": 2, "options": {"bucket": 3}}, "option 'bucket' is '3', and the argument for it says '2'"),
         ({"options": {"bukket": 2}}, "there is no option 'bukket'; did you mean 'bucket'"),
         ({"options": {"merge-engin": "aggregation"}}, "did you mean 'merge-engine'"),
     ],
@@ -111,8 +114,8 @@ def test_options_of_others_are_kept(catalog: FileSystemCatalog) -> None:
 
 
 def test_a_system_table_asked_of_the_catalog_is_shown_the_way(catalog: FileSystemCatalog) -> None:
-    with pytest.raises(InvalidRequest, match=r"get_table\('db.t'\)\.system\('files'\)"):
-        catalog.get_table("db.t$files")
+    with pytest.raises(InvalidRequest, match=r"table\('db.t'\)\.system\('files'\)"):
+        catalog.table("db.t$files")
 
 
 def test_messages_about_tables_of_files_carry_no_codes_of_a_protocol(table: Table) -> None:

@@ -34,15 +34,15 @@ def catalog(tmp_path: Path) -> FileSystemCatalog:
 
 
 def keyed(catalog: FileSystemCatalog, name: str = "db.pk", **options: str) -> Table:
-    return catalog.create_table(name, PLAIN, primary_keys=["id"], options={"bucket": "2", **options})
+    return catalog.create_table(name, PLAIN, primary_key=["id"], options={"bucket": "2", **options})
 
 
 KINDS: dict[str, dict[str, Any]] = {
     "append": {},
     "bucketed append": {"options": {"bucket": "3", "bucket-key": "id,text"}},
-    "primary key": {"primary_keys": ["id"], "options": {"bucket": "2"}},
-    "thin": {"primary_keys": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
-    "dynamic bucket": {"primary_keys": ["id"], "options": {"dynamic-bucket.target-row-num": "7"}},
+    "primary key": {"primary_key": ["id"], "options": {"bucket": "2"}},
+    "thin": {"primary_key": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
+    "dynamic bucket": {"primary_key": ["id"], "options": {"dynamic-bucket.target-row-num": "7"}},
     "partitioned": {"partition_keys": ["day", "text"]},
 }
 
@@ -52,7 +52,7 @@ def test_all_types_come_back_from_every_kind_of_table(catalog: FileSystemCatalog
     data = all_types_rows()
     table = catalog.create_table("db.t", ALL_TYPES, **KINDS[kind])
     table.write(data)
-    read = catalog.get_table("db.t").read().read_all().sort_by("id")
+    read = catalog.table("db.t").read().read_all().sort_by("id")
     assert read.schema.names == ALL_TYPES.names
     assert read.to_pylist() == data.to_pylist()
 
@@ -68,7 +68,7 @@ def test_nanoseconds_and_types_with_lengths_come_back_and_can_be_filtered(catalo
         assert table.read(["n"], col("n").is_not_null()).read_all()["n"].cast(pa.int64()).to_pylist() == [moment]
     assert mixed.read(filter=col("m") == noon).read_all().num_rows == 2
     columns = {"c": types.char(3), "b": types.binary(2), "t": types.time(0), "s": types.timestamp(0)}
-    keyed = catalog.create_table("db.odd", columns, primary_keys=["c", "b", "s"], options={"bucket": "3"})
+    keyed = catalog.create_table("db.odd", columns, primary_key=["c", "b", "s"], options={"bucket": "3"})
     row = {"c": "ab", "b": b"\1\2", "t": datetime.time(1, 2, 3), "s": noon}
     keyed.write([row])
     where = (col("c") == "ab") & (col("b") == b"\1\2") & (col("s") == noon) & (col("t") < datetime.time(2))
@@ -86,7 +86,7 @@ def test_upserts_replace_and_deletes_remove_by_key(catalog: FileSystemCatalog) -
 
 
 def test_a_deleted_row_stays_away_when_one_file_holds_it_and_its_delete(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", PLAIN, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", PLAIN, primary_key=["id"], options={"bucket": "1"})
     table.write(pa.table({"id": [0, 1, 2, 1]}), kinds=["+I", "+I", "+I", "-D"])
     assert rows_of(table, ["id"]) == [(0,), (2,)]
     assert [f.delete_row_count for f in live_files(table)] == [1]
@@ -94,7 +94,7 @@ def test_a_deleted_row_stays_away_when_one_file_holds_it_and_its_delete(catalog:
 
 def test_a_column_may_carry_the_row_kinds(catalog: FileSystemCatalog) -> None:
     columns = pa.schema([("id", pa.int64()), ("op", pa.string())])
-    table = catalog.create_table("db.t", columns, primary_keys=["id"], options={"bucket": "1", "rowkind.field": "op"})
+    table = catalog.create_table("db.t", columns, primary_key=["id"], options={"bucket": "1", "rowkind.field": "op"})
     table.write([{"id": 1, "op": "+I"}, {"id": 2, "op": "+I"}, {"id": 1, "op": "-D"}])
     assert rows_of(table) == [(2, "+I")]
     with pytest.raises(InvalidRequest, match="row 0 has kind delete"):
@@ -102,7 +102,7 @@ def test_a_column_may_carry_the_row_kinds(catalog: FileSystemCatalog) -> None:
 
 
 def test_a_filter_on_values_never_brings_an_old_version_back(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", PLAIN, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", PLAIN, primary_key=["id"], options={"bucket": "1"})
     table.write(pa.table({"id": [1, 2], "v": pa.array([10, 20], pa.int32())}))
     table.write(pa.table({"id": [1], "v": pa.array([99], pa.int32())}))
     assert rows_of(table, ["id"], col("v") == 10) == []
@@ -189,7 +189,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
         "r": types.row(types.field("x", types.int_()), types.field("y", types.string())),
         "gone": types.int_(),
     }
-    table = catalog.create_table("db.t", columns, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", columns, primary_key=["id"], options={"bucket": "1"})
     table.write([{"id": 1, "a": 5, "b": "12", "r": {"x": 1, "y": "p"}, "gone": 0}])
     table = table.alter(
         [
@@ -253,7 +253,7 @@ def test_writing_under_another_bucket_count_is_refused_until_the_partition_is_em
 ) -> None:
     columns = pa.schema([("id", pa.int64()), ("dt", pa.string())])
     table = catalog.create_table(
-        "db.t", columns, primary_keys=["id", "dt"], partition_keys=["dt"], options={"bucket": "2"}
+        "db.t", columns, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2"}
     )
     table.write([{"id": 1, "dt": "old"}])
     table = table.alter([SetOption("bucket", "4")])
@@ -334,4 +334,4 @@ def test_a_catalog_is_opened_by_its_directory(tmp_path: Path) -> None:
     catalog = Catalog.open(f"file://{tmp_path}/lake")
     catalog.create_database("db")
     catalog.create_table("db.t", PLAIN).write([{"id": 1}])
-    assert rows_of(Catalog.open({"warehouse": f"{tmp_path}/lake"}).get_table("db.t"), ["id"]) == [(1,)]
+    assert rows_of(Catalog.open({"warehouse": f"{tmp_path}/lake"}).table("db.t"), ["id"]) == [(1,)]

@@ -20,7 +20,7 @@ COLUMNS = pa.schema([("id", pa.int64()), ("a", pa.int32()), ("b", pa.string()), 
 
 def table_with(folder: Path, **options: str) -> Table:
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
-    return new_catalog(folder).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1", **named})
+    return new_catalog(folder).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1", **named})
 
 
 def write(table: Table, *rows: tuple[Any, ...]) -> None:
@@ -70,7 +70,7 @@ NANS = [struct.unpack(">d", bytes.fromhex(bits))[0] for bits in ("7ff80000000000
 def float_table(folder: Path, key: pa.DataType, **options: str) -> Table:
     schema = pa.schema([pa.field("k", key, nullable=False), ("v", pa.string())])
     given = {"bucket": "1", "write-only": "true", **options}
-    return new_catalog(folder).create_table("db.f", schema, primary_keys=["k"], options=given)
+    return new_catalog(folder).create_table("db.f", schema, primary_key=["k"], options=given)
 
 
 def write_floats(table: Table, *rows: tuple[float, str]) -> None:

@@ -28,7 +28,7 @@ TABLES: dict[str, dict[str, Any]] = {
     APPEND: {"options": {"compaction.min.file-num": "4"}},
     ORDERED: {"options": {"bucket": "2", "bucket-key": "k", "compaction.min.file-num": "4"}},
     KEYED: {
-        "primary_keys": ["k"],
+        "primary_key": ["k"],
         "options": {"bucket": "2", "changelog-producer": "lookup", "num-sorted-run.compaction-trigger": "3"},
     },
 }
@@ -55,7 +55,7 @@ def open_catalog(warehouse: Path) -> FileSystemCatalog:
 
 
 def open_table(warehouse: Path, name: str) -> Table:
-    return open_catalog(warehouse).get_table(f"{DATABASE}.{name}")
+    return open_catalog(warehouse).table(f"{DATABASE}.{name}")
 
 
 def make_tables(warehouse: Path) -> None:

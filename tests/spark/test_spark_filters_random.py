@@ -100,7 +100,7 @@ def test_a_lake_table_filters_as_spark_does(spark: Any, catalog: Catalog, kind: 
     options = {"bucket": "2"} if kind == "primary key" else {}
     keys = rng.sample([k for k in PARTITION_KINDS if k not in ("text", "bytes")], 1) if kind == "partitions" else []
     primary = ["id"] if kind == "primary key" else []
-    table = catalog.create_table(name, arrow, primary_keys=primary, partition_keys=keys, options=options)
+    table = catalog.create_table(name, arrow, primary_key=primary, partition_keys=keys, options=options)
     rows: dict[int, Row] = {}
     for piece in pieces(rng):
         table.write(pa.Table.from_pylist(piece, schema=table.arrow_schema))

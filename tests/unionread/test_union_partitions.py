@@ -165,7 +165,7 @@ def add_to_lake(world: World, table: Table, rows: list[dict[str, Any]]) -> None:
             lake_table.append(pa.Table.from_pydict(columns, lake_table.schema().as_arrow()))
     else:
         assert isinstance(storage, PaimonLakeStorage)
-        Catalog.open(storage.options).get_table(str(table.path)).write(rows)
+        Catalog.open(storage.options).table(str(table.path)).write(rows)
 
 
 def test_partitions_can_be_chosen_by_name_and_by_value(both: World) -> None:

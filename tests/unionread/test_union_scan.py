@@ -241,7 +241,7 @@ def test_a_lake_table_that_somebody_gave_other_buckets_is_refused_by_name(both: 
     both.tier(table)
     table.upsert(rows(*range(10, 30), name="b"))
     before = replayed(table)
-    lake_table = Catalog.open(both.storage.options).get_table(str(table.path))
+    lake_table = Catalog.open(both.storage.options).table(str(table.path))
     lake_table.rescale(2)
     assert both.rows(table) == before  # the snapshot that tiering made is still there
     with pytest.raises(InvalidRequest, match="'bucket'"):

@@ -49,7 +49,7 @@ class VectorsWorld:
 
     @property
     def lake(self) -> PaimonTable:
-        return self.catalog.get_table(self.name)
+        return self.catalog.table(self.name)
 
     def ends(self) -> Offsets:
         return dict(self.table.changes("earliest", "latest").stop_offsets or {})

@@ -156,7 +156,7 @@ def compact(world: World, table: Table, *, expire: bool = False) -> None:
         if expire:
             expire_all_but_the_newest(storage, table.path)
     elif isinstance(storage, PaimonLakeStorage):
-        lake_table = Catalog.open(storage.options).get_table(str(table.path))
+        lake_table = Catalog.open(storage.options).table(str(table.path))
         lake_table.compact(full=True)
         if expire:
             lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)

@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     with _runner(options) as runner:
         service = CompactionService(
             _names(catalog, options),
-            lambda name: catalog.get_table(name, options=settings),
+            lambda name: catalog.table(name, options=settings),
             runner,
             how,
             tables_max=options.tables_max,

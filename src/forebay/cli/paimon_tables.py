@@ -71,7 +71,7 @@ def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
             f"in which catalog is {name!r}? Say -w WAREHOUSE (or set FOREBAY_PAIMON_WAREHOUSE), or name the table by "
             "its directory"
         )
-    return Catalog.open(given).get_table(name, options=settings)
+    return Catalog.open(given).table(name, options=settings)
 
 
 def catalog_options(options: argparse.Namespace) -> dict[str, str]:

@@ -46,4 +46,4 @@ class PaimonLakeStorage(LakeStorage):
         return PaimonTieringFactory(self.options)
 
     def create_source(self, path: TablePath) -> LakeSource:
-        return PaimonLakeSource(open_catalog(self.options).get_table(str(path)).context)
+        return PaimonLakeSource(open_catalog(self.options).table(str(path)).context)

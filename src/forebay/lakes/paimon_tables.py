@@ -18,6 +18,7 @@ from forebay.lake.storage import LakeCatalog
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import DataType, TypeRoot, bigint, child, int_, timestamp_ltz
 from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.schema_changes import (
@@ -248,19 +249,13 @@ class PaimonLakeCatalog(LakeCatalog):
             fields += tuple(DataField(-1, name, t) for name, t in SYSTEM_COLUMNS.items())
         self._catalog.create_database(path.database, ignore_if_exists=True)
         try:
-            self._catalog.create_table(
-                str(path),
-                fields,
-                primary_keys=wanted.primary_keys,
-                partition_keys=wanted.partition_keys,
-                options=wanted.options,
-                comment=wanted.comment,
-            )
+            definition = new_schema(fields, wanted.primary_keys, wanted.partition_keys, wanted.options, wanted.comment)
+            self._catalog.create_defined(str(path), definition)
         except AlreadyExists:
             self._check_existing(path, wanted, creating)
 
     def _check_existing(self, path: TablePath, wanted: LakeDefinition, creating: bool) -> None:
-        table = self._catalog.get_table(str(path))
+        table = self._catalog.table(str(path))
         problem = difference(table.schema, wanted)
         if problem is None and creating and table.snapshots.latest_id() is not None:
             problem = "it is not empty"
@@ -271,7 +266,7 @@ class PaimonLakeCatalog(LakeCatalog):
             )
 
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
-        table = self._catalog.get_table(str(path))
+        table = self._catalog.table(str(path))
         before, after = definition_of(current), definition_of(expected)
         added = _added_columns(current, expected)
         changes = _option_changes(current, expected)
@@ -333,6 +328,6 @@ def check_fits(table: Table, descriptor: TableDescriptor, path: TablePath) -> No
 def lake_table(options: Mapping[str, str], path: TablePath, dynamic: Mapping[str, str] | None = None) -> Table:
     """The lake table of `path`, with `dynamic` options. Raises `NotFound`."""
     try:
-        return open_catalog(options).get_table(str(path), options=dynamic)
+        return open_catalog(options).table(str(path), options=dynamic)
     except NotFound as e:
         raise NotFound(f"the lake table {path} does not exist: {e.message}") from e

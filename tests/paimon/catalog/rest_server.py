@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote_plus, urlsplit
 
 from forebay.base.errors import AlreadyExists, ForebayError, NotFound
 from forebay.metadata import types
+from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.schema_json import format_field, parse_field
 from forebay.paimon.format.snapshot_json import format_snapshot, snapshot_from_json, snapshot_to_json
@@ -28,6 +29,7 @@ class RestServer:
 
     def __init__(self, folder: Path, overrides: dict[str, str] | None = None) -> None:
         self.lake = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "served"))
+        self.databases: dict[str, dict[str, str]] = {}
         self.overrides = overrides or {}
         self.requests: list[tuple[str, str]] = []
         self.commits: list[dict[str, Any]] = []
@@ -103,7 +105,9 @@ class RestServer:
             case "GET", ["databases"]:
                 return _page("databases", self.lake.list_databases(), query)
             case "POST", ["databases"]:
-                return self.lake.create_database(body["name"]) or {}
+                self.databases[body["name"]] = body["options"]
+                self.lake.create_database(body["name"])
+                return {}
             case "DELETE", ["databases", name]:
                 return self.lake.drop_database(name) or {}
             case "GET", ["databases", name, "tables"]:
@@ -115,30 +119,27 @@ class RestServer:
             case "GET", ["databases", database, "tables", table]:
                 return self._table(database, table)
             case "POST", ["databases", database, "tables", table]:
-                self.lake.get_table(f"{database}.{table}").alter([_change(c) for c in body["changes"]])
+                self.lake.table(f"{database}.{table}").alter([_change(c) for c in body["changes"]])
                 return {}
             case "DELETE", ["databases", database, "tables", table]:
                 return self.lake.drop_table(f"{database}.{table}") or {}
             case "GET", ["databases", database, "tables", table, "snapshot"]:
-                return self._snapshot(self.lake.get_table(f"{database}.{table}"))
+                return self._snapshot(self.lake.table(f"{database}.{table}"))
             case "POST", ["databases", database, "tables", table, "commit"]:
-                return self._commit(self.lake.get_table(f"{database}.{table}"), body)
+                return self._commit(self.lake.table(f"{database}.{table}"), body)
         raise NotFound(f"there is no resource {method} {parts}")
 
     def _create(self, database: str, body: Any) -> dict[str, Any]:
         schema = body["schema"]
-        self.lake.create_table(
-            f"{database}.{body['identifier']['object']}",
-            [parse_field(f) for f in schema["fields"]],
-            primary_keys=schema["primaryKeys"],
-            partition_keys=schema["partitionKeys"],
-            options=schema["options"],
-            comment=schema["comment"],
-        )
+        definition = new_schema(
+            [parse_field(f) for f in schema["fields"]], schema["primaryKeys"], schema["partitionKeys"],
+            schema["options"], schema["comment"],
+        )  # fmt: skip
+        self.lake.create_defined(f"{database}.{body['identifier']['object']}", definition)
         return {}
 
     def _table(self, database: str, table: str) -> dict[str, Any]:
-        found = self.lake.get_table(f"{database}.{table}")
+        found = self.lake.table(f"{database}.{table}")
         schema = found.schema
         fields = [format_field(f) for f in schema.fields]
         return {

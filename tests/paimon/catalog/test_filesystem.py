@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from forebay.base.errors import AlreadyExists, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import types
+from forebay.metadata.table import AggregateFunction, Column, Schema
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
@@ -32,8 +34,9 @@ def test_databases_come_and_go(catalog: FileSystemCatalog) -> None:
     catalog.drop_database("other")
     with pytest.raises(NotFound):
         catalog.drop_database("other")
-    catalog.drop_database("other", ignore_if_missing=True)
+    catalog.drop_database("other", ignore_if_not_exists=True)
     assert catalog.list_databases() == ["db"]
+    assert (catalog.database_exists("db"), catalog.database_exists("other")) == (True, False)
 
 
 def test_a_database_with_tables_is_dropped_only_with_all_of_them(catalog: FileSystemCatalog) -> None:
@@ -52,13 +55,13 @@ def test_tables_come_and_go(catalog: FileSystemCatalog) -> None:
     assert catalog.create_table("db.t", {"x": types.int_()}, ignore_if_exists=True).schema.names == ("id", "v", "l")
     table.write([{"id": 1}])
     catalog.rename_table("db.t", "db.u")
-    assert rows_of(catalog.get_table("db.u"), ["id"]) == [(1,)]
+    assert rows_of(catalog.table("db.u"), ["id"]) == [(1,)]
     with pytest.raises(NotFound, match=r"no table 'db.t'"):
-        catalog.get_table("db.t")
+        catalog.table("db.t")
     catalog.drop_table("db.u")
     with pytest.raises(NotFound):
         catalog.drop_table("db.u")
-    catalog.drop_table("db.u", ignore_if_missing=True)
+    catalog.drop_table("db.u", ignore_if_not_exists=True)
     assert catalog.list_tables("db") == []
 
 
@@ -85,7 +88,7 @@ def test_types_by_name_may_be_of_arrow() -> None:
     assert by_name.fields == new_schema(pa.schema([("a", pa.int64()), ("b", pa.string())])).fields
 
 
-@pytest.mark.parametrize("given", ["BIGINT", pa.month_day_nano_interval()])
+@pytest.mark.parametrize("given", ["BIGGINT", 7, pa.month_day_nano_interval()])
 def test_what_is_no_type_of_a_column_is_refused_by_the_name_of_the_column(given: Any) -> None:
     with pytest.raises(InvalidRequest, match="column 'a': "):
         new_schema({"a": given})
@@ -94,15 +97,15 @@ def test_what_is_no_type_of_a_column_is_refused_by_the_name_of_the_column(given:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"primary_keys": ["nope"]}, "'nope' of the primary key is no column"),
-        ({"primary_keys": ["l"]}, "keys cannot be nested"),
-        ({"primary_keys": ["id", "id"]}, "names a column twice"),
-        ({"primary_keys": ["id"], "partition_keys": ["id"]}, "same as the partition keys"),
+        ({"primary_key": ["nope"]}, "'nope' of the primary key is no column"),
+        ({"primary_key": ["l"]}, "keys cannot be nested"),
+        ({"primary_key": ["id", "id"]}, "names a column twice"),
+        ({"primary_key": ["id"], "partition_keys": ["id"]}, "same as the partition keys"),
         ({"partition_keys": ["nope"]}, "'nope' of the partition keys is no column"),
         ({"options": {"bucket": "2"}}, "needs option 'bucket-key'"),
         ({"options": {"bucket-key": "id"}}, "needs a number of buckets"),
         ({"options": {"bucket": "2", "bucket-key": "nope"}}, "bucket-key 'nope' is no column"),
-        ({"primary_keys": ["id"], "options": {"bucket": "2", "bucket-key": "v"}}, "not in the primary key"),
+        ({"primary_key": ["id"], "options": {"bucket": "2", "bucket-key": "v"}}, "not in the primary key"),
         ({"partition_keys": ["v"], "options": {"bucket": "2", "bucket-key": "v"}}, "is a partition key"),
         ({"options": {"changelog-producer": "input"}}, "needs a primary key"),
         ({"options": {"streaming-read-overwrite": "true"}}, "streaming-read-append-overwrite"),
@@ -114,10 +117,10 @@ def test_what_is_no_type_of_a_column_is_refused_by_the_name_of_the_column(given:
         ({"options": {"snapshot.num-retained.min": "0"}}, "must be at least 1"),
         ({"options": {"snapshot.num-retained.min": "5", "snapshot.num-retained.max": "4"}}, "is above"),
         (
-            {"primary_keys": ["id"], "options": {"merge-engine": "first-row", "changelog-producer": "input"}},
+            {"primary_key": ["id"], "options": {"merge-engine": "first-row", "changelog-producer": "input"}},
             "first-row",
         ),
-        ({"primary_keys": ["id"], "options": {"sequence.field": "nope"}}, "sequence.field 'nope'"),
+        ({"primary_key": ["id"], "options": {"sequence.field": "nope"}}, "sequence.field 'nope'"),
         ({"options": {"type": "object-table"}}, "'type' is 'object-table'"),
     ],
 )
@@ -127,6 +130,58 @@ def test_definitions_that_no_table_may_have_are_refused(
     with pytest.raises(ForebayError, match=message):
         catalog.create_table("db.t", COLUMNS, **keywords)
     assert catalog.list_tables("db") == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([("id", pa.int64()), ("v", pa.string())]),
+        {"id": "BIGINT", "v": "STRING"},
+        [("id", pa.int64()), ("v", types.string())],
+        pa.table({"id": pa.array([1]), "v": ["x"]}),
+        pd.DataFrame({"id": [1], "v": ["x"]}),
+        Schema.of([Column("id", types.bigint()), Column("v", types.string())], ("id",)),
+    ],
+    ids=lambda schema: type(schema).__name__,
+)
+def test_a_schema_may_be_written_in_every_way_that_a_live_table_takes(catalog: FileSystemCatalog, schema: Any) -> None:
+    table = catalog.create_table("db.t", schema, primary_key="id", buckets=2)
+    assert [(f.name, f.type) for f in table.schema.fields] == [
+        ("id", types.bigint().not_null()),
+        ("v", types.string()),
+    ]
+    assert (table.schema.primary_keys, table.options.bucket) == (("id",), 2)
+
+
+def test_one_name_is_a_key_and_not_its_letters(catalog: FileSystemCatalog) -> None:
+    columns = {"city": "STRING", "id": "INT"}
+    table = catalog.create_table("db.t", columns, partition_keys="city", bucket_keys="id", buckets=3)
+    assert (table.schema.partition_keys, table.options.bucket_key, table.options.bucket) == (("city",), ("id",), 3)
+    keyed = catalog.create_table("db.k", columns, primary_key=["id", "city"], bucket_keys=["id", "city"], buckets=3)
+    assert keyed.options.bucket_key == ("id", "city")
+
+
+def test_buckets_may_be_said_twice_only_if_both_say_the_same(catalog: FileSystemCatalog) -> None:
+    columns, given = {"a": "INT", "b": "INT"}, {"bucket": 2, "bucket-key": "a, b"}
+    table = catalog.create_table("db.t", columns, buckets=2, bucket_keys=["a", "b"], options=given)
+    assert (table.options.bucket, table.options.bucket_key) == (2, ("a", "b"))
+    with pytest.raises(InvalidRequest, match="option 'bucket-key' is 'a, b', and the argument for it says 'a'"):
+        catalog.create_table("db.u", columns, buckets=2, bucket_keys="a", options=given)
+
+
+def test_what_only_a_server_can_do_is_refused(catalog: FileSystemCatalog) -> None:
+    with pytest.raises(UnsupportedOperation, match="auto_increment='id' is not possible in a lake"):
+        catalog.create_table("db.t", COLUMNS, auto_increment="id")
+    for given in ({"comment": "why"}, {"options": {"owner": "me"}}):
+        with pytest.raises(UnsupportedOperation, match="a JDBC, Hive or REST catalog keeps"):
+            catalog.create_database("other", **given)  # type: ignore[arg-type]
+    assert catalog.list_databases() == ["db"]
+
+
+def test_a_column_that_is_merged_by_a_function_says_so_by_an_option(catalog: FileSystemCatalog) -> None:
+    summed = Column("n", types.bigint(), aggregate=AggregateFunction("sum"))
+    with pytest.raises(InvalidRequest, match=r"option 'fields\.n\.aggregate-function'"):
+        catalog.create_table("db.t", [Column("id", types.bigint()), summed], primary_key="id")
 
 
 @pytest.mark.parametrize("name", ["_KEY_id", "_SEQUENCE_NUMBER", "_ROW_ID", " "])

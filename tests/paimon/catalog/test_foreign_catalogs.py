@@ -64,10 +64,10 @@ def test_java_uses_the_tables_that_we_make(ours: Catalog, javas: JavaCatalog) ->
     assert (javas.ask("tables", "db"), javas.ask("read", "db.t")) == ("t", "1=ours")
     javas.ask("write", "db.t", "2", "javas")
     javas.ask("add_column", "db.t", "n")
-    assert ours.get_table("db.t").schema.names == ("id", "v", "n")
+    assert ours.table("db.t").schema.names == ("id", "v", "n")
     javas.ask("rename", "db.t", "db.u")
     assert ours.list_tables("db") == ["u"]
-    assert rows_of(ours.get_table("db.u"), ["id", "v"]) == [(1, "ours"), (2, "javas")]
+    assert rows_of(ours.table("db.u"), ["id", "v"]) == [(1, "ours"), (2, "javas")]
     javas.ask("drop", "db.u")
     assert ours.list_tables("db") == []
     ours.create_table("db.u", COLUMNS)  # nothing of the old one is in the way
@@ -78,7 +78,7 @@ def test_we_use_the_tables_that_java_makes(ours: Catalog, javas: JavaCatalog) ->
     javas.ask("create", "theirs.t", "bucket=2", "bucket-key=id")
     javas.ask("write", "theirs.t", "1", "javas")
     assert "theirs" in ours.list_databases()
-    table = ours.get_table("theirs.t")
+    table = ours.table("theirs.t")
     assert (ours.list_tables("theirs"), table.options.bucket, rows_of(table)) == (["t"], 2, [(1, "javas")])
     table.write([{"id": 2, "v": "ours"}])
     ours.alter_table("theirs.t", [changes.AddColumn(("n",), types.int_()), changes.SetOption("write-only", "true")])
@@ -100,7 +100,7 @@ def test_java_does_not_write_while_we_hold_the_lock(ours: Catalog, javas: JavaCa
     with lock.hold(), pytest.raises(JavaRefusal, match=r"(?i)lock"):
         javas.ask("set_option", "db.t", "write-only", "true")
     javas.ask("set_option", "db.t", "write-only", "true")
-    assert ours.get_table("db.t").options.mapping["write-only"] == "true"
+    assert ours.table("db.t").options.mapping["write-only"] == "true"
 
 
 _SPARK = """
@@ -126,7 +126,7 @@ def test_spark_lists_our_tables_and_we_leave_its_tables_alone(
     ours: Catalog, options: dict[str, str], tmp_path: Path
 ) -> None:
     ours.create_database("db")
-    ours.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    ours.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     done = subprocess.run(
         [sys.executable, "-c", _SPARK, options["uri"], str(tmp_path / "spark")],
         capture_output=True, text=True, cwd=tmp_path, timeout=200, env={**os.environ, "PYTHONWARNINGS": ""},

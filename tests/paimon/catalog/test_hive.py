@@ -52,14 +52,15 @@ def test_databases_and_tables_come_and_go(hive_catalog: Catalog, hive_options: d
     with pytest.raises(AlreadyExists, match="database 'other'"):
         hive_catalog.create_database("other")
     hive_catalog.create_database("other", ignore_if_exists=True)
+    assert (hive_catalog.database_exists("other"), hive_catalog.database_exists("nix")) == (True, False)
     table = hive_catalog.create_table(
-        "db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"}, comment="what it is"
+        "db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"}, comment="what it is"
     )
     table.write([{"id": 1, "v": "x"}])
     again = Catalog.open(hive_options)
     assert again.list_databases() == ["db", "default", "other"]
     assert (again.list_tables("db"), again.list_tables("other")) == (["t"], [])
-    assert (rows_of(again.get_table("db.t")), again.table_exists("db.t")) == ([(1, "x")], True)
+    assert (rows_of(again.table("db.t")), again.table_exists("db.t")) == ([(1, "x")], True)
     with pytest.raises(AlreadyExists, match=r"db\.t"):
         again.create_table("db.t", COLUMNS)
     assert again.create_table("db.t", {"x": types.int_()}, ignore_if_exists=True).schema.names == ("id", "v")
@@ -71,15 +72,15 @@ def test_databases_and_tables_come_and_go(hive_catalog: Catalog, hive_options: d
     assert (directory.exists(), again.list_tables("db")) == (False, [])
     with pytest.raises(NotFound):
         again.drop_table("db.t")
-    again.drop_table("db.t", ignore_if_missing=True)
+    again.drop_table("db.t", ignore_if_not_exists=True)
     with pytest.raises(NotFound, match=r"db\.t"):
-        again.get_table("db.t")
+        again.table("db.t")
     again.drop_database("other")
     with pytest.raises(NotFound, match="'other'"):
         again.list_tables("other")
     with pytest.raises(NotFound):
         again.drop_database("other")
-    again.drop_database("other", ignore_if_missing=True)
+    again.drop_database("other", ignore_if_not_exists=True)
     with pytest.raises(NotFound, match="'other'"):
         again.create_table("other.t", COLUMNS)
 
@@ -94,6 +95,13 @@ def test_names_that_a_metastore_would_change_are_refused(hive_catalog: Catalog, 
     with pytest.raises(InvalidRequest):
         hive_catalog.rename_table("db.t", f"db.{name}")
     assert hive_catalog.list_tables("db") == ["t"]
+
+
+def test_a_database_is_kept_with_its_comment_and_options(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
+    hive_catalog.create_database("other", comment="why", options={"owned-by": "me"})
+    kept = Metastore(hive_options).call("get_database", "other")
+    assert (kept.description, kept.parameters["owned-by"]) == ("why", "me")
+    assert "comment" not in kept.parameters
 
 
 def test_the_directory_of_a_database_is_made_by_who_writes_there(
@@ -135,7 +143,7 @@ def test_a_renamed_table_takes_its_files_along(hive_catalog: Catalog, hive_optio
         hive_catalog.rename_table("db.missing", "db.u")
     hive_catalog.rename_table("db.t", "db.u")
     hive_catalog.rename_table("db.u", "other.w")
-    assert (hive_catalog.list_tables("db"), rows_of(hive_catalog.get_table("other.w"))) == (["taken"], [(1, "db.t")])
+    assert (hive_catalog.list_tables("db"), rows_of(hive_catalog.table("other.w"))) == (["taken"], [(1, "db.t")])
     location = Path(hive_options["warehouse"]) / "other.db" / "w"
     assert _described(hive_options, "other", "w").sd.location == f"file:{location}"
     assert (location.exists(), (Path(hive_options["warehouse"]) / "db.db" / "t").exists()) == (True, False)
@@ -170,10 +178,10 @@ def test_a_rename_that_fails_half_way_is_taken_back(
         hive_catalog.rename_table("db.t", "other.w")
     monkeypatch.undo()
     assert (hive_catalog.list_tables("db"), hive_catalog.list_tables("other")) == (["t"], [])
-    assert rows_of(hive_catalog.get_table("db.t")) == [(1, "x")]
+    assert rows_of(hive_catalog.table("db.t")) == [(1, "x")]
     assert _described(hive_options, "db", "t").sd.location == before
     hive_catalog.rename_table("db.t", "other.w")
-    assert rows_of(hive_catalog.get_table("other.w")) == [(1, "x")]
+    assert rows_of(hive_catalog.table("other.w")) == [(1, "x")]
 
 
 def test_tables_of_other_formats_are_left_alone(
@@ -187,7 +195,7 @@ def test_tables_of_other_formats_are_left_alone(
     theirs.sd.inputFormat = "org.apache.hadoop.mapred.TextInputFormat"
     client.call("create_table", theirs)
     assert (hive_catalog.list_tables("db"), hive_catalog.table_exists("db.theirs")) == (["ours"], False)
-    for forbidden in (hive_catalog.get_table, hive_catalog.drop_table):
+    for forbidden in (hive_catalog.table, hive_catalog.drop_table):
         with pytest.raises(NotFound, match="no Paimon table, but a MANAGED_TABLE"):
             forbidden("db.theirs")
     with pytest.raises(AlreadyExists):
@@ -207,7 +215,7 @@ def test_a_table_is_described_as_java_paimon_describes_it(hive_catalog: Catalog,
         DataField(1, "day", types.string(), "the\nday " + "x" * 300),
     ]
     hive_catalog.create_table(
-        "db.t", fields, primary_keys=["id", "day"], partition_keys=["day"], options={"bucket": "2"}, comment="why"
+        "db.t", fields, primary_key=["id", "day"], partition_keys=["day"], options={"bucket": "2"}, comment="why"
     )
     described = _described(hive_options, "db", "t")
     assert described.tableType == "MANAGED_TABLE"
@@ -283,12 +291,12 @@ def test_locations_may_stand_in_properties(hive_catalog: Catalog, hive_options: 
     location = Path(hive_options["warehouse"]) / "apart.db" / "t"
     described = _described(hive_options, "apart", "t")
     assert described.parameters["paimon_location"] == f"file:{location}"
-    assert (location.exists(), rows_of(apart.get_table("apart.t"))) == (True, [(1, "x")])
+    assert (location.exists(), rows_of(apart.table("apart.t"))) == (True, [(1, "x")])
     apart.create_table("apart.v", COLUMNS)
     apart.drop_table("apart.v")
     assert not location.with_name("v").exists()
     apart.rename_table("apart.t", "apart.u")
-    assert rows_of(apart.get_table("apart.u")) == [(1, "x")]
+    assert rows_of(apart.table("apart.u")) == [(1, "x")]
     apart.drop_database("apart", cascade=True)
     assert not location.parent.exists()
 
@@ -335,7 +343,7 @@ def test_files_that_are_not_registered_are_not_taken_for_a_table(
 ) -> None:
     Catalog.open(hive_options["warehouse"]).create_table("db.t", COLUMNS)
     with pytest.raises(NotFound):
-        hive_catalog.get_table("db.t")
+        hive_catalog.table("db.t")
     with pytest.raises(InvalidRequest, match="not registered"):
         hive_catalog.create_table("db.t", COLUMNS)
 
@@ -366,20 +374,20 @@ def test_the_metastore_follows_changes_of_the_schema(hive_catalog: Catalog, hive
     )
     hive_catalog.alter_table("db.t", [changes.AddColumn(("n",), types.int_(), "a number")])
     table.alter([changes.RenameColumn(("v",), "w"), changes.RemoveOption("snapshot.num-retained.max")])
-    hive_catalog.get_table("db.t").alter([changes.SetOption("write-only", "false"), changes.UpdateComment("new")])
+    hive_catalog.table("db.t").alter([changes.SetOption("write-only", "false"), changes.UpdateComment("new")])
     described = _described(hive_options, "db", "t")
     assert _columns(described) == [("id", "bigint", None), ("w", "string", None), ("n", "int", "a number")]
     assert {"write-only": "false", "comment": "new"}.items() <= described.parameters.items()
     assert "snapshot.num-retained.max" not in described.parameters
-    assert hive_catalog.get_table("db.t").schema.names == ("id", "w", "n")
+    assert hive_catalog.table("db.t").schema.names == ("id", "w", "n")
 
 
 def test_a_change_that_the_metastore_refuses_is_not_made(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
     hive_catalog.create_table("db.t", COLUMNS)
     with pytest.raises(InvalidRequest, match="types incompatible with the existing columns"):
         hive_catalog.alter_table("db.t", [changes.AddColumn(("n",), types.int_(), position=changes.Position("first"))])
-    assert hive_catalog.get_table("db.t").schema.names == ("id", "v")
-    assert hive_catalog.get_table("db.t").schemas.ids() == [0]
+    assert hive_catalog.table("db.t").schema.names == ("id", "v")
+    assert hive_catalog.table("db.t").schemas.ids() == [0]
     assert [c[0] for c in _columns(_described(hive_options, "db", "t"))] == ["id", "v"]
 
 
@@ -389,8 +397,8 @@ def test_a_branch_has_a_schema_of_its_own_that_the_metastore_does_not_follow(
     table = hive_catalog.create_table("db.t", COLUMNS)
     table.write([{"id": 1, "v": "x"}])
     BranchManager(table.context.io, table.paths).create("b")
-    hive_catalog.get_table("db.t$branch_b").alter([changes.AddColumn(("n",), types.int_())])
-    assert hive_catalog.get_table("db.t", branch="b").schema.names == ("id", "v", "n")
+    hive_catalog.table("db.t$branch_b").alter([changes.AddColumn(("n",), types.int_())])
+    assert hive_catalog.table("db.t", branch="b").schema.names == ("id", "v", "n")
     assert len(_columns(_described(hive_options, "db", "t"))) == 2
 
 
@@ -410,8 +418,8 @@ def test_rolling_back_is_done_in_the_files(hive_catalog: Catalog) -> None:
     table = hive_catalog.create_table("db.t", COLUMNS)
     for i in (1, 2):
         table.write([{"id": i, "v": "x"}])
-    hive_catalog.get_table("db.t").rollback_to(snapshot=1)
-    assert rows_of(hive_catalog.get_table("db.t")) == [(1, "x")]
+    hive_catalog.table("db.t").rollback_to(snapshot=1)
+    assert rows_of(hive_catalog.table("db.t")) == [(1, "x")]
 
 
 @pytest.mark.parametrize(
@@ -438,11 +446,11 @@ def test_a_table_whose_partitions_the_metastore_must_know_is_read_but_not_writte
     described["options"]["metastore.tag-to-partition"] = "day"
     schema.write_text(json.dumps(described))
     with pytest.raises(UnsupportedOperation, match="tag-to-partition"):
-        hive_catalog.get_table("db.t")
+        hive_catalog.table("db.t")
     del described["options"]["metastore.tag-to-partition"]
     described["options"]["metastore.partitioned-table"] = "true"
     schema.write_text(json.dumps(described))
-    table = hive_catalog.get_table("db.t")
+    table = hive_catalog.table("db.t")
     assert rows_of(table) == [(1, "x")]
     with pytest.raises(UnsupportedOperation, match="partitioned-table"):
         table.write([{"id": 2, "v": "y"}])

@@ -115,7 +115,7 @@ def test_writers_under_the_lock_lose_nothing(hive_catalog: Catalog, hive_options
 
     def write(writer: int) -> None:
         try:
-            table = Catalog.open(locked).get_table("db.t")
+            table = Catalog.open(locked).table("db.t")
             for i in range(3):
                 table.write([{"id": writer * 10 + i, "v": "x"}])
         except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
@@ -127,7 +127,7 @@ def test_writers_under_the_lock_lose_nothing(hive_catalog: Catalog, hive_options
     for thread in threads:
         thread.join()
     assert failures == []
-    assert [row[0] for row in rows_of(hive_catalog.get_table("db.t"), ["id"])] == [0, 1, 10, 11, 12, 2]
+    assert [row[0] for row in rows_of(hive_catalog.table("db.t"), ["id"])] == [0, 1, 10, 11, 12, 2]
 
 
 # ---- connections ----------------------------------------------------------------------------------------------------

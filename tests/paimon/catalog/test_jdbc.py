@@ -100,31 +100,46 @@ def test_databases_and_tables_come_and_go(options: dict[str, str]) -> None:
     with pytest.raises(AlreadyExists, match="database 'a'"):
         catalog.create_database("a")
     catalog.create_database("a", ignore_if_exists=True)
-    table = catalog.create_table("a.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("a.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     table.write([{"id": 1, "v": "x"}])
     again = _catalog(options)
     assert (again.list_databases(), again.list_tables("a"), again.list_tables("b")) == (["a", "b"], ["t"], [])
-    assert rows_of(again.get_table("a.t")) == [(1, "x")]
+    assert rows_of(again.table("a.t")) == [(1, "x")]
     with pytest.raises(AlreadyExists, match=r"a\.t"):
         again.create_table("a.t", COLUMNS)
     assert again.create_table("a.t", COLUMNS, ignore_if_exists=True).schema.names == ("id", "v")
     with pytest.raises(InvalidRequest, match="has tables"):
         again.drop_database("a")
     again.rename_table("a.t", "b.u")
-    assert (again.table_exists("a.t"), rows_of(again.get_table("b.u"))) == (False, [(1, "x")])
+    assert (again.table_exists("a.t"), rows_of(again.table("b.u"))) == (False, [(1, "x")])
     with pytest.raises(NotFound, match=r"a\.t"):
-        catalog.get_table("a.t")
+        catalog.table("a.t")
     again.drop_table("b.u")
     with pytest.raises(NotFound):
         again.drop_table("b.u")
-    again.drop_table("b.u", ignore_if_missing=True)
+    again.drop_table("b.u", ignore_if_not_exists=True)
     again.drop_database("a")
-    again.drop_database("a", ignore_if_missing=True)
+    again.drop_database("a", ignore_if_not_exists=True)
     with pytest.raises(NotFound, match="'a'"):
         again.drop_database("a")
     with pytest.raises(NotFound):
         again.list_tables("a")
     assert again.list_databases() == ["b"]
+
+
+def test_a_database_is_kept_with_its_comment_and_options(options: dict[str, str]) -> None:
+    catalog = _catalog(options)
+    catalog.create_database("a", comment="why", options={"owner": "me", "hidden": True})
+    assert (catalog.database_exists("a"), catalog.database_exists("b")) == (True, False)
+    kept = Database.open(options["uri"], options).rows(
+        "SELECT property_key, property_value FROM paimon_database_properties WHERE catalog_key = ? "
+        "AND database_name = ?",
+        options["catalog-key"],
+        "a",
+    )
+    assert dict(kept) == {
+        "exists": "true", "location": f"{options['warehouse']}/a.db", "comment": "why", "owner": "me", "hidden": "true",
+    }  # fmt: skip
 
 
 def test_dropping_a_database_with_its_tables_deletes_their_files(options: dict[str, str]) -> None:
@@ -157,7 +172,7 @@ def test_files_that_are_not_registered_are_not_taken_for_a_table(options: dict[s
     Catalog.open(options["warehouse"]).create_database("a")
     Catalog.open(options["warehouse"]).create_table("a.t", COLUMNS)
     with pytest.raises(NotFound):
-        catalog.get_table("a.t")
+        catalog.table("a.t")
     with pytest.raises(InvalidRequest, match="not registered"):
         catalog.create_table("a.t", COLUMNS)
 
@@ -230,12 +245,12 @@ def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(op
     catalog.create_database("a")
     catalog.create_table("a.t", COLUMNS, options={"commit.max-retries": "1000", "commit.max-retry-wait": "20 ms"})
     with pytest.raises(UnsupportedOperation, match="could overwrite each other"):
-        FileSystemCatalog(store, options["warehouse"]).get_table("a.t").write([{"id": 1, "v": ""}])
+        FileSystemCatalog(store, options["warehouse"]).table("a.t").write([{"id": 1, "v": ""}])
     failures: list[BaseException] = []
 
     def write(writer: int) -> None:
         try:
-            table = JdbcCatalog(store, options["warehouse"], given).get_table("a.t")
+            table = JdbcCatalog(store, options["warehouse"], given).table("a.t")
             for i in range(6):
                 table.write([{"id": writer * 100 + i, "v": "x"}])
         except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
@@ -247,7 +262,7 @@ def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(op
     for thread in threads:
         thread.join()
     assert failures == []
-    assert {row[0] for row in rows_of(catalog.get_table("a.t"), ["id"])} == {
+    assert {row[0] for row in rows_of(catalog.table("a.t"), ["id"])} == {
         w * 100 + i for w in range(3) for i in range(6)
     }
     assert Database.open(given["uri"], given).rows("SELECT * FROM paimon_distributed_locks") == []
@@ -414,8 +429,8 @@ def test_pypaimon_and_we_share_a_catalog(tmp_path: Path) -> None:
     catalog.create_table("ours.t", COLUMNS).write([{"id": 1, "v": "ours"}])
     assert ask(_PYPAIMON, uri, warehouse) == [{"id": 1, "v": "ours"}]
     assert catalog.list_databases() == ["ours", "theirs"]
-    assert rows_of(catalog.get_table("ours.t")) == [(1, "ours"), (2, "theirs")]
-    assert rows_of(catalog.get_table("theirs.t")) == [(2, "theirs")]
+    assert rows_of(catalog.table("ours.t")) == [(1, "ours"), (2, "theirs")]
+    assert rows_of(catalog.table("theirs.t")) == [(2, "theirs")]
     with sqlite3.connect(tmp_path / "catalog.db") as connection:
         assert connection.execute("SELECT count(*) FROM paimon_tables").fetchone() == (2,)
     connection.close()

@@ -48,6 +48,11 @@ def catalog(server: RestServer) -> Catalog:
     return opened
 
 
+def test_the_server_keeps_a_database_with_its_comment_and_options(server: RestServer, catalog: Catalog) -> None:
+    catalog.create_database("a", comment="why", options={"owner": "me"})
+    assert server.databases == {"db": {}, "a": {"owner": "me", "comment": "why"}}
+
+
 class _Impatient:
     """A clock that does not sleep, and remembers for how long it should have."""
 
@@ -68,11 +73,12 @@ def test_databases_and_tables_come_and_go(catalog: Catalog) -> None:
     for name in ("a", "b", "c b"):
         catalog.create_database(name)
     assert catalog.list_databases() == ["a", "b", "c b", "db"]
+    assert (catalog.database_exists("c b"), catalog.database_exists("c")) == (True, False)
     with pytest.raises(AlreadyExists):
         catalog.create_database("a")
     catalog.create_database("a", ignore_if_exists=True)
     table = catalog.create_table(
-        "db.t", COLUMNS, primary_keys=["id"], options={"bucket": "2", "merge-engine": "partial-update"}, comment="why"
+        "db.t", COLUMNS, primary_key=["id"], options={"bucket": "2", "merge-engine": "partial-update"}, comment="why"
     )
     assert (table.schema.primary_keys, table.schema.comment, table.options.bucket) == (("id",), "why", 2)
     with pytest.raises(AlreadyExists, match=r"db\.t"):
@@ -86,24 +92,24 @@ def test_databases_and_tables_come_and_go(catalog: Catalog) -> None:
     catalog.drop_table("a.u")
     with pytest.raises(NotFound):
         catalog.drop_table("a.u")
-    catalog.drop_table("a.u", ignore_if_missing=True)
+    catalog.drop_table("a.u", ignore_if_not_exists=True)
     catalog.create_table("a.t", COLUMNS)
     catalog.drop_database("a", cascade=True)
-    catalog.drop_database("a", ignore_if_missing=True)
+    catalog.drop_database("a", ignore_if_not_exists=True)
     with pytest.raises(NotFound):
         catalog.drop_database("a")
 
 
 def test_commits_are_made_by_the_server(catalog: Catalog, server: RestServer) -> None:
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     first = table.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     table.upsert([{"id": 2, "v": "c"}])
-    assert rows_of(catalog.get_table("db.t")) == [(1, "a"), (2, "c")]
+    assert rows_of(catalog.table("db.t")) == [(1, "a"), (2, "c")]
     assert [c["snapshot"]["id"] for c in server.commits] == [1, 2]
     assert [c["tableId"] for c in server.commits] == ["id of t"] * 2
     assert first is not None
     assert [c["baseSnapshotUuid"] for c in server.commits] == [None, first.uuid]
-    assert rows_of(server.lake.get_table("db.t")) == [(1, "a"), (2, "c")]
+    assert rows_of(server.lake.table("db.t")) == [(1, "a"), (2, "c")]
 
 
 def test_of_two_commits_at_once_the_server_takes_one_and_the_other_follows(
@@ -115,7 +121,7 @@ def test_of_two_commits_at_once_the_server_takes_one_and_the_other_follows(
     def write(writer: int) -> None:
         try:
             for i in range(5):
-                catalog.get_table("db.t").write([{"id": writer * 100 + i, "v": ""}])
+                catalog.table("db.t").write([{"id": writer * 100 + i, "v": ""}])
         except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
             failures.append(e)
 
@@ -144,7 +150,7 @@ def test_a_branch_is_committed_under_its_name(catalog: Catalog, server: RestServ
     BranchManager(table.context.io, table.paths).create("b")
     server.fail = lambda method, path: 400 if path.endswith("/commit") else None
     with pytest.raises(InvalidRequest, match=r"t%24branch_b/commit"):
-        catalog.get_table("db.t$branch_b").write([{"id": 2, "v": "branch"}])
+        catalog.table("db.t$branch_b").write([{"id": 2, "v": "branch"}])
 
 
 def test_schemas_are_changed_by_the_server_alone(catalog: Catalog) -> None:

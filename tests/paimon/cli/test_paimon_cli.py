@@ -23,7 +23,7 @@ def orders(tmp_path: Path) -> Table:
     table = new_catalog(tmp_path).create_table(
         "db.orders",
         COLUMNS,
-        primary_keys=["day", "id"],
+        primary_key=["day", "id"],
         partition_keys=["day"],
         options={"bucket": "1", "write-only": "true", "num-sorted-run.compaction-trigger": "2"},
         comment="what was bought",

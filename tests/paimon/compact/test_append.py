@@ -171,7 +171,7 @@ def test_precommit_packs_small_files_up_to_the_target(
 
 def test_precommit_of_keyed_tables_takes_all_new_files_of_a_bucket_or_none(catalog: FileSystemCatalog) -> None:
     options = {"bucket": "2", "target-file-size": "100 b"}
-    table = catalog.create_table("db.k", PLAIN, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", PLAIN, primary_key=["id"], options=options)
 
     def planned(*sizes: int, level: int = 0, changes: tuple[int, ...] = ()) -> list[tuple[int, list[str], bool]]:
         files = [replace(f, level=level) for f in files_of(*sizes)]
@@ -191,7 +191,7 @@ def test_precommit_of_keyed_tables_takes_all_new_files_of_a_bucket_or_none(catal
 
 def test_precommit_of_keyed_tables_merges_rows_and_keeps_all_changes(catalog: FileSystemCatalog) -> None:
     options = {"bucket": "1", "changelog-producer": "input", "write-only": "true"}
-    table = catalog.create_table("db.k", PLAIN, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", PLAIN, primary_key=["id"], options=options)
     with table.new_write() as writer:
         messages = []
         for x in range(3):

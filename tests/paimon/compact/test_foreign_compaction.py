@@ -19,12 +19,12 @@ SUM = {"merge-engine": "aggregation", "fields.whole.aggregate-function": "sum"}
 TABLES: dict[str, dict[str, Any]] = {
     "append": {},
     "bucketed append": {"options": {"bucket": "2", "bucket-key": "id"}},
-    "keyed": {"primary_keys": ["id"], "options": {"bucket": "2"}},
-    "moved up": {"primary_keys": ["id"], "options": {"bucket": "2", **TINY_FILES}},
-    "partial-update": {"primary_keys": ["id"], "options": {"bucket": "1", "merge-engine": "partial-update"}},
-    "aggregation": {"primary_keys": ["id"], "options": {"bucket": "1", **SUM}},
-    "first-row": {"primary_keys": ["id"], "options": {"bucket": "1", "merge-engine": "first-row"}},
-    "lookup": {"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "lookup"}},
+    "keyed": {"primary_key": ["id"], "options": {"bucket": "2"}},
+    "moved up": {"primary_key": ["id"], "options": {"bucket": "2", **TINY_FILES}},
+    "partial-update": {"primary_key": ["id"], "options": {"bucket": "1", "merge-engine": "partial-update"}},
+    "aggregation": {"primary_key": ["id"], "options": {"bucket": "1", **SUM}},
+    "first-row": {"primary_key": ["id"], "options": {"bucket": "1", "merge-engine": "first-row"}},
+    "lookup": {"primary_key": ["id"], "options": {"bucket": "1", "changelog-producer": "lookup"}},
 }
 
 
@@ -71,7 +71,7 @@ def test_we_compact_what_pypaimon_wrote(tmp_path: Path) -> None:
     catalog = new_catalog(tmp_path)
     data = all_types_rows()
     write_by_pypaimon(catalog, "db.t", tmp_path, TABLES["keyed"], "python", [data, data.slice(0, 5), data.slice(3, 9)])
-    table = catalog.get_table("db.t")
+    table = catalog.table("db.t")
     table.compact(full=True)
     assert {f.level for f in live_files(table)} == {5}
     assert ours(table) == data.to_pylist()

@@ -141,7 +141,7 @@ def test_a_compacted_table_equals_its_model(
         "write-only": str(write_only).lower(),
         **(TINY_FILES if tiny else {}),
     }
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     rng = random.Random(f"{engine} {producer} {tiny} {write_only}")
     model = Model(table, engine, rng)
     for _ in range(STEPS):
@@ -169,7 +169,7 @@ def test_equal_rows_are_no_change_if_the_table_says_so(tmp_path: Path, engine: s
         "changelog-producer.row-deduplicate": "true",
         "changelog-producer.row-deduplicate-ignore-fields": "b",
     }
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     table.write([{"id": i, "a": 0, "b": "p", "c": [i, None]} for i in range(4)])
     before = len(changelog(table))
     assert before == 4
@@ -180,7 +180,7 @@ def test_equal_rows_are_no_change_if_the_table_says_so(tmp_path: Path, engine: s
 
 def test_the_input_is_the_changelog_where_the_table_says_so(tmp_path: Path) -> None:
     options = {"bucket": "1", "changelog-producer": "input", "num-sorted-run.compaction-trigger": "2"}
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     kinds = ["+I", "-U", "+U", "-D"]
     table.write([{"id": 1, "a": i} for i in range(4)], kinds=kinds)
     table.write([{"id": 1, "a": 9}])

@@ -21,8 +21,8 @@ LARGE = 2**40
 KINDS: dict[str, dict[str, Any]] = {
     "append": {},
     "append with buckets": {"options": {"bucket": "1", "bucket-key": "id"}},
-    "primary key": {"primary_keys": ["id"], "options": {"bucket": "1"}},
-    "lookup": {"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "lookup"}},
+    "primary key": {"primary_key": ["id"], "options": {"bucket": "1"}},
+    "lookup": {"primary_key": ["id"], "options": {"bucket": "1", "changelog-producer": "lookup"}},
 }
 
 

@@ -25,7 +25,7 @@ RETRIES = {"commit.max-retries": "100"}
 
 def keyed(folder: Path, **options: str) -> Table:
     settings = {"bucket": "1", "write-only": "true", **RETRIES, **options}
-    table = new_catalog(folder).create_table("db.t", COLUMNS, primary_keys=["id"], options=settings)
+    table = new_catalog(folder).create_table("db.t", COLUMNS, primary_key=["id"], options=settings)
     for v in range(3):
         table.write([{"id": i, "v": v} for i in range(10)])
     return table
@@ -131,19 +131,19 @@ def test_threads_that_write_and_compact_at_once_lose_no_row(tmp_path: Path, kind
     """One writer of each bucket, as Paimon asks for, and two compactors of all of them."""
     catalog = new_catalog(tmp_path)
     options = {"write-only": "true", **RETRIES, **({"bucket": "1"} if kind == "keyed" else {})}
-    keys = {"primary_keys": ["id", "p"], "partition_keys": ["p"]} if kind == "keyed" else {"partition_keys": ["p"]}
+    keys = {"primary_key": ["id", "p"], "partition_keys": ["p"]} if kind == "keyed" else {"partition_keys": ["p"]}
     columns = pa.schema([("id", pa.int64()), ("p", pa.int64()), ("v", pa.int64())])
     table = catalog.create_table("db.t", columns, options=options, **keys)
     failures: list[Exception] = []
     writing = threading.Event()
 
     def write(p: int) -> None:
-        mine = catalog.get_table("db.t")
+        mine = catalog.table("db.t")
         for v in range(12):
             mine.write([{"id": i if kind == "keyed" else 100 * v + i, "p": p, "v": v} for i in range(v + 1)])
 
     def compact() -> None:
-        mine = catalog.get_table("db.t")
+        mine = catalog.table("db.t")
         while not writing.is_set():
             try:
                 mine.compact(full=True)

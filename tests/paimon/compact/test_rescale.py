@@ -34,7 +34,7 @@ def keyed(catalog: FileSystemCatalog, **options: str) -> Table:
     return catalog.create_table(
         "db.t",
         COLUMNS,
-        primary_keys=["id", "dt"],
+        primary_key=["id", "dt"],
         partition_keys=["dt"],
         options={"bucket": "2", **options},
     )
@@ -263,7 +263,7 @@ def test_what_was_done_for_other_partitions_in_vain_is_deleted_too(
 
 
 def test_files_that_were_merged_at_once_in_their_new_bucket_are_deleted(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     table.write([{"id": i, "dt": "a", "v": 0} for i in range(3000)])
     table = table.with_options({"write-buffer-size": "32 kb"}).rescale(1)
     assert len(rows_of(table)) == 3000
@@ -276,7 +276,7 @@ def test_files_that_were_merged_at_once_in_their_new_bucket_are_deleted(catalog:
 def test_rows_that_a_vector_deletes_do_not_come_back(catalog: FileSystemCatalog, keys: list[str]) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true", **({} if keys else {"bucket-key": "id"})}
     columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
-    table = catalog.create_table("db.t", columns, primary_keys=keys, options=options)
+    table = catalog.create_table("db.t", columns, primary_key=keys, options=options)
     with_deleted(table, list(range(10)), [2, 7], level=5 if keys else 0)
     rows = rows_of(table)
     table = table.rescale(3)

@@ -39,7 +39,7 @@ def catalog(tmp_path: Path) -> FileSystemCatalog:
 
 def one_bucket(catalog: FileSystemCatalog, **options: str) -> Table:
     settings = {"bucket": "1", "write-only": "true", **options}
-    return catalog.create_table("db.t", PLAIN, primary_keys=["id"], options=settings)
+    return catalog.create_table("db.t", PLAIN, primary_key=["id"], options=settings)
 
 
 def write(table: Table, *ids: int, name: str = "n") -> None:
@@ -194,7 +194,7 @@ def test_rows_of_old_schemas_are_rewritten_under_the_new_one(catalog: FileSystem
 @pytest.mark.parametrize("thin", ["false", "true"])
 def test_all_types_survive_compaction(catalog: FileSystemCatalog, thin: str) -> None:
     options = {"bucket": "2", "data-file.thin-mode": thin}
-    table = catalog.create_table("db.t", ALL_TYPES, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", ALL_TYPES, primary_key=["id"], options=options)
     data = all_types_rows()
     table.write(data)
     table.write(data.slice(3, 9))
@@ -205,7 +205,7 @@ def test_all_types_survive_compaction(catalog: FileSystemCatalog, thin: str) -> 
 def test_tasks_travel_to_workers_and_come_back_as_messages(catalog: FileSystemCatalog) -> None:
     columns = pa.schema([("id", pa.int64()), ("dt", pa.string())])
     table = catalog.create_table(
-        "db.t", columns, primary_keys=["id", "dt"], partition_keys=["dt"], options={"bucket": "2", "write-only": "true"}
+        "db.t", columns, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2", "write-only": "true"}
     )
     for _ in range(2):
         table.write([{"id": i, "dt": "ab"[i % 2]} for i in range(20)])

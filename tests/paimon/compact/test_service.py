@@ -42,7 +42,7 @@ class Watched:
         self.turns: list[Turn] = []
         runner = more.pop("runner", lambda table: ThreadRunner(2))
         self.service = CompactionService(
-            names, catalog.get_table, runner, How(), interval_seconds=0, on_turn=self.turns.append, **more
+            names, catalog.table, runner, How(), interval_seconds=0, on_turn=self.turns.append, **more
         )
         self._thread = threading.Thread(target=self.service.watch, kwargs={"tick_seconds": 0.01})
 
@@ -69,7 +69,7 @@ def names_in(catalog: FileSystemCatalog) -> Callable[[], list[str]]:
 
 
 def service(catalog: FileSystemCatalog, how: How | None = None, **more: Any) -> CompactionService:
-    return CompactionService(names_in(catalog), catalog.get_table, lambda table: ThreadRunner(2), how, **more)
+    return CompactionService(names_in(catalog), catalog.table, lambda table: ThreadRunner(2), how, **more)
 
 
 def test_each_table_is_compacted_once_and_a_broken_one_is_told(catalog: FileSystemCatalog) -> None:
@@ -143,7 +143,7 @@ def test_an_error_of_ours_is_told_with_its_kind_and_in_the_log(
             raise ZeroDivisionError("by zero")
 
     filled(catalog, "t")
-    (state,) = CompactionService(names_in(catalog), catalog.get_table, lambda table: Mistaken(1)).run_once()
+    (state,) = CompactionService(names_in(catalog), catalog.table, lambda table: Mistaken(1)).run_once()
     assert (state.phase, state.last_error) == (FAILED, "ZeroDivisionError: by zero")
     assert "compacting db.t failed" in caplog.text
 
@@ -254,7 +254,7 @@ def test_a_catalog_that_is_away_for_a_while_stops_nothing_but_must_be_there_at_f
         watched.until(lambda: len(live_files(table)) < 3, "a compaction without the catalog")
     assert caplog.text.count("the catalog is away") == 1
     with pytest.raises(StorageFailure, match="the catalog is away"):
-        CompactionService(names, catalog.get_table, lambda name: ThreadRunner(1)).watch()
+        CompactionService(names, catalog.table, lambda name: ThreadRunner(1)).watch()
 
 
 def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalog: FileSystemCatalog) -> None:

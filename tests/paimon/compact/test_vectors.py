@@ -50,7 +50,7 @@ def index_files(table: Table) -> list[IndexFileMeta]:
 
 
 def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) -> None:
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=OPTIONS)
     with_deleted(table, [1, 2, 3], [1], level=5)
     table.write([{"id": 4, "v": 9}])
     latest = table.snapshots.latest_id()
@@ -61,7 +61,7 @@ def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) 
 
 
 def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None:
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=OPTIONS)
     with_deleted(table, list(range(10)), [2, 7], level=5)
     table.write([{"id": 2, "v": 9}, {"id": 20, "v": 9}])
     table.delete([{"id": 4}])
@@ -73,14 +73,14 @@ def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None
 
 def test_a_lookup_tells_changes_against_what_was_not_deleted(tmp_path: Path) -> None:
     options = {**OPTIONS, "changelog-producer": "lookup"}
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     with_deleted(table, [1, 2, 3], [1], level=5)
     table.write([{"id": 2, "v": 9}, {"id": 3, "v": 9}])
     assert [(kind, row["id"], row["v"]) for kind, row in changelog(table)] == [(0, 2, 9), (1, 3, 0), (2, 3, 9)]
 
 
 def test_a_full_compaction_removes_rows_of_vectors_at_the_top(tmp_path: Path) -> None:
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=OPTIONS)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=OPTIONS)
     with_deleted(table, list(range(10)), [0, 9], level=5)
     assert table.compact() is None
     table.compact(full=True)

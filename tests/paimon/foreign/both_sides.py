@@ -12,7 +12,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
 
 COLUMNS = {"id": types.int_(), "v": types.string()}
-KEYED: dict[str, Any] = {"primary_keys": ["id"], "options": {"bucket": "2"}}
+KEYED: dict[str, Any] = {"primary_key": ["id"], "options": {"bucket": "2"}}
 WRITE_ONLY = {"write-only": "true"}
 
 

@@ -93,14 +93,14 @@ class JavaTable:
     def create(
         self,
         columns: Mapping[str, DataType],
-        primary_keys: Sequence[str] = (),
+        primary_key: Sequence[str] = (),
         partition_keys: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
     ) -> None:
         """Make the table by Java's catalog."""
         fields = [{"name": n, "type": format_type(_with_ids(t, [100]))} for n, t in columns.items()]
         self.ask(
-            "create", fields=fields, primary_keys=list(primary_keys), partition_keys=list(partition_keys),
+            "create", fields=fields, primary_keys=list(primary_key), partition_keys=list(partition_keys),
             options=dict(options or {}),
         )  # fmt: skip
 

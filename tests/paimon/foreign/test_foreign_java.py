@@ -30,23 +30,23 @@ APPEND: dict[str, dict[str, Any]] = {
     **{c: {"options": {"file.compression": c}} for c in ("gzip", "snappy", "lz4", "none")},
 }
 KEYED: dict[str, dict[str, Any]] = {
-    "keyed": {"primary_keys": ["id"], "options": {"bucket": "2"}},
-    "one bucket": {"primary_keys": ["id"], "options": {"bucket": "1", "metadata.stats-mode": "none"}},
-    "thin": {"primary_keys": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
-    "dynamic": {"primary_keys": ["id"], "options": {"bucket": "-1"}},
+    "keyed": {"primary_key": ["id"], "options": {"bucket": "2"}},
+    "one bucket": {"primary_key": ["id"], "options": {"bucket": "1", "metadata.stats-mode": "none"}},
+    "thin": {"primary_key": ["id"], "options": {"bucket": "2", "data-file.thin-mode": "true"}},
+    "dynamic": {"primary_key": ["id"], "options": {"bucket": "-1"}},
     "keyed, plain": {
-        "primary_keys": ["id"],
+        "primary_key": ["id"],
         "options": {"bucket": "2", "parquet.enable.dictionary": "false"},
     },
-    "wide key": {"primary_keys": ["text", "id", "d38_6", "ts9"], "options": {"bucket": "3"}},
+    "wide key": {"primary_key": ["text", "id", "d38_6", "ts9"], "options": {"bucket": "3"}},
 }
 KINDS = APPEND | KEYED
 FORMATS: dict[str, dict[str, Any]] = {
     "orc": {"options": {"file.format": "orc"}},
     "avro": {"options": {"file.format": "avro"}},
-    "orc, keyed": {"primary_keys": ["id"], "options": {"file.format": "orc", "bucket": "2"}},
-    "avro, keyed": {"primary_keys": ["id"], "options": {"file.format": "avro", "bucket": "2"}},
-    "formats by level": {"primary_keys": ["id"], "options": {"file.format.per.level": "0:avro,5:orc", "bucket": "2"}},
+    "orc, keyed": {"primary_key": ["id"], "options": {"file.format": "orc", "bucket": "2"}},
+    "avro, keyed": {"primary_key": ["id"], "options": {"file.format": "avro", "bucket": "2"}},
+    "formats by level": {"primary_key": ["id"], "options": {"file.format.per.level": "0:avro,5:orc", "bucket": "2"}},
     "uncompressed avro": {"options": {"file.format": "avro", "file.compression": "null"}},
     "file index": {
         "options": {"file-index.bloom-filter.columns": "id,text", "file-index.in-manifest-threshold": "1 kb"}
@@ -99,7 +99,7 @@ def test_we_read_what_java_writes(tmp_path: Path, java_table: JavaTableOf, kind:
     theirs = java_table(catalog, "db.t")
     definition = (KINDS | FORMATS)[kind]
     theirs.create(every_type(6 if "avro" in str(definition) else 9), **definition)
-    table = catalog.get_table("db.t")
+    table = catalog.table("db.t")
     data = _with_keys(every_row(table.schema), definition)
     theirs.write(table.schema, data.slice(0, 15))
     theirs.write(table.schema, data.slice(15))
@@ -108,4 +108,4 @@ def test_we_read_what_java_writes(tmp_path: Path, java_table: JavaTableOf, kind:
 
 def _with_keys(data: Any, definition: dict[str, Any]) -> Any:
     """The rows that have all of their keys."""
-    return data.drop_null() if len(definition.get("primary_keys", [])) > 1 else data
+    return data.drop_null() if len(definition.get("primary_key", [])) > 1 else data

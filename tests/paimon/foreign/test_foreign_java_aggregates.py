@@ -94,7 +94,7 @@ def test_values_of_every_type_are_aggregated_as_in_java(
 ) -> None:
     catalog = new_catalog(tmp_path)
     columns = {"id": types.int_(), **_takes(function)}
-    table = catalog.create_table("db.t", columns, primary_keys=["id"], options=_options(function, columns))
+    table = catalog.create_table("db.t", columns, primary_key=["id"], options=_options(function, columns))
     java = java_table(catalog, "db.t")
     dice = random.Random(function)
     for step in range(5):
@@ -116,7 +116,7 @@ def test_values_of_every_type_are_taken_back_as_in_java(
     columns = {"id": types.int_(), **_takes(function)}
     if function == "collect":
         del columns["matrix"], columns["rows"]  # Java cannot take nested elements back
-    table = catalog.create_table("db.t", columns, primary_keys=["id"], options=_options(function, columns))
+    table = catalog.create_table("db.t", columns, primary_key=["id"], options=_options(function, columns))
     java = java_table(catalog, "db.t")
     dice = random.Random(f"{function} back")
     for step in range(6):
@@ -189,7 +189,7 @@ def test_options_of_functions_mean_the_same_alone_and_in_sequence_groups(
     if engine == "partial-update":
         options["fields.g.sequence-group"] = "v,w"
     columns = {"id": types.int_(), "g": types.int_(), "v": t, "w": types.string()}
-    table = catalog.create_table("db.t", columns, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", columns, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     dice = random.Random(f"{name} {engine}")
     for step in range(6):

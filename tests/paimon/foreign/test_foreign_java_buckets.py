@@ -60,7 +60,7 @@ def test_both_update_and_look_up_each_others_keys_before_and_after_rescaling(
 ) -> None:
     catalog = new_catalog(tmp_path)
     table = catalog.create_table(
-        "db.t", {"k": types.bigint(), "v": types.int_()}, primary_keys=["k"],
+        "db.t", {"k": types.bigint(), "v": types.int_()}, primary_key=["k"],
         options={"bucket": "7", "bucket-function.type": function},
     )  # fmt: skip
     java = java_table(catalog, "db.t")

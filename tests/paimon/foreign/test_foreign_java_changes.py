@@ -121,7 +121,7 @@ def test_every_way_to_read_gives_what_java_gives(
     catalog = new_catalog(tmp_path)
     options = {"bucket": "1", "merge-engine": engine, "changelog-producer": producer, **_ENGINES[engine]}
     options |= {"deletion-vectors.enabled": str(vectors).lower(), "num-sorted-run.compaction-trigger": "20"}
-    table = catalog.create_table("db.t", _COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", _COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     _filled(table, java)
     table = table.refreshed()

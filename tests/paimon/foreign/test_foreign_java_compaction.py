@@ -73,8 +73,8 @@ def test_both_compact_at_the_same_times_and_tell_the_same_changes(
 ) -> None:
     catalog = new_catalog(tmp_path)
     options = definition(engine, producer)
-    ours = catalog.create_table("db.ours", COLUMNS, primary_keys=["id"], options=options)
-    theirs = catalog.create_table("db.theirs", COLUMNS, primary_keys=["id"], options=options)
+    ours = catalog.create_table("db.ours", COLUMNS, primary_key=["id"], options=options)
+    theirs = catalog.create_table("db.theirs", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.theirs")
     for data, kinds in commits(engine, producer):
         ours.write(data, kinds)
@@ -94,7 +94,7 @@ def test_both_write_and_compact_one_table_in_turn(
 ) -> None:
     catalog = new_catalog(tmp_path)
     options = definition(engine, producer, trigger="4") | {"compaction.max-size-amplification-percent": "200"}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     for i, (data, kinds) in enumerate(commits(engine, producer, 12)):
         if i % 3 == 1:

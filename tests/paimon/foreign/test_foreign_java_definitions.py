@@ -148,7 +148,7 @@ def test_orc_and_avro_files_of_every_codec_are_read(
     catalog = new_catalog(tmp_path)
     java = java_table(catalog, "db.t")
     java.create(every_type(6), options=options)
-    table = catalog.get_table("db.t")
+    table = catalog.table("db.t")
     data = every_row(table.schema)
     java.write(table.schema, data)
     assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)
@@ -164,7 +164,7 @@ def test_our_rescale_of_one_partition_is_understood_by_java(
     catalog = new_catalog(tmp_path)
     columns = {"p": types.string(), **COLUMNS}
     table = catalog.create_table(
-        "db.t", columns, primary_keys=["p", "id"], partition_keys=["p"], options={"bucket": "2"}
+        "db.t", columns, primary_key=["p", "id"], partition_keys=["p"], options={"bucket": "2"}
     )
     java = java_table(catalog, "db.t")
     rows = [("xy"[i % 2], i, f"v{i}") for i in range(40)]
@@ -206,6 +206,6 @@ def test_javas_rescale_is_understood_by_us(tmp_path: Path, java_table: JavaTable
     table.refreshed().write(numbered(table, range(3), "ours "))
     java.write(table.schema, numbered(table, range(900, 903), "theirs "))
     after = agree(table, java)
-    assert len(after) == len(before) + (3 if "primary_keys" in definition else 6)
+    assert len(after) == len(before) + (3 if "primary_key" in definition else 6)
     table.refreshed().compact(full=True)
     assert agree(table, java) == after

@@ -177,7 +177,7 @@ def test_a_merge_engine_is_the_same_for_every_writer_and_reader(
     options = {"bucket": "2", "num-sorted-run.compaction-trigger": "50", **case.options}
     found = {}
     for who in ("ours", "theirs", "mixed"):
-        table = catalog.create_table(f"db.{who}", case.columns, primary_keys=["k"], options=options)
+        table = catalog.create_table(f"db.{who}", case.columns, primary_key=["k"], options=options)
         writer = Writer(table, java_table(catalog, f"db.{who}"))
         steps = []
         for i, commit in enumerate(case.commits):
@@ -209,7 +209,7 @@ def test_zeros_of_both_signs_are_the_key_that_they_are_for_java(
         for number, (first, second) in enumerate(_ZEROS):
             name = f"db.{who}{number}"
             table = catalog.create_table(
-                name, {"k": key.not_null(), "v": _TEXT}, primary_keys=["k"], options={"bucket": "1"}
+                name, {"k": key.not_null(), "v": _TEXT}, primary_key=["k"], options={"bucket": "1"}
             )
             writer = Writer(table, java_table(catalog, name))
             rows = _upserts((first, "first"), (1.0, "one"), (second, "second"))

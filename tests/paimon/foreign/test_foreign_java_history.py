@@ -181,7 +181,7 @@ def _manifest_count(table: Table) -> int:
 def test_manifests_of_both_are_merged_by_both(tmp_path: Path, java_table: JavaTableOf) -> None:
     catalog = new_catalog(tmp_path)
     options = {"manifest.merge-min-count": "6", "bucket": "2", "num-sorted-run.compaction-trigger": "100"}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 20)
     assert _manifest_count(table) < 12
@@ -282,7 +282,7 @@ def test_expiry_by_one_side_leaves_what_the_other_reads(tmp_path: Path, java_tab
 
 def test_java_shows_our_history_in_its_system_tables(tmp_path: Path, java_table: JavaTableOf) -> None:
     catalog = new_catalog(tmp_path)
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     java = java_table(catalog, "db.t")
     table.with_options(WRITE_ONLY).write(numbered(table, range(5)))
     table.with_options(WRITE_ONLY).delete(numbered(table, range(2)))
@@ -313,7 +313,7 @@ def test_a_column_may_hold_the_kinds_of_rows(tmp_path: Path, java_table: JavaTab
     catalog = new_catalog(tmp_path)
     options = {"bucket": "1", "rowkind.field": "kind"}
     columns = {"id": types.int_(), "kind": types.string()}
-    table = catalog.create_table("db.t", columns, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", columns, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     table.write(data_of(table, (1, "+I"), (2, "+I"), (3, "+I")))
     java.write(table.schema, data_of(table, (1, "-D"), (4, "+U")))
@@ -346,7 +346,7 @@ def test_deletion_vectors_of_primary_key_tables_that_java_compacted_are_read(
 ) -> None:
     catalog = new_catalog(tmp_path)
     options = {"bucket": "2", "deletion-vectors.enabled": "true", "deletion-vectors.bitmap64": wide}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     java.write(table.schema, numbered(table, range(20)), wait_compaction=True)
     java.write(table.schema, numbered(table, range(5, 10), "new "), wait_compaction=True)
@@ -362,7 +362,7 @@ def test_deletion_vectors_of_primary_key_tables_that_java_compacted_are_read(
 def test_dynamic_buckets_stay_where_the_other_side_put_them(tmp_path: Path, java_table: JavaTableOf) -> None:
     catalog = new_catalog(tmp_path)
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "7"}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     table.write(numbered(table, range(20), "ours "))
     java.write(table.schema, numbered(table, range(10, 40), "theirs "), options=WRITE_ONLY)

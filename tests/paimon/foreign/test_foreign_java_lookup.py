@@ -64,7 +64,7 @@ def _theirs(table: Table, java: JavaTable, keys: list[dict[str, Any]], **more: A
 def test_both_look_up_the_same_rows(tmp_path: Path, java_table: JavaTableOf, name: str, by: str) -> None:
     catalog = new_catalog(tmp_path)
     table = catalog.create_table(
-        "db.t", _COLUMNS, primary_keys=["p", "k"], partition_keys=["p"],
+        "db.t", _COLUMNS, primary_key=["p", "k"], partition_keys=["p"],
         options={"num-sorted-run.compaction-trigger": "3", **TABLES[name]},
     )  # fmt: skip
     java = java_table(catalog, "db.t")
@@ -93,7 +93,7 @@ def test_both_look_up_the_same_rows(tmp_path: Path, java_table: JavaTableOf, nam
 
 def test_both_look_up_rows_of_every_type_under_a_changed_schema(tmp_path: Path, java_table: JavaTableOf) -> None:
     catalog = new_catalog(tmp_path)
-    table = catalog.create_table("db.t", every_type(), primary_keys=["id"], options={"bucket": "2"})
+    table = catalog.create_table("db.t", every_type(), primary_key=["id"], options={"bucket": "2"})
     java = java_table(catalog, "db.t")
     data = every_row(table.schema)
     table.with_options(WRITE_ONLY).write(data)

@@ -68,7 +68,7 @@ def test_partitions_have_the_same_directories_and_are_pruned_by_both(
     columns = {"p": partition, "q": types.int_(), "v": types.int_()}
     for name in ("ours", "theirs"):
         catalog.create_table(f"db.{name}", columns, partition_keys=["p", "q"], options=options)
-    ours, theirs = catalog.get_table("db.ours"), catalog.get_table("db.theirs")
+    ours, theirs = catalog.table("db.ours"), catalog.table("db.theirs")
     data = _keyed_by(ours, values)
     ours.write(data)
     java_table(catalog, "db.theirs").write(theirs.schema, data)
@@ -148,7 +148,7 @@ def test_filters_give_the_same_rows_and_skip_the_same_files(
     catalog = new_catalog(tmp_path)
     definition: dict[str, Any] = {"options": {"metadata.stats-mode": mode}}
     if keyed:
-        definition = {"primary_keys": ["id"], "options": {"metadata.stats-mode": mode, "bucket": "1"}}
+        definition = {"primary_key": ["id"], "options": {"metadata.stats-mode": mode, "bucket": "1"}}
     table = catalog.create_table("db.t", _COLUMNS, **definition)
     java = java_table(catalog, "db.t")
     for number in range(5):

@@ -122,7 +122,7 @@ def test_both_read_the_same_after_every_step(tmp_path: Path, java_table: JavaTab
     options = {"num-sorted-run.compaction-trigger": "3", "manifest.merge-min-count": "5", **TABLES[name]}
     if name == "partial-update":
         options["partial-update.remove-record-on-sequence-group"] = "g"
-    table = catalog.create_table("db.t", _COLUMNS, primary_keys=["k", "p"], partition_keys=["p"], options=options)
+    table = catalog.create_table("db.t", _COLUMNS, primary_key=["k", "p"], partition_keys=["p"], options=options)
     history = History(table, java_table(catalog, "db.t"), random.Random(f"{name} {seed}"))
     done = []
     for _ in range(_STEPS):

@@ -72,7 +72,7 @@ def test_both_streams_tell_the_same_changes(
     options = {"bucket": "1", "changelog-producer": producer, "num-sorted-run.compaction-trigger": "4"}
     if producer == "full-compaction":
         options["full-compaction.delta-commits"] = "1"
-    table = catalog.create_table("db.t", _COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", _COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     streams = Streams(table, java, request.node.name)
     told = []
@@ -117,7 +117,7 @@ def test_append_tables_are_streamed_without_what_compaction_rewrote(
 def test_both_read_the_same_changes_between_two_snapshots(tmp_path: Path, java_table: JavaTableOf, what: str) -> None:
     catalog = new_catalog(tmp_path)
     options = {"bucket": "1", "changelog-producer": "input"}
-    table = catalog.create_table("db.t", _COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", _COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     for number in range(len(_COMMITS)):
         _write(table, java, number, ("ours", "theirs")[number % 2], **_WRITE_ONLY)
@@ -162,7 +162,7 @@ def test_full_phases_have_the_same_rows_and_kinds(
     tmp_path: Path, java_table: JavaTableOf, options: dict[str, str], by: str, request: pytest.FixtureRequest
 ) -> None:
     catalog = new_catalog(tmp_path)
-    table = catalog.create_table("db.t", _COLUMNS, primary_keys=["id"], options={"bucket": "1", **options})
+    table = catalog.create_table("db.t", _COLUMNS, primary_key=["id"], options={"bucket": "1", **options})
     java, log = java_table(catalog, "db.t"), java_table(catalog, "db.t$audit_log")
     for number, changes in enumerate(_UPDATES):
         kinds, rows = zip(*changes, strict=True)

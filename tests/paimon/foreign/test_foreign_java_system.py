@@ -91,12 +91,12 @@ def _dynamic(table: Table, java: JavaTable) -> None:
 _LONG = types.bigint()
 TABLES: dict[str, tuple[dict[str, Any], Callable[[Table, JavaTable], None]]] = {
     "keyed": (KEYED, _written_in_turn),
-    "input": ({"primary_keys": ["id"], "options": {"bucket": "1", "changelog-producer": "input"}}, _compacted_by_both),
+    "input": ({"primary_key": ["id"], "options": {"bucket": "1", "changelog-producer": "input"}}, _compacted_by_both),
     "compacted": (KEYED, _compacted_by_both),
     "append": ({}, _append),
     "bucketed append": ({"options": {"bucket": "2", "bucket-key": "id"}}, _append),
-    "vectors": ({"primary_keys": ["id"], "options": {"bucket": "1", "deletion-vectors.enabled": "true"}}, _vectors),
-    "dynamic": ({"primary_keys": ["id"], "options": {"bucket": "-1"}}, _dynamic),
+    "vectors": ({"primary_key": ["id"], "options": {"bucket": "1", "deletion-vectors.enabled": "true"}}, _vectors),
+    "dynamic": ({"primary_key": ["id"], "options": {"bucket": "-1"}}, _dynamic),
     "schema changed": ({}, _schema_changed),
     "schema changed, keyed": (KEYED, _schema_changed),
     "empty": (KEYED, lambda table, java: None),
@@ -125,7 +125,7 @@ def test_changes_between_snapshots_are_the_same_in_audit_logs(
 ) -> None:
     catalog = new_catalog(tmp_path)
     options = {"bucket": "1", "changelog-producer": producer}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     for number in range(4):
         data = numbered(table, range(number, number + 4), f"c{number} ")
@@ -198,7 +198,7 @@ def test_both_write_the_same_statistics(tmp_path: Path, java_table: JavaTableOf,
     catalog = new_catalog(tmp_path)
     definition: dict[str, Any] = {"options": MODES[mode]}
     if keyed:
-        definition = {"primary_keys": ["id"], "options": {"bucket": "1", **MODES[mode]}}
+        definition = {"primary_key": ["id"], "options": {"bucket": "1", **MODES[mode]}}
     shown = {}
     for who in ("ours", "theirs"):
         table = catalog.create_table(f"db.{who}", every_type(), **definition)

@@ -47,7 +47,7 @@ def test_tags_with_a_time_are_told_and_expired_by_both(tmp_path: Path, java_tabl
     assert told["their hour"] == "PT1H"
     assert java.ask("tag", what="expire", tag="") == ["our instant"]
     assert table.maintenance().expire_tags() == []
-    assert future.get_table("db.t").maintenance().expire_tags() == ["their hour"]
+    assert future.table("db.t").maintenance().expire_tags() == ["their hour"]
     assert table.tags.names() == ["our years", "their plain"]
     agree(table, java)
 

@@ -61,7 +61,7 @@ def test_we_compact_keyed_tables_with_vectors_of_java(
         options["partial-update.remove-record-on-delete"] = "true"
     if engine == "aggregation":
         options["aggregation.remove-record-on-delete"] = "true"
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     for number in range(3):
         rows = range(number * 10, number * 10 + 20)
@@ -88,7 +88,7 @@ def test_dynamic_buckets_are_filled_in_turn_through_compaction_and_overwrite(
 ) -> None:
     catalog = new_catalog(tmp_path)
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "7", "num-sorted-run.compaction-trigger": "3"}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     for number in range(6):
         rows = numbered(table, range(number * 6, number * 6 + 18), f"c{number} ")

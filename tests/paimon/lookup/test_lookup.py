@@ -26,9 +26,7 @@ COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.st
 def _table(folder: Path, options: dict[str, str] | None = None, keys: tuple[str, ...] = ("id",)) -> Table:
     given = {"bucket": "2", "continuous.discovery-interval": "0 ms", **(options or {})}
     partitions = ["region"] if "region" in keys else []
-    return new_catalog(folder).create_table(
-        "db.t", COLUMNS, primary_keys=keys, partition_keys=partitions, options=given
-    )
+    return new_catalog(folder).create_table("db.t", COLUMNS, primary_key=keys, partition_keys=partitions, options=given)
 
 
 def _rows(ids: Any, tag: str = "a") -> pa.Table:
@@ -199,7 +197,7 @@ def test_a_lookup_sees_which_rows_were_marked_as_deleted_and_what_a_rollback_bri
         _mark_deleted(table, 3)
         assert _names(lookup.get([{"id": 3}, {"id": 4}])) == ["a4"]
     plain = new_catalog(tmp_path / "plain").create_table(
-        "db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1", "continuous.discovery-interval": "0 ms"}
+        "db.t", COLUMNS, primary_key=["id"], options={"bucket": "1", "continuous.discovery-interval": "0 ms"}
     )
     plain.write(_rows(range(4)))
     with plain.lookup(columns=["name"]) as lookup:
@@ -330,7 +328,7 @@ def test_keys_may_have_any_type(tmp_path: Path, column: str, partitioned: bool) 
     table = new_catalog(tmp_path).create_table(
         "db.t",
         ALL_TYPES,
-        primary_keys=["id", column],
+        primary_key=["id", column],
         partition_keys=[column] if partitioned and column != "raw" else [],
         options={"bucket": "3"},
     )
@@ -349,7 +347,7 @@ def test_tables_without_a_usable_key_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no primary key"):
         catalog.create_table("db.log", COLUMNS).lookup()
     crossing = catalog.create_table(
-        "db.crossing", COLUMNS, primary_keys=["id"], partition_keys=["region"], options={"bucket": "-1"}
+        "db.crossing", COLUMNS, primary_key=["id"], partition_keys=["region"], options={"bucket": "-1"}
     )
     with pytest.raises(UnsupportedOperation, match="does not follow"):
         crossing.lookup()

@@ -113,7 +113,7 @@ def ours(table: Table) -> list[dict[str, Any]]:
 def test_they_merge_what_we_wrote_as_we_do(tmp_path: Path, case: str, reader: str) -> None:
     options, _, deletes = CASES[case]
     catalog = new_catalog(tmp_path)
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "2", **options})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2", **options})
     rng = random.Random(case)
     for _ in range(6):
         table.write(rows(rng, 60))

@@ -32,7 +32,7 @@ def filled(folder: Path, names: tuple[str, ...], **options: str) -> tuple[Table,
     """A table of one bucket with all combinations of the key's values, written in three shuffled, overlapping parts."""
     columns = pa.schema([*((name, KEYS[name][0]) for name in names), ("part", pa.int32())])
     given = {"bucket": "1", "write-only": "true", "source.split.target-size": "1 b", **options}
-    table = new_catalog(folder).create_table("db.t", columns, primary_keys=list(names), options=given)
+    table = new_catalog(folder).create_table("db.t", columns, primary_key=list(names), options=given)
     keys = list(itertools.product(*(KEYS[name][1] for name in names)))
     for part in range(3):
         chosen = random.Random(part).sample(keys, len(keys) * 2 // 3) if part else keys
@@ -76,7 +76,7 @@ def test_splits_of_several_levels_make_one_sorted_read(tmp_path: Path) -> None:
 
 def test_several_buckets_are_not_one_order(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table(
-        "db.t", pa.schema([("id", pa.int64())]), primary_keys=["id"], options={"bucket": "4"}
+        "db.t", pa.schema([("id", pa.int64())]), primary_key=["id"], options={"bucket": "4"}
     )
     table.write([{"id": i} for i in range(50)])
     reader = table.split_reader()

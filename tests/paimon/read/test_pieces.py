@@ -33,7 +33,7 @@ def test_files_that_stand_alone_are_cut_apart_and_joined_in_their_order(tmp_path
 
 
 def test_splits_that_must_be_merged_stay_whole(tmp_path: Path) -> None:
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     for _ in range(3):
         table.write([{"id": i} for i in range(10)])
     splits = list(table.scan().splits)
@@ -43,7 +43,7 @@ def test_splits_that_must_be_merged_stay_whole(tmp_path: Path) -> None:
 
 def test_deletion_vectors_stay_with_their_files(tmp_path: Path) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true"}
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     table.write([{"id": i, "v": 0} for i in range(6)])
     table.compact(full=True)
     table.write([{"id": 2, "v": 1}])
@@ -57,7 +57,7 @@ def test_deletion_vectors_stay_with_their_files(tmp_path: Path) -> None:
 def test_all_splits_of_a_bucket_are_one_sorted_read_without_deleted_rows(tmp_path: Path) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true", "source.split.target-size": "1 b"}
     columns = pa.schema([("id", pa.int64()), ("v", pa.int64())])
-    table = new_catalog(tmp_path).create_table("db.t", columns, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", columns, primary_key=["id"], options=options)
     table.new_commit().commit([at_level(prepared(table, pa.table({"id": [1, 2, 3]})), 5)])
     with_deleted(table, [4, 5, 6], [1], level=5)
     splits = table.scan().splits

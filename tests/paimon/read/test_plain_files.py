@@ -35,7 +35,7 @@ VECTOR = DeletionFile("index/a", 1, 2, 1)
 
 def made(folder: Path, *, keyed: bool, columns: pa.Schema = COLUMNS, rows: Sequence[Mapping[str, Any]] = ROWS) -> Table:
     table = new_catalog(folder).create_table(
-        "db.t", columns, primary_keys=["id"] if keyed else [], options={"bucket": "1"} if keyed else {}
+        "db.t", columns, primary_key=["id"] if keyed else [], options={"bucket": "1"} if keyed else {}
     )
     table.with_options({"write-only": "true"}).write(pa.Table.from_pylist(rows, columns))
     return table

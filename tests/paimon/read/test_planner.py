@@ -46,7 +46,7 @@ def deletion_vector(positions: list[int]) -> bytes:
 @pytest.mark.parametrize("keyed", [True, False])
 def test_rows_in_deletion_vectors_are_gone(tmp_path: Path, keyed: bool) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true"} | ({} if keyed else {"bucket-key": "id"})
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"] if keyed else [], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"] if keyed else [], options=options)
     message = at_level(prepared(table, pa.table({"id": list(range(10)), "x": [float(i) for i in range(10)]})), 5)
     (file,) = message.data.new_files
     vector = deletion_vector([2, 7])
@@ -69,7 +69,7 @@ def test_level_zero_is_invisible_where_compaction_has_to_look_things_up_first(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
     options = {"bucket": "1", "write-only": "true", **options}
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     message = prepared(table, pa.table({"id": [1, 2]}))
     table.new_commit().commit([at_level(message, 5)])
     table.write(pa.table({"id": [3]}))
@@ -82,7 +82,7 @@ def test_level_zero_is_invisible_where_compaction_has_to_look_things_up_first(
     ids=["an old writer did not count", "nor at higher levels", "pypaimon says 0 whatever there is"],
 )
 def test_files_without_true_delete_counts_are_checked_row_by_row(tmp_path: Path, count: int | None, level: int) -> None:
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     with table.new_write() as writer:
         writer.write(pa.table({"id": [1, 2]}), ["+I", "-D"])
         (message,) = writer.prepare_commit()
@@ -96,7 +96,7 @@ def test_a_limit_counts_on_no_rows_of_files_that_may_hold_deletes(
     tmp_path: Path, count: int | None, level: int
 ) -> None:
     options = {"bucket": "1", "source.split.target-size": "1 b"}
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     for ids in ([1, 2], [3, 4]):
         with table.with_options({"write-only": "true"}).new_write() as writer:
             writer.write(pa.table({"id": ids}), ["-D", "+I"])
@@ -122,7 +122,7 @@ def test_where_compaction_looks_rows_up_the_lowest_row_above_level_0_holds_all_b
     """13 at level 4 has the 10 of level 5 in it; 5 is new."""
     options = {"bucket": "1", "merge-engine": engine, "changelog-producer": "lookup", "write-only": "true"}
     table = new_catalog(tmp_path).create_table(
-        "db.t", COLUMNS, primary_keys=["id"], options={**options, "fields.x.aggregate-function": "sum"}
+        "db.t", COLUMNS, primary_key=["id"], options={**options, "fields.x.aggregate-function": "sum"}
     )
     for level, value in ((5, 10.0), (4, 13.0), (0, 5.0)):
         message = prepared(table, pa.table({"id": [1], "x": [value]}))

@@ -93,7 +93,7 @@ def test_one_level_above_zero_is_read_file_by_file() -> None:
 @pytest.mark.parametrize("keyed", [True, False])
 def test_splits_are_small_values_that_other_workers_read(tmp_path: Path, keyed: bool) -> None:
     columns = pa.schema([("id", pa.int64()), ("s", pa.string())])
-    options = {"primary_keys": ["id"], "options": {"bucket": "1"}} if keyed else {}
+    options = {"primary_key": ["id"], "options": {"bucket": "1"}} if keyed else {}
     table = new_catalog(tmp_path).create_table("db.t", columns, **options)
     table.write([{"id": 1, "s": "a"}])
     (split,) = table.scan(col("id") == 1).splits

@@ -57,7 +57,7 @@ def history(folder: Path, producer: str, keyed: bool = True) -> tuple[FileSystem
     catalog.create_database("db")
     options = {"changelog-producer": producer, "bucket": "2", "write-only": "true"}
     keys = ["id"] if keyed else []
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=keys, options=options if keyed else {})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=keys, options=options if keyed else {})
     rng = np.random.default_rng(5)
     while (table.snapshots.latest_id() or 0) < SNAPSHOTS:
         number = table.snapshots.latest_id() or 0
@@ -135,7 +135,7 @@ def test_java_shows_the_same_system_tables(tmp_path: Path, java_table: JavaTable
     catalog.create_database("db")
     columns = pa.schema([("p", pa.date32()), ("id", pa.int64()), ("name", pa.string()), ("d", pa.float64())])
     table = catalog.create_table(
-        "db.t", columns, primary_keys=["p", "id"], partition_keys=["p"], options={"bucket": "1", "write-only": "true"}
+        "db.t", columns, primary_key=["p", "id"], partition_keys=["p"], options={"bucket": "1", "write-only": "true"}
     )
     day = datetime.date(2024, 2, 29)
     table.write([{"p": day, "id": i, "name": f"name number {i} is long", "d": i / 2} for i in range(5)])
@@ -181,7 +181,7 @@ def test_java_reads_and_expires_on_after_our_upkeep(tmp_path: Path, java_table: 
     assert [tuple(r) for r in theirs.rows()] == expected
     assert [tuple(r) for r in theirs.rows(options={"scan.tag-name": "four"})] == tagged
     theirs.ask("expire", retain=1)
-    fresh = catalog.get_table("db.t")
+    fresh = catalog.table("db.t")
     assert fresh.snapshots.ids() == [12]
     assert sorted((tuple(r.values()) for r in fresh.read().read_all().to_pylist()), key=repr) == expected
     assert sorted((tuple(r.values()) for r in fresh.read(tag="four").read_all().to_pylist()), key=repr) == tagged

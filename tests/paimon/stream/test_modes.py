@@ -112,7 +112,7 @@ def test_rows_of_the_full_snapshot_and_of_appends_are_inserts(catalog: FileSyste
 
 
 def test_compacted_full_begins_at_the_last_compaction(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     for i in range(3):
         table.write([{"id": i}])
     compact_fully(table)
@@ -138,7 +138,7 @@ def test_where_full_compactions_come_regularly_compacted_full_waits_for_one_of_t
 ) -> None:
     """Each of the first commits of one row is compacted, under its identifier."""
     options = {"bucket": "1", "write-only": "true", **options}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     begins = table.with_options({"scan.mode": "compacted-full"})
     assert rows_of(begins) == []
     for i in range(5):
@@ -207,10 +207,10 @@ def test_a_delay_holds_young_snapshots_back(catalog: FileSystemCatalog, clock: M
 
 def test_what_nobody_records_cannot_be_streamed(catalog: FileSystemCatalog) -> None:
     merged = {"bucket": "1", "merge-engine": "partial-update"}
-    table = catalog.create_table("db.m", COLUMNS, primary_keys=["id"], options=merged)
+    table = catalog.create_table("db.m", COLUMNS, primary_key=["id"], options=merged)
     with pytest.raises(UnsupportedOperation, match="changelog-producer"):
         table.stream()
-    plain = catalog.create_table("db.p", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    plain = catalog.create_table("db.p", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     with pytest.raises(UnsupportedOperation, match="without a changelog producer"):
         plain.stream(filter=col("v") == 1)
     plain.write([{"id": 1}, {"id": 2}])
@@ -328,7 +328,7 @@ def test_nothing_lies_between_two_points_of_an_empty_table(catalog: FileSystemCa
 
 @pytest.fixture
 def upserted(catalog: FileSystemCatalog) -> Table:
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     table.write([{"id": i, "v": 0} for i in range(6)])
     table.tags.create("before", table.snapshots.snapshot(1))
     table.write([{"id": 1, "v": 1}, {"id": 2, "v": 0}, {"id": 9, "v": 9}])
@@ -366,7 +366,7 @@ def test_the_difference_of_a_rewritten_append_table_repeats_no_row(catalog: File
 def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSystemCatalog) -> None:
     from forebay.paimon.store.schema_changes import SetOption
 
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     table.write([{"id": 1}])
     table = table.alter([SetOption("bucket", "2")])
     table.overwrite([{"id": 1}])
@@ -388,7 +388,7 @@ def test_the_difference_of_any_two_snapshots_is_that_of_their_states(
 ) -> None:
     rng = np.random.default_rng(seed)
     options = {"bucket": "2", "merge-engine": engine, "write-only": "true", "fields.v.aggregate-function": "sum"}
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     while (latest := table.snapshots.latest_id() or 0) < 10:
         if latest > 2 and rng.random() < 0.3:
             compact_fully(table)
@@ -416,7 +416,7 @@ def test_a_scan_is_of_the_snapshot_that_options_name(catalog: FileSystemCatalog,
 
 def test_the_difference_shows_what_readers_see(catalog: FileSystemCatalog) -> None:
     options = {"bucket": "1", "merge-engine": "first-row", "write-only": "true"}
-    table = catalog.create_table("db.f", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.f", COLUMNS, primary_key=["id"], options=options)
     table.write([{"id": 1, "v": 1}])
     compact_fully(table)
     table.write([{"id": 1, "v": 2}, {"id": 2, "v": 2}])  # of level 0: not to be seen before a compaction
@@ -433,7 +433,7 @@ def test_changes_between_snapshots_have_no_rows_that_compaction_is_still_to_deci
     catalog: FileSystemCatalog, options: dict[str, str], mode: str
 ) -> None:
     table = catalog.create_table(
-        "db.f", COLUMNS, primary_keys=["id"], options={"bucket": "1", "write-only": "true", **options}
+        "db.f", COLUMNS, primary_key=["id"], options={"bucket": "1", "write-only": "true", **options}
     )
     table.write([{"id": 1, "v": 1}])
     table.write([{"id": 1, "v": 2}, {"id": 2, "v": 2}])
@@ -447,7 +447,7 @@ def test_a_stream_begins_with_the_kinds_that_merged_rows_were_last_written_with(
     table = catalog.create_table(
         "db.u",
         COLUMNS,
-        primary_keys=["id"],
+        primary_key=["id"],
         options={"bucket": "1", "write-only": "true", "merge-engine": "deduplicate"},
     )
     table.write([{"id": 1, "v": 1}, {"id": 2, "v": 1}], ["+I", "+I"])
@@ -468,7 +468,7 @@ def test_a_stream_begins_with_rows_of_level_0_of_tables_with_deletion_vectors(
     catalog: FileSystemCatalog, options: dict[str, str]
 ) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true", "write-only": "true", **options}
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     table.write([{"id": 1}, {"id": 2}], ["+U", "+U"])
     table.write([{"id": 2}, {"id": 3}], ["+I", "-D"])
     # No later snapshot brings these rows again, so a stream that begins without them misses them for ever.
@@ -478,6 +478,6 @@ def test_a_stream_begins_with_rows_of_level_0_of_tables_with_deletion_vectors(
 
 
 def test_a_stream_of_the_audit_log_begins_with_the_kinds_that_were_written(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1", "write-only": "true"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1", "write-only": "true"})
     table.write([{"id": 1}, {"id": 2}, {"id": 3}], ["+U", "+I", "-D"])
     assert _told(table.system("audit_log").stream(follow=False)) == [("+I", 2), ("+U", 1), ("-D", 3)]

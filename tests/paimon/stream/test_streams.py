@@ -40,7 +40,7 @@ def catalog(tmp_path: Path) -> FileSystemCatalog:
 
 
 def keyed(catalog: FileSystemCatalog, name: str = "db.t", **options: str) -> Table:
-    return catalog.create_table(name, COLUMNS, primary_keys=["id"], options={"bucket": "3", **options})
+    return catalog.create_table(name, COLUMNS, primary_key=["id"], options={"bucket": "3", **options})
 
 
 def random_step(table: Table, rng: np.random.Generator, keys: int = 12) -> None:
@@ -83,7 +83,7 @@ def test_replaying_a_stream_with_restarts_anywhere_gives_the_table(
             apply(replayed, changes_of([batch]))
             if rng.random() < 0.4:
                 saved = json_round_trip(stream.state())
-                stream = catalog.get_table("db.t").stream(state=saved, follow=False)
+                stream = catalog.table("db.t").stream(state=saved, follow=False)
     apply(replayed, drain(stream))
     assert replayed == visible(table)
     # A stream that starts at the first snapshot, and one that reads a state in full first, come to the same.
@@ -106,7 +106,7 @@ def test_a_stream_from_any_snapshot_completes_the_state_of_then(catalog: FileSys
 
 
 def test_a_reader_far_behind_sees_compacted_rows_once(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     table.write([{"id": i} for i in range(3)])
     stream = table.stream(["id"], follow=False)
     assert [row[0] for _, row in drain(stream)] == [0, 1, 2]
@@ -338,7 +338,7 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
     assert consumers.all() == {"job": 4}  # snapshot 4 was handed out, and may not be processed
     table.expire_snapshots(1, 1)
     assert table.snapshots.ids() == [4, 5]
-    fresh = catalog.get_table("db.t").with_options({"consumer-id": "job"})
+    fresh = catalog.table("db.t").with_options({"consumer-id": "job"})
     assert [row[0] for _, row in drain(fresh.stream(["id"], follow=False))] == [3, 4]
     anew = fresh.with_options({"consumer.ignore-progress": "true"}).stream(["id"], follow=False)
     assert sorted(row[0] for _, row in drain(anew)) == [0, 1, 2, 3, 4]
@@ -413,7 +413,7 @@ def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemC
     changed = table.alter([RenameColumn(("name",), "label"), AddColumn(("more",), types.int_()), DropColumn(("v",))])
     changed.write([{"id": 2, "label": "b", "more": 7}])
     assert drain(stream) == [("+I", (2, "b", None))]
-    assert drain(catalog.get_table("db.t").stream(follow=False)) == [
+    assert drain(catalog.table("db.t").stream(follow=False)) == [
         ("+I", (1, "a", None)),
         ("+I", (2, "b", 7)),
     ]
@@ -470,7 +470,7 @@ def test_changelogs_of_our_own_compactions_replay_to_the_table(
         if i % 5 == 4:
             table.compact(full=True)
         apply(replayed, drain(stream))
-        stream = catalog.get_table("db.t").stream(state=json_round_trip(stream.state()), follow=False)
+        stream = catalog.table("db.t").stream(state=json_round_trip(stream.state()), follow=False)
     table.compact(full=True)
     apply(replayed, drain(stream))
     assert replayed == state_of(table)
@@ -489,14 +489,14 @@ def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog
         try:
             rng = np.random.default_rng(1)
             for _ in range(40):
-                catalog.get_table("db.t").write(random_rows(rng, 30, 6))  # compacts and expires as it goes
+                catalog.table("db.t").write(random_rows(rng, 30, 6))  # compacts and expires as it goes
         except BaseException as e:  # noqa: BLE001 - told to the test's thread
             failures.append(e)
 
     writer = threading.Thread(target=write)
     writer.start()
     replayed: State = {}
-    stream = catalog.get_table("db.t").with_options(with_id).stream(follow=False)
+    stream = catalog.table("db.t").with_options(with_id).stream(follow=False)
     while writer.is_alive():
         apply(replayed, drain(stream))
     writer.join()

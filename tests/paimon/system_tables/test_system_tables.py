@@ -264,7 +264,7 @@ def test_aggregation_fields_shows_what_options_say_of_columns(tmp_path: Path) ->
     made = catalog.create_table(
         "db.t",
         {"id": types.bigint(), "n": types.decimal(10, 2), "l": types.array(types.string())},
-        primary_keys=["id"],
+        primary_key=["id"],
         options={
             "merge-engine": "aggregation",
             "fields.n.aggregate-function": "sum",

@@ -68,7 +68,7 @@ def test_the_row_hash_is_the_one_that_decides_on_buckets() -> None:
 
 def dynamic(folder: Path, **options: str) -> Table:
     return new_catalog(folder).create_table(
-        "db.t", pa.schema([("id", pa.int64()), ("v", pa.int32())]), primary_keys=["id"], options=options
+        "db.t", pa.schema([("id", pa.int64()), ("v", pa.int32())]), primary_key=["id"], options=options
     )
 
 
@@ -106,11 +106,11 @@ def test_a_writer_that_goes_on_after_a_commit_knows_its_buckets(tmp_path: Path) 
 
 def test_keys_across_partitions_and_postponed_buckets_are_refused(tmp_path: Path) -> None:
     catalog = new_catalog(tmp_path)
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], partition_keys=["dt"])
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], partition_keys=["dt"])
     with pytest.raises(UnsupportedOperation, match=r"does not have the partition columns \['dt'\]"):
         table.new_write()
-    postponed = catalog.create_table("db.p", COLUMNS, primary_keys=["id"], options={"bucket": "-2"})
+    postponed = catalog.create_table("db.p", COLUMNS, primary_key=["id"], options={"bucket": "-2"})
     with pytest.raises(UnsupportedOperation, match="postponed buckets"):
         postponed.new_write()
     with pytest.raises(InvalidRequest, match="'bucket' is 0"):
-        catalog.create_table("db.q", COLUMNS, primary_keys=["id"], options={"bucket": "0"})
+        catalog.create_table("db.q", COLUMNS, primary_key=["id"], options={"bucket": "0"})

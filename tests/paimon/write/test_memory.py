@@ -61,7 +61,7 @@ def read_through(table: Table) -> int:
 def table_of(folder: Path, keyed: bool) -> Table:
     keys = ["id"] if keyed else []
     bucket = "1" if keyed else "-1"
-    return new_catalog(folder).create_table("db.t", COLUMNS, primary_keys=keys, options={**OPTIONS, "bucket": bucket})
+    return new_catalog(folder).create_table("db.t", COLUMNS, primary_key=keys, options={**OPTIONS, "bucket": bucket})
 
 
 @pytest.mark.parametrize("rows", SIZES)

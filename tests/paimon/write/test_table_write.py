@@ -31,7 +31,7 @@ COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
 
 
 def keyed(folder: Path, **options: str) -> Table:
-    return new_catalog(folder).create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "1", **options})
+    return new_catalog(folder).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1", **options})
 
 
 def rows(*pairs: tuple[int, int]) -> pa.Table:
@@ -120,7 +120,7 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
 def test_batches_whose_empty_lists_have_no_offsets_are_written(tmp_path: Path, keys: list[str]) -> None:
     batch = one_null(pa.list_(pa.list_(pa.int32())))
     options = {"bucket": "1", "bucket-key": "id"}
-    table = new_catalog(tmp_path).create_table("db.t", batch.schema, primary_keys=keys, options=options)
+    table = new_catalog(tmp_path).create_table("db.t", batch.schema, primary_key=keys, options=options)
     with table.new_write() as writer:
         writer.write_batch(batch, np.zeros(1, np.int8))
         writer.write_bucket(EMPTY_ROW, 0, batch, np.zeros(1, np.int8))
@@ -163,7 +163,7 @@ def test_rows_deleted_by_their_keys_are_written_with_neutral_values_where_null_i
     columns = [pa.field("id", pa.int64(), nullable=False), pa.field("null", pa.int32())]
     columns += [pa.field(f"c{i}", t, nullable=False) for i, (t, _) in enumerate(NEUTRAL)]
     table = new_catalog(tmp_path).create_table(
-        "db.t", pa.schema(columns), primary_keys=["id"], options={"bucket": "1", "changelog-producer": "input"}
+        "db.t", pa.schema(columns), primary_key=["id"], options={"bucket": "1", "changelog-producer": "input"}
     )
     table.delete([{"id": 7}])
     assert table.read().read_all().num_rows == 0
@@ -222,7 +222,7 @@ def test_rows_of_a_bucket_that_is_known_are_written_there(tmp_path: Path) -> Non
         writer.write_bucket(EMPTY_ROW, 1, batch, kinds_of(0, 3, 2))
         (message,) = writer.prepare_commit()
     assert (message.bucket, sum(f.row_count for f in message.data.new_files)) == (1, 2)
-    dynamic = new_catalog(tmp_path / "d").create_table("db.t", COLUMNS, primary_keys=["id"], options={"bucket": "-1"})
+    dynamic = new_catalog(tmp_path / "d").create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "-1"})
     with dynamic.new_write() as writer, pytest.raises(InvalidRequest, match="chosen by its index; use write_batch"):
         writer.write_bucket(EMPTY_ROW, 0, batch, kinds_of(0, 0, 0))
     append = new_catalog(tmp_path / "a").create_table("db.t", COLUMNS)
@@ -274,7 +274,7 @@ def test_append_tables_take_no_deletes_and_kinds_must_fit(tmp_path: Path) -> Non
         append.delete([{"id": 1}])
     with pytest.raises(InvalidRequest, match="no primary key"):
         append.upsert(rows((1, 1)))
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     for kinds in (["+I"], ["+I"] * 3, ["+I", "?"], [0, 4]):
         with pytest.raises(InvalidRequest):
             table.write(rows((1, 1), (2, 2)), kinds)
@@ -310,7 +310,7 @@ def test_a_table_holds_what_a_dictionary_would(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[Any]]], options: dict[str, str]
 ) -> None:
     table = new_catalog(tmp_path_factory.mktemp("model")).create_table(
-        "db.t", COLUMNS, primary_keys=["id"], options=options
+        "db.t", COLUMNS, primary_key=["id"], options=options
     )
     model: dict[int, int] = {}
     for action, items in steps:

@@ -24,7 +24,7 @@ def test_commits_that_succeeded_are_whole_and_the_others_absent(
 ) -> None:
     catalog = new_catalog(tmp_path)
     small = {"write-buffer-size": "4 kb", "commit.min-retry-wait": "1 ms", "commit.max-retry-wait": "1 ms"}
-    catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={**options, **small})
+    catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={**options, **small})
     root = catalog.table_path("db.t")
     failing = FailingFileIO(LocalFileIO(sync=False), seed=seed, rate=0.0)
     model: dict[int, int] = {}
@@ -44,14 +44,14 @@ def test_commits_that_succeeded_are_whole_and_the_others_absent(
         table.new_commit().commit(messages)
         model.update(rows)
     assert 0 < failed < 12
-    assert rows_of(catalog.get_table("db.t")) == sorted(model.items(), key=repr)
+    assert rows_of(catalog.table("db.t")) == sorted(model.items(), key=repr)
 
 
 def test_a_buffer_that_cannot_be_written_out_is_an_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = new_catalog(tmp_path)
-    table = catalog.create_table("db.t", COLUMNS, primary_keys=["id"], options={"write-buffer-size": "4 kb"})
+    table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"write-buffer-size": "4 kb"})
 
     def fails(self: KeyValueWriter, **_: object) -> None:
         raise StorageFailure("the disk has a bad day")

@@ -40,7 +40,7 @@ def lake(lake_session: Any, lake_catalog: Catalog) -> Iterator[str]:
     name = f"db{next(_numbers)}"
     lake_catalog.create_database(name)
     yield name
-    lake_catalog.drop_database(name, ignore_if_missing=True, cascade=True)
+    lake_catalog.drop_database(name, ignore_if_not_exists=True, cascade=True)
 
 
 @pytest.fixture

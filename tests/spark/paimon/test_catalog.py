@@ -87,12 +87,12 @@ def history(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> str:
     table.create_tag("first", 1)
     BranchManager(table.context.io, table.paths).create("dev", "first")
     lake_sql("ALTER TABLE {db}.h ADD COLUMN v STRING")
-    lake_catalog.get_table(f"{lake}.h").write(pa.table({"id": [2], "v": ["b"]}))
+    lake_catalog.table(f"{lake}.h").write(pa.table({"id": [2], "v": ["b"]}))
     return f"{lake}.h"
 
 
 def test_time_travel_shows_rows_and_columns_of_then(lake_sql: Sql, history: str, lake_catalog: Catalog) -> None:
-    times = [s.time_millis for s in lake_catalog.get_table(history).snapshots.snapshots()]
+    times = [s.time_millis for s in lake_catalog.table(history).snapshots.snapshots()]
     assert sorted(lake_sql("SELECT * FROM {db}.h")) == [(1, None), (2, "b")]
     first = f"timestamp_millis({times[1] - 1})"
     for when in ("VERSION AS OF 1", "VERSION AS OF 'first'", f"TIMESTAMP AS OF {first}"):
@@ -122,7 +122,7 @@ def test_a_branch_is_a_table_of_its_own(lake_sql: Sql, history: str) -> None:
 
 
 def test_every_system_table_reads_as_in_the_engine(lake_sql: Sql, history: str, lake_catalog: Catalog) -> None:
-    table = lake_catalog.get_table(history)
+    table = lake_catalog.table(history)
     for name in NAMES:
         expected = table.system(name).read().read_all()
         found = lake_sql(f"SELECT * FROM {{db}}.`h${name}`")
@@ -138,7 +138,7 @@ def test_system_tables_can_be_filtered_counted_and_travelled(
 ) -> None:
     assert lake_sql("SELECT count(*) FROM {db}.`h$files`") == [(2,)]
     assert lake_sql("SELECT count(*) FROM {db}.`h$files` VERSION AS OF 1") == [(1,)]
-    second = lake_catalog.get_table(history).snapshots.snapshot(2).time_millis
+    second = lake_catalog.table(history).snapshots.snapshot(2).time_millis
     then = f"TIMESTAMP AS OF timestamp_millis({second - 1})"
     assert lake_sql(f"SELECT count(*) FROM {{db}}.`h$files` {then}") == [(1,)]
     assert lake_sql("SELECT snapshot_id FROM {db}.`h$snapshots` WHERE total_record_count = 2") == [(2,)]
@@ -163,7 +163,7 @@ def test_system_tables_are_for_reading(lake_sql: Sql, history: str) -> None:
 
 def test_partitions_are_shown_described_and_dropped(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql("CREATE TABLE {db}.p (id INT, dt DATE, d DECIMAL(4, 2), s STRING) PARTITIONED BY (dt, d, s)")
-    lake_catalog.get_table(f"{lake}.p").write(
+    lake_catalog.table(f"{lake}.p").write(
         [
             {"id": n, "dt": None if n == 4 else dt.date(2026, 1, n), "d": Decimal("1.50"), "s": f"a/{n}"}
             for n in (1, 2, 3, 4)

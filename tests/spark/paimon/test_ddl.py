@@ -156,7 +156,7 @@ def test_a_default_that_is_an_expression_is_refused(t: types.DataType, text: str
 @pytest.mark.spark
 def test_a_table_is_what_its_clauses_and_properties_say(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql(FULL_TABLE)
-    schema = lake_catalog.get_table(f"{lake}.t").schema
+    schema = lake_catalog.table(f"{lake}.t").schema
     assert (schema.primary_keys, schema.partition_keys, schema.comment) == (("day", "id"), ("day",), "what it is")
     assert schema.options == {
         "bucket": "2",
@@ -181,7 +181,7 @@ def test_what_show_create_table_shows_makes_the_same_table(lake_sql: Sql, lake: 
     lake_sql(FULL_TABLE)
     ((shown,),) = lake_sql("SHOW CREATE TABLE {db}.t")
     lake_sql(shown.replace(f"{lake}.t", f"{lake}.again"))
-    first, second = (lake_catalog.get_table(f"{lake}.{name}").schema for name in ("t", "again"))
+    first, second = (lake_catalog.table(f"{lake}.{name}").schema for name in ("t", "again"))
     assert (second.fields, second.primary_keys, second.partition_keys) == (
         first.fields,
         first.primary_keys,
@@ -194,7 +194,7 @@ def test_what_show_create_table_shows_makes_the_same_table(lake_sql: Sql, lake: 
 @CONSTRAINT
 def test_a_primary_key_constraint_is_the_primary_key(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql("CREATE TABLE {db}.t (a INT, b STRING, CONSTRAINT k PRIMARY KEY (b, a))")
-    assert lake_catalog.get_table(f"{lake}.t").schema.primary_keys == ("b", "a")
+    assert lake_catalog.table(f"{lake}.t").schema.primary_keys == ("b", "a")
     assert "only PRIMARY KEY" in refusal(lake_sql, "CREATE TABLE {db}.u (a INT UNIQUE)")
 
 
@@ -203,7 +203,7 @@ def test_a_primary_key_constraint_is_the_primary_key(lake_sql: Sql, lake: str, l
 def test_create_table_like_copies_columns_keys_and_properties(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql(FULL_TABLE)
     lake_sql("CREATE TABLE {db}.l LIKE {db}.t TBLPROPERTIES ('bucket' = '5')")
-    first, second = (lake_catalog.get_table(f"{lake}.{name}").schema for name in ("t", "l"))
+    first, second = (lake_catalog.table(f"{lake}.{name}").schema for name in ("t", "l"))
     assert (second.fields, second.primary_keys, second.partition_keys) == (
         first.fields,
         first.primary_keys,
@@ -246,7 +246,7 @@ def test_a_table_is_made_from_a_query(lake_sql: Sql, lake: str, lake_catalog: Ca
     lake_sql("INSERT INTO {db}.source VALUES (1, 'a'), (2, 'b')")
     lake_sql("CREATE TABLE {db}.t PARTITIONED BY (v) TBLPROPERTIES ('bucket' = '-1') AS SELECT * FROM {db}.source")
     assert sorted(lake_sql("SELECT * FROM {db}.t")) == [(1, "a"), (2, "b")]
-    schema = lake_catalog.get_table(f"{lake}.t").schema
+    schema = lake_catalog.table(f"{lake}.t").schema
     assert (schema.partition_keys, schema.options) == (("v",), {"bucket": "-1"})
     assert [f.default for f in schema.fields] == [None, None]
 
@@ -297,7 +297,7 @@ def test_data_frames_make_tables(lake_session: Any, lake: str, lake_catalog: Cat
     rows = lake_session.sql("SELECT 1 AS a, 'x' AS b")
     made = rows.writeTo(f"lake.{lake}.t").using("paimon").partitionedBy("b").tableProperty("bucket", "1")
     made.tableProperty("primary-key", "a,b").create()
-    schema = lake_catalog.get_table(f"{lake}.t").schema
+    schema = lake_catalog.table(f"{lake}.t").schema
     assert (schema.primary_keys, schema.partition_keys) == (("a", "b"), ("b",))
     rows.write.format("forebay-paimon").saveAsTable(f"lake.{lake}.u")
     assert lake_session.table(f"lake.{lake}.u").count() == 1
@@ -344,7 +344,7 @@ def test_columns_are_added_renamed_moved_changed_and_dropped(lake_sql: Sql) -> N
 def test_not_null_goes_but_does_not_come(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql("CREATE TABLE {db}.t (a INT NOT NULL)")
     lake_sql("ALTER TABLE {db}.t ALTER COLUMN a DROP NOT NULL")
-    assert lake_catalog.get_table(f"{lake}.t").schema.fields[0].type.nullable
+    assert lake_catalog.table(f"{lake}.t").schema.fields[0].type.nullable
     assert "nullable" in refusal(lake_sql, "ALTER TABLE {db}.t ALTER COLUMN a SET NOT NULL")
 
 
@@ -374,7 +374,7 @@ def test_properties_and_comments_are_set_and_unset(lake_sql: Sql, lake: str, lak
     lake_sql("ALTER TABLE {db}.t UNSET TBLPROPERTIES ('snapshot.num-retained.max')")
     lake_sql("COMMENT ON TABLE {db}.t IS 'things'")
     assert properties(lake_sql, "t") == {"bucket": "4", "primary-key": "id"}
-    assert lake_catalog.get_table(f"{lake}.t").schema.comment == "things"
+    assert lake_catalog.table(f"{lake}.t").schema.comment == "things"
 
 
 @pytest.mark.spark

@@ -65,7 +65,7 @@ def test_java_and_pypaimon_read_what_sql_made(
         (2, jan2, None, 9, "again", None, None, None),
         (3, jan2, 0.5, 9, "abc", None, None, None),
     ]
-    ours = lake_catalog.get_table(f"{lake}.t")
+    ours = lake_catalog.table(f"{lake}.t")
     assert rows_of(ours.read().read_all()) == expected
 
     out = tmp_path / "rows.arrow"
@@ -92,7 +92,7 @@ def test_java_writes_defaults_that_sql_has_set(
 ) -> None:
     lake_sql("CREATE TABLE {db}.d (id INT, v INT, s STRING DEFAULT 'abc', day DATE DEFAULT DATE'2026-01-31')")
     lake_sql("ALTER TABLE {db}.d ALTER COLUMN v SET DEFAULT 9")
-    table = lake_catalog.get_table(f"{lake}.d")
+    table = lake_catalog.table(f"{lake}.d")
     nulls = pa.table({"id": pa.array([1], pa.int32()), "v": pa.nulls(1, pa.int32()), "s": pa.nulls(1, pa.string()),
                       "day": pa.nulls(1, pa.date32())})  # fmt: skip
     java_table(lake_catalog, f"{lake}.d").write(table.schema, nulls)

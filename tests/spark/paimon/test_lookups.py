@@ -22,7 +22,7 @@ def customers(tmp_path: Path) -> Table:
     catalog = Catalog.open(str(tmp_path / "lake"))
     catalog.create_database("shop")
     columns = pa.schema([("id", pa.int64()), ("name", pa.string()), ("level", pa.int64())])
-    made = catalog.create_table("shop.customers", columns, primary_keys=["id"], options={"bucket": "1"})
+    made = catalog.create_table("shop.customers", columns, primary_key=["id"], options={"bucket": "1"})
     made.upsert([{"id": 1, "name": "ann", "level": 3}])
     return made
 
@@ -62,7 +62,7 @@ def test_copies_are_deleted_when_the_process_ends(customers: Table, tmp_path: Pa
 from pathlib import Path
 from forebay.paimon import Catalog
 from forebay.spark.paimon.lookups import shared_lookup
-table = Catalog.open({str(tmp_path / "lake")!r}).get_table("shop.customers")
+table = Catalog.open({str(tmp_path / "lake")!r}).table("shop.customers")
 print(shared_lookup(table).get([{{"id": 1}}]).num_rows, len(list(Path({str(place)!r}).rglob("*.arrow"))))
 """
     environment = {**os.environ, "TMPDIR": str(place)}

@@ -37,7 +37,7 @@ def name(connection: Connection, lake_catalog: Catalog) -> Iterator[str]:
     made = f"mixed{next(_numbers)}"
     yield made
     connection.drop_database(made, ignore_if_not_exists=True, cascade=True)
-    lake_catalog.drop_database(made, ignore_if_missing=True, cascade=True)
+    lake_catalog.drop_database(made, ignore_if_not_exists=True, cascade=True)
 
 
 @pytest.fixture

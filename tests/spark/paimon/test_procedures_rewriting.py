@@ -25,7 +25,7 @@ DAYS = ("2026-01-01", "2026-01-02")
 
 def keyed(catalog: Catalog, database: str, **options: str) -> Table:
     table = catalog.create_table(
-        f"{database}.t", COLUMNS, primary_keys=["id", "dt"], partition_keys=["dt"],
+        f"{database}.t", COLUMNS, primary_key=["id", "dt"], partition_keys=["dt"],
         options={"bucket": "2", **PLAIN, **options},
     )  # fmt: skip
     for version in range(2):

@@ -45,7 +45,7 @@ def parts(catalog: FileSystemCatalog) -> Table:
 @pytest.fixture
 def keyed(catalog: FileSystemCatalog) -> Table:
     """A primary-key table with updates and deletes in several files."""
-    table = catalog.create_table("db.keyed", COLUMNS, primary_keys=["id"], options={"bucket": "2"})
+    table = catalog.create_table("db.keyed", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     table.write([{"id": i, "name": "old", "v": i} for i in range(20)])
     table.write([{"id": i, "name": "new", "v": i} for i in range(5, 10)])
     table.delete([{"id": i} for i in range(3)])
@@ -170,7 +170,7 @@ def test_counting_opens_no_file_where_metadata_is_exact(parts: Table) -> None:
 @pytest.mark.parametrize("vectors", ["false", "true"])
 def test_counts_are_exact_with_updates_and_deletes(catalog: FileSystemCatalog, vectors: str) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": vectors}
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for step in range(3):
         table.write([{"id": i, "name": "x", "v": step} for i in range(step, 10)])
         table.delete([{"id": step}])
@@ -219,7 +219,7 @@ def test_changes_of_a_bucket_are_read_by_one_task_in_their_order(
 ) -> None:
     monkeypatch.setattr("forebay.spark.planning.ROWS_PER_TASK_MIN", 1)
     options = {"bucket": "2", "changelog-producer": "input"}
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for step in range(4):
         table.write([{"id": i, "v": step} for i in range(6)])
     plan = planned(PaimonScan.of(table, "t", side).with_options({"incremental-between": "0,4"}))
@@ -303,7 +303,7 @@ MODES: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("producer", ["none", "input"])
 def test_options_choose_what_a_read_reads(catalog: FileSystemCatalog, mode: str, producer: str) -> None:
     options = {"bucket": "2", "changelog-producer": producer}
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for i in range(1, 5):
         table.write([{"id": i, "name": "x", "v": i}, {"id": i + 1, "name": "y", "v": i}])
         table.create_tag(f"t{i}")

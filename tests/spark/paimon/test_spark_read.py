@@ -38,7 +38,7 @@ def parts(lake_catalog: Catalog, lake: str) -> Table:
 def keyed(lake_catalog: Catalog, lake: str) -> Table:
     """A primary-key table with a changelog: 1 is inserted, updated and deleted; 2 stays."""
     options = {"bucket": "1", "changelog-producer": "input"}
-    table = lake_catalog.create_table(f"{lake}.keyed", COLUMNS, primary_keys=["id"], options=options)
+    table = lake_catalog.create_table(f"{lake}.keyed", COLUMNS, primary_key=["id"], options=options)
     table.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     table.write([{"id": 1, "name": "c"}])
     table.delete([{"id": 1}])
@@ -95,7 +95,7 @@ def test_parts_of_nested_rows_are_read_alone(lake_catalog: Catalog, lake: str, l
     table = lake_catalog.create_table(
         f"{lake}.nested",
         {"id": types.bigint().not_null(), "home": inner, "l": types.array(inner)},
-        primary_keys=["id"],
+        primary_key=["id"],
         options={"bucket": "1"},
     )
     home = {"city": "Rome", "zip": 7}
@@ -121,7 +121,7 @@ def test_filters_on_every_type_give_what_spark_s_own_evaluation_gives(
         "raw": types.bytes_(),
         "flag": types.boolean(),
     }
-    table = lake_catalog.create_table(f"{lake}.types", columns, primary_keys=["id"], options={"bucket": "1"})
+    table = lake_catalog.create_table(f"{lake}.types", columns, primary_key=["id"], options={"bucket": "1"})
     rows: list[dict[str, Any]] = [{"id": 0}]
     for i in range(1, 9):
         moment = dt.datetime(2024, 1, i, 1, 2, 3, 123_000)
@@ -245,7 +245,7 @@ def test_a_stream_that_cannot_be_says_why(
     lake_session: Any, lake: str, lake_catalog: Catalog, run: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"bucket": "1", "merge-engine": "partial-update"}
-    lake_catalog.create_table(f"{lake}.merged", COLUMNS, primary_keys=["id"], options=options)
+    lake_catalog.create_table(f"{lake}.merged", COLUMNS, primary_key=["id"], options=options)
     with pytest.raises(Exception, match="records its input"):
         run(lake_session.readStream.table(f"lake.{lake}.merged"), "by the catalog")
     # What only the format's process finds out is told, too.

@@ -316,7 +316,7 @@ def test_rows_without_an_order_are_dealt_out_to_several_tasks(table: Table, monk
 
 
 def test_changes_of_a_key_come_after_the_rows_in_full(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=KEYED)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=KEYED)
     write(table, 1, 2)
     stream = PaimonStream(table, read_changelog="true")
     start = stream.start
@@ -330,7 +330,7 @@ def test_changes_of_a_key_come_after_the_rows_in_full(catalog: FileSystemCatalog
 
 
 def test_a_keyed_table_gives_new_rows_and_with_read_changelog_every_change(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=KEYED)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=KEYED)
     table.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     streams = PaimonStream(table), PaimonStream(table, read_changelog="true"), PaimonStream(table, "$audit_log")
     binlog = PaimonStream(table, "$binlog")
@@ -364,13 +364,13 @@ def test_columns_and_filters_are_options(catalog: FileSystemCatalog) -> None:
 
 
 def test_a_stream_that_could_not_be_right_is_refused_at_its_start(catalog: FileSystemCatalog) -> None:
-    plain = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options={"bucket": "1"})
+    plain = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     write(plain, 1)
     with pytest.raises(UnsupportedOperation, match="changelog-producer"):
         PaimonStream(plain, filter="v > 1")
     assert ids(PaimonStream(plain, filter="id > 0").rest()) == [1]
     merged = catalog.create_table(
-        "db.m", COLUMNS, primary_keys=["id"], options={"bucket": "1", "merge-engine": "partial-update"}
+        "db.m", COLUMNS, primary_key=["id"], options={"bucket": "1", "merge-engine": "partial-update"}
     )
     with pytest.raises(UnsupportedOperation, match="records its input"):
         PaimonStream(merged)
@@ -391,7 +391,7 @@ def test_overwrites_are_left_out_unless_they_are_asked_for(catalog: FileSystemCa
 
 def test_an_overwrite_of_a_keyed_table_deletes_and_inserts(catalog: FileSystemCatalog) -> None:
     options = {"bucket": "2", "streaming-read-overwrite": "true"}
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=options)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     write(table, 1)
     stream = PaimonStream(table, read_changelog="true", maxFilesPerTrigger="1")
     stream.rest()
@@ -434,7 +434,7 @@ def test_a_query_keeps_its_columns_and_its_restart_has_the_new_ones(table: Table
 
 
 def test_a_stream_goes_on_across_a_rescale(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.k", COLUMNS, primary_keys=["id"], options=KEYED)
+    table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=KEYED)
     write(table, *range(8))
     stream = PaimonStream(table, read_changelog="true")
     assert len(stream.rest()) == 8

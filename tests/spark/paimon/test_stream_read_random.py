@@ -139,7 +139,7 @@ def test_rows_of_an_append_table_arrive_once(tmp_path: Path, seed: int) -> None:
 def test_changes_of_a_keyed_table_come_to_its_state(tmp_path: Path, seed: int, producer: str) -> None:
     dice = random.Random(f"{producer} {seed}")
     options = {"bucket": dice.choice(["1", "3"]), "changelog-producer": producer}
-    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_keys=["id"], options=options)
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     state: dict[int, Row] = {}
     query: Query | None = None
 

@@ -59,7 +59,7 @@ def table(lake_catalog: Catalog, lake: str) -> Callable[..., Table]:
     def make(key: str = "", columns: pa.Schema | None = None, **options: str) -> Table:
         given = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
         fields = columns or pa.schema([("id", pa.int64()), ("name", pa.string())])
-        return lake_catalog.create_table(f"{lake}.t", fields, primary_keys=key.split(), options=given)
+        return lake_catalog.create_table(f"{lake}.t", fields, primary_key=key.split(), options=given)
 
     return make
 

@@ -58,7 +58,7 @@ class DyingFileIO(DriversFileIO):
 
 def new_table(folder: Path) -> Table:
     table = new_catalog(folder).create_table(
-        "db.t", COLUMNS, primary_keys=["id", "dt"], partition_keys=["dt"], options={"bucket": "2", "write-only": "true"}
+        "db.t", COLUMNS, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2", "write-only": "true"}
     )
     for version in range(3):
         table.write([{"id": i, "dt": day, "v": version} for day in "ab" for i in range(20)])

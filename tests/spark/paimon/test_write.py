@@ -32,7 +32,7 @@ def fill(lake_catalog: Catalog, lake: str) -> Callable[..., Any]:
         given = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
         schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.string())])
         table = lake_catalog.create_table(
-            f"{lake}.t", schema, primary_keys=key.split(), partition_keys=parts.split(), options=given
+            f"{lake}.t", schema, primary_key=key.split(), partition_keys=parts.split(), options=given
         )
         if rows:
             table.write(rows)

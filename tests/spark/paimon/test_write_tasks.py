@@ -46,7 +46,7 @@ def make(path: Path, columns: str = "id bigint, name string", **options: str) ->
     given = {name.replace("__", ".").replace("_", "-"): value for name, value in options.items()}
     fields = pa.schema([(name, TYPES[kind]) for name, kind in (c.split() for c in columns.split(", "))])
     return new_catalog(path).create_table(
-        "db.t", fields, primary_keys=key.split(), partition_keys=parts.split(), options=given
+        "db.t", fields, primary_key=key.split(), partition_keys=parts.split(), options=given
     )
 
 

@@ -27,10 +27,10 @@ _PAIMON = """import duckdb
 from forebay.paimon import Catalog
 
 lake = Catalog.open({folder})
-lake.get_table("nyc.flights").compact(full=True)  # now its files hold each flight once, as it is
+lake.table("nyc.flights").compact(full=True)  # now its files hold each flight once, as it is
 
 def files(name):  # of the newest snapshot
-    return lake.get_table(name).system("files").read(["file_path"]).read_all()["file_path"].to_pylist()
+    return lake.table(name).system("files").read(["file_path"]).read_all()["file_path"].to_pylist()
 
 flights = duckdb.read_parquet(files("nyc.flights")).to_arrow_table()
 events = duckdb.read_parquet(files("nyc.events")).project("kind").to_arrow_table()
@@ -83,7 +83,7 @@ class QuickstartLake:
         if self.folder.exists():
             warehouse = Catalog.open(str(self.folder))
             for table in TABLES:
-                warehouse.drop_table(table, ignore_if_missing=True)
+                warehouse.drop_table(table, ignore_if_not_exists=True)
 
     @property
     def reader_name(self) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Self
+from typing import Any, Self
 
+from forebay.api.schemas import SchemaLike
+from forebay.base.arguments import one_or_more_names
+from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.base.markup import facts_html, heading
-from forebay.paimon.catalog.definition import Columns
+from forebay.metadata.table import Schema
+from forebay.paimon.catalog.definition import COMMENT, new_schema, with_buckets
+from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.table import Table
 
@@ -22,6 +27,8 @@ class Catalog(ABC):
 
     warehouse: str = ""
     """The directory of the tables, or the name under which a server knows it."""
+
+    _clock: Clock = SYSTEM_CLOCK
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.warehouse!r})"
@@ -54,50 +61,101 @@ class Catalog(ABC):
     def list_databases(self) -> list[str]:
         """Names of all databases, in order."""
 
-    @abstractmethod
-    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
-        """Make a database. Raises `AlreadyExists`."""
+    def database_exists(self, name: str) -> bool:
+        """Whether there is a database of that name."""
+        return name in self.list_databases()
+
+    def create_database(
+        self,
+        name: str,
+        *,
+        comment: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        ignore_if_exists: bool = False,
+    ) -> None:
+        """Create a database; `options` are kept with it, for whoever reads them.
+
+        Raises `AlreadyExists`; `UnsupportedOperation` for a comment or options in a catalog that is only a directory.
+        """
+        properties = {
+            key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (options or {}).items()
+        }
+        if comment is not None:
+            properties[COMMENT] = comment
+        self._create_database(name, properties, ignore_if_exists)
 
     @abstractmethod
-    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
-        """Drop a database; with all of its tables only if `cascade`. Raises `NotFound`."""
+    def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
+        """Make a database with `properties`, of which `COMMENT` is one."""
+
+    @abstractmethod
+    def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        """Drop a database. Raises `NotFound`, and `InvalidRequest` if it has tables, unless `cascade` drops them."""
 
     @abstractmethod
     def list_tables(self, database: str) -> list[str]:
         """Names of a database's tables, in order. Raises `NotFound` if there is no such database."""
 
-    @abstractmethod
     def create_table(
         self,
         name: str,
-        columns: Columns,
+        schema: SchemaLike,
         *,
-        primary_keys: Iterable[str] = (),
-        partition_keys: Iterable[str] = (),
-        options: Mapping[str, str] | None = None,
+        primary_key: Sequence[str] | str = (),
+        partition_keys: Sequence[str] | str = (),
+        bucket_keys: Sequence[str] | str = (),
+        buckets: int | None = None,
+        options: Mapping[str, Any] | None = None,
         comment: str | None = None,
+        auto_increment: str | None = None,
         ignore_if_exists: bool = False,
     ) -> Table:
-        """Make a table. Columns of the primary key become NOT NULL.
+        """The table that was created, or the one that was there with `ignore_if_exists`.
 
-        Raises `AlreadyExists`, `NotFound` for the database, and `InvalidRequest` for a definition that is not valid.
+        `schema` is a pyarrow schema (a timestamp with a zone becomes TIMESTAMP_LTZ), a dict or a list of names and
+        types such as [("id", "BIGINT")], or a data frame whose columns to take. Keys are names of columns, or one
+        name; columns of the primary key become NOT NULL. `buckets` and `bucket_keys` are Paimon's options `bucket` and
+        `bucket-key`. Raises `AlreadyExists`, `NotFound` for the database, `InvalidRequest` for a definition that is
+        not valid, and `UnsupportedOperation` for `auto_increment`, which a lake does not have.
         """
+        key = one_or_more_names(primary_key, "primary_key")
+        if isinstance(schema, Schema):
+            key, auto_increment = key or schema.primary_key, auto_increment or schema.auto_increment_column
+        if auto_increment is not None:
+            raise UnsupportedOperation(
+                f"table {name}: auto_increment={auto_increment!r} is not possible in a lake, where no server gives out "
+                "numbers; write them into the column yourself"
+            )
+        definition = new_schema(
+            schema,
+            key,
+            one_or_more_names(partition_keys, "partition_keys"),
+            with_buckets(options, buckets, one_or_more_names(bucket_keys, "bucket_keys")),
+            comment,
+            self._clock,
+        )
+        return self.create_defined(name, definition, ignore_if_exists=ignore_if_exists)
 
     @abstractmethod
-    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
+        """The table that `definition` (of `new_schema`) makes: for engines, which have Paimon's own fields."""
+
+    @abstractmethod
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
         """A table, or its branch (also as `database.table$branch_<name>`). Raises `NotFound`."""
 
     def alter_table(self, name: str, changes: Sequence[SchemaChange]) -> Table:
         """Change a table's schema; the table under the new one. Raises `InvalidRequest` for a change not allowed."""
-        return self.get_table(name).alter(changes)
+        return self.table(name).alter(changes)
 
     @abstractmethod
-    def table_exists(self, name: str) -> bool: ...
+    def table_exists(self, name: str) -> bool:
+        """Whether there is a table "database.table"."""
 
     @abstractmethod
-    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
-        """Delete a table with all its files. Raises `NotFound`."""
+    def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        """Drop a table with all its files. Raises `NotFound`."""
 
     @abstractmethod
     def rename_table(self, name: str, new_name: str) -> None:
-        """Move a table. Raises `AlreadyExists` if the new name is taken."""
+        """Give a table another name. Raises `AlreadyExists` if that is taken."""

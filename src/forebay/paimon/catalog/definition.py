@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any
 
-import pyarrow as pa
-
-from forebay.base.arguments import name_list
+from forebay.api.schemas import SchemaLike, columns_of
+from forebay.base.arguments import name_list, whole_number
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.codec.arrow_types import from_arrow_type
+from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.schema import KEY_PREFIX, SEQUENCE_NUMBER, VALUE_KIND, DataField, TableSchema
@@ -19,21 +18,24 @@ from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.option_names import option_texts
 from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
 
-SYSTEM_NAMES = frozenset({SEQUENCE_NUMBER, VALUE_KIND, "_LEVEL", "rowkind", "_ROW_ID"})
+COMMENT = "comment"
+"""The property that holds a database's comment, as Java Paimon has it."""
 
-Columns: TypeAlias = pa.Schema | Sequence[DataField] | Mapping[str, DataType | pa.DataType]
-"""Ways to name columns: an Arrow schema, Paimon's fields (whose ids are assigned anew), or types by name."""
+SYSTEM_NAMES = frozenset({SEQUENCE_NUMBER, VALUE_KIND, "_LEVEL", "rowkind", "_ROW_ID"})
 
 
 def new_schema(
-    columns: Columns,
+    columns: SchemaLike | Sequence[DataField],
     primary_keys: Iterable[str] = (),
     partition_keys: Iterable[str] = (),
     options: Mapping[str, str] | None = None,
     comment: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TableSchema:
-    """The first schema of a new table. Raises `InvalidRequest` saying what is wrong with the definition."""
+    """The first schema of a new table, whose columns are what users write or Paimon's fields (their ids do not count).
+
+    Raises `InvalidRequest` saying what is wrong with the definition.
+    """
     keys = name_list(primary_keys, "primary_keys")
     numbering = [-1]
     fields = []
@@ -56,28 +58,31 @@ def new_schema(
     return schema
 
 
-def _fields(columns: Columns) -> list[DataField]:
-    if isinstance(columns, pa.Schema):
-        return [_from_arrow(f) for f in columns]
-    if isinstance(columns, Mapping):
-        return [_of_type(name, t) for name, t in columns.items()]
-    return list(columns)
+def with_buckets(options: Mapping[str, Any] | None, buckets: int | None, bucket_keys: Sequence[str]) -> dict[str, str]:
+    """`options` with Paimon's for buckets. Raises `InvalidRequest` if both say it, and not the same."""
+    chosen = option_texts(options)
+    asked = {} if buckets is None else {"bucket": str(whole_number(buckets, "buckets"))}
+    if bucket_keys:
+        asked["bucket-key"] = ",".join(bucket_keys)
+    for key, value in asked.items():
+        if chosen.get(key, value).replace(" ", "") != value:
+            raise InvalidRequest(f"option '{key}' is '{chosen[key]}', and the argument for it says '{value}'; give one")
+    return {**chosen, **asked}
 
 
-def _of_type(name: str, t: DataType | pa.DataType) -> DataField:
-    if isinstance(t, DataType):
-        return DataField(-1, name, t)
-    if isinstance(t, pa.DataType):
-        return _from_arrow(pa.field(name, t))
-    raise InvalidRequest(f"column '{name}': {t!r} is no type; write one of forebay.types, or of pyarrow")
+def _fields(columns: SchemaLike | Sequence[DataField]) -> list[DataField]:
+    if isinstance(columns, list | tuple) and columns and all(isinstance(c, DataField) for c in columns):
+        return list(columns)
+    return [_field(column) for column in columns_of(columns)]
 
 
-def _from_arrow(f: pa.Field) -> DataField:
-    try:
-        t = from_arrow_type(f.type)
-    except InvalidRequest as e:
-        raise InvalidRequest(f"column '{f.name}': {e.message}") from e
-    return DataField(-1, f.name, t if f.nullable else t.not_null())
+def _field(column: Column) -> DataField:
+    if column.aggregate is not None:
+        raise InvalidRequest(
+            f"column '{column.name}' has the aggregate function {column.aggregate.name}; in a lake table say so by "
+            f"option 'fields.{column.name}.aggregate-function'"
+        )
+    return DataField(-1, column.name, column.data_type, column.comment)
 
 
 def _numbered(t: DataType, numbering: list[int]) -> DataType:

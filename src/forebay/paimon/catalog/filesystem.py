@@ -6,14 +6,13 @@ so two creators cannot both win.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.catalog.definition import Columns, new_schema
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
@@ -64,17 +63,22 @@ class FileSystemCatalog(Catalog):
         names = (s.path.rstrip("/").rpartition("/")[2] for s in self.io.list(self.warehouse) if s.is_directory)
         return sorted(name.removesuffix(DATABASE_SUFFIX) for name in names if name.endswith(DATABASE_SUFFIX))
 
-    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+    def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         path = self._database_path(name)
+        if properties:
+            raise UnsupportedOperation(
+                f"database '{name}' cannot have {', '.join(sorted(properties))}: in a filesystem catalog it is a "
+                "directory and nothing else; a JDBC, Hive or REST catalog keeps comments and options of databases"
+            )
         if self.io.exists(path):
             if ignore_if_exists:
                 return
             raise AlreadyExists(f"database '{name}' exists already in {self.warehouse}")
         self.io.make_directory(path)
 
-    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
-        if not self._database_exists(name):
-            if ignore_if_missing:
+    def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        if not self.database_exists(name):
+            if ignore_if_not_exists:
                 return
             raise self._no_database(name)
         tables = self.list_tables(name)
@@ -86,43 +90,32 @@ class FileSystemCatalog(Catalog):
 
     def list_tables(self, database: str) -> list[str]:
         path = self._database_path(database)
-        if not self._database_exists(database):
+        if not self.database_exists(database):
             raise self._no_database(database)
         directories = [s.path.rstrip("/") for s in self.io.list(path) if s.is_directory]
         return sorted(d.rpartition("/")[2] for d in directories if self.io.list(f"{d}/schema"))
 
-    def create_table(
-        self,
-        name: str,
-        columns: Columns,
-        *,
-        primary_keys: Iterable[str] = (),
-        partition_keys: Iterable[str] = (),
-        options: Mapping[str, str] | None = None,
-        comment: str | None = None,
-        ignore_if_exists: bool = False,
-    ) -> Table:
+    def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
         database, _ = self._split(name)
-        if not self._database_exists(database):
+        if not self.database_exists(database):
             raise self._no_database(database)
-        schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
-        if "path" in schema.options:
+        if "path" in definition.options:
             raise UnsupportedOperation(
-                f"table '{name}' cannot lie in {schema.options['path']}: this catalog keeps all tables in its "
+                f"table '{name}' cannot lie in {definition.options['path']}: this catalog keeps all tables in its "
                 "warehouse; a Hive or REST catalog can place tables"
             )
         try:
-            self._create(name, schema)
+            self._create(name, definition)
         except AlreadyExists as e:
             if not ignore_if_exists:
                 raise AlreadyExists(f"table '{name}' exists already") from e
-        return self.get_table(name)
+        return self.table(name)
 
     def _create(self, name: str, schema: TableSchema) -> None:
         """Make the table. Raises `AlreadyExists` if there is one."""
         SchemaManager(self.io, PathFactory(self.table_path(name)), self.lock_of(name), self._clock).create(schema)
 
-    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
         plain, mark, named = name.partition(_BRANCH_MARK)
         try:
             return Table(
@@ -141,9 +134,9 @@ class FileSystemCatalog(Catalog):
     def table_exists(self, name: str) -> bool:
         return bool(self.io.list(f"{self.table_path(name)}/schema"))
 
-    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+    def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
         if not self.table_exists(name):
-            if ignore_if_missing:
+            if ignore_if_not_exists:
                 return
             raise NotFound(f"there is no table '{name}' in {self.warehouse}")
         self.io.delete_directory(self.table_path(name))
@@ -152,7 +145,7 @@ class FileSystemCatalog(Catalog):
         """Move a table. Raises `AlreadyExists` if the new name is taken. Not atomic on object stores."""
         if not self.table_exists(name):
             raise NotFound(f"there is no table '{name}' in {self.warehouse}")
-        if not self._database_exists(self._split(new_name)[0]):
+        if not self.database_exists(self._split(new_name)[0]):
             raise self._no_database(self._split(new_name)[0])
         try:
             self.io.rename(self.table_path(name), self.table_path(new_name))
@@ -173,7 +166,7 @@ class FileSystemCatalog(Catalog):
         if "$" in table:
             base, _, system = table.partition("$")
             raise InvalidRequest(
-                f"'{name}' names a system table; open it by get_table('{database}.{base}').system('{system}')"
+                f"'{name}' names a system table; open it by table('{database}.{base}').system('{system}')"
             )
         return database, table
 
@@ -182,7 +175,7 @@ class FileSystemCatalog(Catalog):
             raise InvalidRequest(f"'{name}' cannot name a database")
         return join(self.warehouse, name + DATABASE_SUFFIX)
 
-    def _database_exists(self, name: str) -> bool:
+    def database_exists(self, name: str) -> bool:
         return self.io.exists(self._database_path(name)) or bool(self.io.list(self._database_path(name)))
 
     def _no_database(self, name: str) -> NotFound:

@@ -7,7 +7,7 @@ written before the table is registered, and deleted again if the metastore refus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
@@ -15,7 +15,6 @@ from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, Unsuppo
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.quantity import parse_bool, parse_duration_ms
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.catalog.definition import Columns, new_schema
 from forebay.paimon.catalog.filesystem import DATABASE_SUFFIX
 from forebay.paimon.catalog.hive_commits import TAG_TO_PARTITION, HiveCommits, HiveLock, check_supported
 from forebay.paimon.catalog.hive_metastore import Metastore, hive_options
@@ -71,23 +70,23 @@ class HiveCatalog(Catalog):
     def list_databases(self) -> list[str]:
         return sorted(self._metastore.call("get_all_databases"))
 
-    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+    def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         _check_name(name)
         path = join(str(self.warehouse).rstrip("/"), name + DATABASE_SUFFIX)
         try:
             # The metastore makes directories as the user that it runs as, who may not be the one that writes there.
             self._io(path).make_directory(local_path(path))
-            self._metastore.call("create_database", self._describer.new_database(name, path))
+            self._metastore.call("create_database", self._describer.new_database(name, path, properties))
         except AlreadyExists as e:
             if not ignore_if_exists:
                 raise AlreadyExists(f"database '{name}' exists already in {self._metastore}") from e
 
-    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
+    def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
         """As `Catalog.drop_database`; `cascade` drops other tables, too. External tables keep their files."""
         try:
             found = self._database(name)
         except NotFound:
-            if ignore_if_missing:
+            if ignore_if_not_exists:
                 return
             raise
         tables = self._tables(name)
@@ -97,7 +96,7 @@ class HiveCatalog(Catalog):
         keeps_files = any(is_external(t) for t in tables)
         for table in tables:
             if is_paimon(table):
-                self.drop_table(f"{name}.{table.tableName}", ignore_if_missing=True)
+                self.drop_table(f"{name}.{table.tableName}", ignore_if_not_exists=True)
         location = self._describer.database_location(found)
         self._metastore.call("drop_database", name, not keeps_files, cascade)
         if location and not keeps_files:
@@ -127,34 +126,23 @@ class HiveCatalog(Catalog):
             found += self._metastore.call("get_table_objects_by_name_req", request).tables
         return found
 
-    def create_table(
-        self,
-        name: str,
-        columns: Columns,
-        *,
-        primary_keys: Iterable[str] = (),
-        partition_keys: Iterable[str] = (),
-        options: Mapping[str, str] | None = None,
-        comment: str | None = None,
-        ignore_if_exists: bool = False,
-    ) -> Table:
-        """As `Catalog.create_table`. With option `path` the table is external and lies there; one that is there already
+    def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
+        """As `Catalog.create_defined`. With option `path` the table is external and lies there.
 
-        is registered as it is, if the definition agrees.
+        One that is there already is registered as it is, if the definition agrees.
         """
         database, table = _split(name)
         _check_name(table)
-        schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
-        check_supported(schema)
+        check_supported(definition)
         found = self._database(database)
         try:
             if self._find(database, table) is not None:
                 raise AlreadyExists(f"table '{name}' exists already in {self._metastore}")
-            self._create(found, table, schema)
+            self._create(found, table, definition)
         except AlreadyExists:
             if not ignore_if_exists:
                 raise
-        return self.get_table(name)
+        return self.table(name)
 
     def _create(self, database: Any, table: str, schema: TableSchema) -> None:
         given = schema.options.get(_PATH)
@@ -192,7 +180,7 @@ class HiveCatalog(Catalog):
         asked = options.get("external", options.get("EXTERNAL", ""))
         return self._external or asked.lower() == "true"
 
-    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
         plain, mark, named = name.partition(_BRANCH_MARK)
         database, table = _split(plain)
         found = self._paimon_table(database, table)
@@ -218,13 +206,13 @@ class HiveCatalog(Catalog):
         found = self._find(*_split(name))
         return found is not None and is_paimon(found)
 
-    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+    def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
         """Take the table out of the metastore, and delete its files unless it is external. Raises `NotFound`."""
         database, table = _split(name)
         try:
             found = self._paimon_table(database, table)
         except NotFound:
-            if ignore_if_missing:
+            if ignore_if_not_exists:
                 return
             raise
         external = is_external(found)

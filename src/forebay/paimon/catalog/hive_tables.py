@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay.metadata.types import DataType, TypeRoot, child
+from forebay.paimon.catalog.definition import COMMENT
 from forebay.paimon.catalog.hive_metastore import Metastore, current_user
 from forebay.paimon.format.schema import DataField, TableSchema
 
@@ -105,12 +106,16 @@ class TableDescriber:
         given = (parameters or {}).get(_LOCATION_PARAMETER) if self._in_properties else None
         return given or stored
 
-    def new_database(self, name: str, path: str) -> Any:
-        """The description of a database whose tables lie in directory `path`."""
+    def new_database(self, name: str, path: str, properties: Mapping[str, str]) -> Any:
+        """The description of a database with `properties` whose tables lie in directory `path`."""
         location = hive_location(path)
-        parameters = {_LOCATION_PARAMETER: location} if self._in_properties else {}
+        parameters = {key: value for key, value in properties.items() if key != COMMENT}
+        if self._in_properties:
+            parameters[_LOCATION_PARAMETER] = location
         uri = None if self._in_properties else location
-        return self._metastore.new("Database", name=name, locationUri=uri, parameters=parameters)
+        return self._metastore.new(
+            "Database", name=name, description=properties.get(COMMENT), locationUri=uri, parameters=parameters
+        )
 
     def move(self, table: Any, path: str) -> None:
         """Say in `table` that it is in directory `path`."""

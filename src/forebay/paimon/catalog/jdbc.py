@@ -96,32 +96,33 @@ class JdbcCatalog(FileSystemCatalog):
         )
         return sorted(name for (name,) in rows)
 
-    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+    def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         location = self._database_path(name)
-        insert = "INSERT INTO paimon_database_properties VALUES (?, ?, ?, ?), (?, ?, ?, ?)"
+        rows = {**properties, _EXISTS: "true", "location": location}
+        insert = f"INSERT INTO paimon_database_properties VALUES {', '.join(['(?, ?, ?, ?)'] * len(rows))}"
         try:
-            if self._database_exists(name):
+            if self.database_exists(name):
                 raise AlreadyExists(f"database '{name}' exists already in {self._database}")
-            self._database.change(insert, self._key, name, _EXISTS, "true", self._key, name, "location", location)
+            self._database.change(insert, *(v for row in rows.items() for v in (self._key, name, *row)))
         except AlreadyExists as e:
             if not ignore_if_exists:
                 raise AlreadyExists(f"database '{name}' exists already in {self._database}") from e
 
-    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
-        if not self._database_exists(name):
-            if ignore_if_missing:
+    def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
+        if not self.database_exists(name):
+            if ignore_if_not_exists:
                 return
             raise self._no_database(name)
         tables = self.list_tables(name)
         if tables and not cascade:
             raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
         for table in tables:
-            self.drop_table(f"{name}.{table}", ignore_if_missing=True)
+            self.drop_table(f"{name}.{table}", ignore_if_not_exists=True)
         self._database.change(
             "DELETE FROM paimon_database_properties WHERE catalog_key = ? AND database_name = ?", self._key, name
         )
 
-    def _database_exists(self, name: str) -> bool:
+    def database_exists(self, name: str) -> bool:
         return name in self.list_databases()
 
     # -- tables -------------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ class JdbcCatalog(FileSystemCatalog):
         rows = self._database.rows(
             "SELECT table_name FROM paimon_tables WHERE catalog_key = ? AND database_name = ?", self._key, database
         )
-        if not rows and not self._database_exists(database):
+        if not rows and not self.database_exists(database):
             raise self._no_database(database)
         return sorted(name for (name,) in rows)
 
@@ -156,26 +157,26 @@ class JdbcCatalog(FileSystemCatalog):
             ) from e
         self._database.change("INSERT INTO paimon_tables VALUES (?, ?, ?)", self._key, *self._split(name))
 
-    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
         plain = name.partition("$")[0]
         if not self.table_exists(plain):
             raise NotFound(f"there is no table '{name}' in {self._database}")
-        return super().get_table(name, branch=branch, options=options)
+        return super().table(name, branch=branch, options=options)
 
-    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+    def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
         dropped = self._database.change(
             "DELETE FROM paimon_tables WHERE catalog_key = ? AND database_name = ? AND table_name = ?",
             self._key,
             *self._split(name),
         )
-        if not dropped and not ignore_if_missing:
+        if not dropped and not ignore_if_not_exists:
             raise NotFound(f"there is no table '{name}' in {self._database}")
         if dropped:
             self.io.delete_directory(self.table_path(name))
 
     def rename_table(self, name: str, new_name: str) -> None:
         old, new = self._split(name), self._split(new_name)
-        if not self._database_exists(new[0]):
+        if not self.database_exists(new[0]):
             raise self._no_database(new[0])
         change = (
             "UPDATE paimon_tables SET database_name = ?, table_name = ? "

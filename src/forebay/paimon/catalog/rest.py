@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.catalog.catalog import Catalog
-from forebay.paimon.catalog.definition import Columns, new_schema
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.catalog.rest_messages import change_to_json, new_table_to_json
+from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID
 from forebay.paimon.format.snapshot_json import parse_snapshot, snapshot_to_json
 from forebay.paimon.io.file_io import FileIO
@@ -53,23 +53,23 @@ class RestCatalog(Catalog):
     def list_databases(self) -> list[str]:
         return sorted(self._api.listed("databases", "databases"))
 
-    def create_database(self, name: str, *, ignore_if_exists: bool = False) -> None:
+    def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         try:
-            self._api.post("databases", body={"name": name, "options": {}})
+            self._api.post("databases", body={"name": name, "options": dict(properties)})
         except AlreadyExists:
             if not ignore_if_exists:
                 raise
 
-    def drop_database(self, name: str, *, ignore_if_missing: bool = False, cascade: bool = False) -> None:
+    def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
         try:
             tables = self.list_tables(name)
             if tables and not cascade:
                 raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
             for table in tables:
-                self.drop_table(f"{name}.{table}", ignore_if_missing=True)
+                self.drop_table(f"{name}.{table}", ignore_if_not_exists=True)
             self._api.delete("databases", name)
         except NotFound:
-            if not ignore_if_missing:
+            if not ignore_if_not_exists:
                 raise
 
     # -- tables -------------------------------------------------------------------------------------------------------
@@ -77,27 +77,16 @@ class RestCatalog(Catalog):
     def list_tables(self, database: str) -> list[str]:
         return sorted(self._api.listed("tables", "databases", database, "tables"))
 
-    def create_table(
-        self,
-        name: str,
-        columns: Columns,
-        *,
-        primary_keys: Iterable[str] = (),
-        partition_keys: Iterable[str] = (),
-        options: Mapping[str, str] | None = None,
-        comment: str | None = None,
-        ignore_if_exists: bool = False,
-    ) -> Table:
+    def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
         database, table = _split(name)
-        schema = new_schema(columns, primary_keys, partition_keys, options, comment, self._clock)
         try:
-            self._api.post("databases", database, "tables", body=new_table_to_json(database, table, schema))
+            self._api.post("databases", database, "tables", body=new_table_to_json(database, table, definition))
         except AlreadyExists as e:
             if not ignore_if_exists:
                 raise AlreadyExists(f"table '{name}' exists already: {e.message}") from e
-        return self.get_table(name)
+        return self.table(name)
 
-    def get_table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
         plain, mark, named = name.partition(_BRANCH_MARK)
         database, table = _split(plain)
         found = self._api.get("databases", database, "tables", table)
@@ -119,7 +108,7 @@ class RestCatalog(Catalog):
         database, table = _split(name)
         body = {"changes": [change_to_json(change) for change in changes]}
         self._api.post("databases", database, "tables", table, body=body)
-        return self.get_table(name)
+        return self.table(name)
 
     def table_exists(self, name: str) -> bool:
         database, table = _split(name)
@@ -129,12 +118,12 @@ class RestCatalog(Catalog):
             return False
         return True
 
-    def drop_table(self, name: str, *, ignore_if_missing: bool = False) -> None:
+    def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
         database, table = _split(name)
         try:
             self._api.delete("databases", database, "tables", table)
         except NotFound:
-            if not ignore_if_missing:
+            if not ignore_if_not_exists:
                 raise
 
     def rename_table(self, name: str, new_name: str) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import types as spark_types
 
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.types import DataType
+from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.store.schema_changes import (
@@ -94,7 +95,7 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         if len(parts) > 1 or (parts and not parts[0]):
             raise self._no_such_table(identifier)
         with self._missing_is_no_such_table(identifier, full):
-            table = self._context.lake.get_table(full, options=options)
+            table = self._context.lake.table(full, options=options)
             if branch is not None and branch != MAIN_BRANCH:
                 branches = BranchManager(table.context.io, table.paths)
                 if not branches.exists(branch):
@@ -162,10 +163,8 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
             raise InvalidRequest(f"'{table}' cannot name a table: a name with '{SEPARATOR}' is one of a system table")
         new = ddl.definition(asked, is_copy=is_copy)
         try:
-            return self._context.lake.create_table(
-                name or f"{database}.{table}", new.fields, primary_keys=new.primary_keys,
-                partition_keys=new.partition_keys, options=new.options, comment=new.comment,
-            )  # fmt: skip
+            definition = new_schema(new.fields, new.primary_keys, new.partition_keys, new.options, new.comment)
+            return self._context.lake.create_defined(name or f"{database}.{table}", definition)
         except AlreadyExists as e:
             raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
 
@@ -197,7 +196,7 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
             raise UnsupportedOperation(f"{name} is part of a table and cannot be dropped by DROP TABLE")
         if not self._exists(f"{database}.{name}"):
             return False
-        self._context.lake.drop_table(f"{database}.{name}", ignore_if_missing=True)
+        self._context.lake.drop_table(f"{database}.{name}", ignore_if_not_exists=True)
         return True
 
     def renameTable(self, old: JavaObject, new: JavaObject) -> None:

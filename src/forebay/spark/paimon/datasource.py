@@ -146,7 +146,7 @@ class Address:
     def open(self) -> Table:
         """Raises `NotFound`."""
         if not self.is_path:
-            return shared_catalog(self.catalog).get_table(self.name, branch=self.branch)
+            return shared_catalog(self.catalog).table(self.name, branch=self.branch)
         try:
             return Table(open_file_io(self.name, dict(self.catalog)), self.name, branch=self.branch)
         except NotFound as e:

@@ -74,7 +74,7 @@ def opened(context: PaimonContext, arguments: Arguments) -> Table:
     name = table_name(context, arguments["table"])
     options = parse_options(arguments.get("options"))
     with naming("table" if not options else "options"):
-        return context.lake.get_table(name, options=options)
+        return context.lake.table(name, options=options)
 
 
 def parse_options(text: str | None) -> dict[str, str]:

@@ -67,7 +67,7 @@ def _tables(context: PaimonContext, arguments: Arguments) -> list[Table]:
         return [opened(context, arguments)]
     database = name[: -len(".*")].removeprefix(f"{context.catalog}.")
     with naming("table"):
-        return [context.lake.get_table(f"{database}.{short}") for short in context.lake.list_tables(database)]
+        return [context.lake.table(f"{database}.{short}") for short in context.lake.list_tables(database)]
 
 
 def _purge(context: PaimonContext, arguments: Arguments) -> pa.Table:

@@ -156,7 +156,7 @@ def _compact_database(context: PaimonContext, arguments: Arguments) -> pa.Table:
             if not including.fullmatch(name) or excluding.fullmatch(name):
                 continue
             try:
-                table = context.lake.get_table(name, options=options)
+                table = context.lake.table(name, options=options)
                 if arguments["dry_run"]:
                     files = sum(len(task.input_files) for task in table.plan_compaction(True))
                     said.append(f"{name}: {files:,} files to compact" if files else f"{name}: nothing to compact")

@@ -127,7 +127,7 @@ class StagedLakeTable(LakeTable):
     def abortStagedChanges(self) -> None:
         # Another client may have dropped it in the meantime and created a new one.
         with contextlib.suppress(NotFound):
-            there = self._context.lake.get_table(self._table.name).schemas.schema(0)
+            there = self._context.lake.table(self._table.name).schemas.schema(0)
             if there.time_millis == self._table.schema.time_millis:
                 self._context.lake.drop_table(self._table.name)
 
