@@ -18,6 +18,7 @@ from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 
 COMMITS = 5
 BUCKETS = 4
@@ -92,14 +93,14 @@ class Lake:
         """A table with a commit for each part."""
         table = self.create(name, definition)
         for part in parts:
-            table.write(part)
+            put(table, part)
         return table
 
 
 def write_cost(lake: Lake, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Cost:
     """Write and commit the parts into a new table, which is gone afterwards."""
     table = lake.create("written", definition)
-    cost = cost_of(lambda: [table.write(part) for part in parts])
+    cost = cost_of(lambda: [put(table, part) for part in parts])
     lake.drop("written")
     return cost
 

@@ -30,6 +30,7 @@ from benchmarks.report import Figure, FigureTable, Grid, Section
 from benchmarks.running import BUCKETS, Run, scratch
 from benchmarks.spark import CORES, session_with
 from benchmarks.union_work import write_files
+from tests.paimon.lake import put
 
 ROWS = 2_000_000
 _INSERT_PART, _STREAM_PART, _GROWTH_PART = 2, 100, 10
@@ -166,7 +167,7 @@ class _Comparison:
             halves = [list(data.batches(rows - rows // 2)), list(data.batches(rows // 2, first=rows - rows // 2))]
             changed = [data.batch_of(batch.column(0).to_numpy()[::100].copy(), 5) for batch in halves[0]]
             for part in (*halves, changed) if keyed else halves:
-                table.write(_table_of(part))
+                put(table, _table_of(part))
             if compacted:
                 table.compact(full=True)
             self.pipelines.check_count(name, rows)

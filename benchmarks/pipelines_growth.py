@@ -12,6 +12,7 @@ from benchmarks.pipelines_work import Pipelines
 from benchmarks.report import Grid, number
 from benchmarks.running import Run
 from benchmarks.union_work import check
+from tests.paimon.lake import put
 
 FILE_COUNTS = (10, 100, 1000)
 BUCKET_COUNTS = (1, 4, 16)
@@ -98,7 +99,7 @@ def _insert(pipelines: Pipelines, view: str, rows: int, keyed: bool, buckets: in
 def _of_buckets(pipelines: Pipelines, rows: int, keyed: bool, buckets: int) -> str:
     name = pipelines.new_name()
     table = pipelines.lake.create(name, _options(keyed, buckets))
-    table.write(data.table(rows))
+    put(table, data.table(rows))
     table.compact(full=True)
     return name
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from forebay.paimon import Catalog
 from forebay.spark.paimon.lookups import shared_lookup
 from story import Feed, Story, fill, follow, keyed, play
+from tests.paimon.lake import put
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +58,7 @@ class Customers:
         self._now.update(changed)
         # One commit for all, so that there is no moment with half a change.
         rows = pa.concat_tables([rows_of(changed, change), rows_of({gone: ""}, change)])
-        self._written(self.table.write(rows, ["+I"] * len(changed) + ["-D"]))
+        self._written(put(self.table, rows, ["+I"] * len(changed) + ["-D"]))
 
     def _written(self, snapshot: Any) -> None:
         self.versions.append((snapshot.id, dict(self._now)))
@@ -103,7 +104,7 @@ class Joining:
         self.seconds += time.monotonic() - began
         with self._target.stream_writer(user="dimension-join") as writer:
             if writer.last_committed is None or number > writer.last_committed:
-                writer.write(joined)
+                put(writer, joined)
                 writer.commit(number)
 
 

@@ -28,6 +28,7 @@ import forebay
 from forebay.paimon import Catalog
 from forebay.tiering.now import tier_now
 from forebay.unionread.planning import plan_union
+from tests.paimon.lake import put
 
 _SOURCES = f"{Path(forebay.__file__).parent}/"
 
@@ -138,10 +139,10 @@ def _paimon_operations(folder: Path) -> dict[str, Operation]:
             waiting.append(write.prepare_commit())
 
     return {
-        "lake write": Operation(lambda: table.write(_ROWS)),
+        "lake write": Operation(lambda: put(table, _ROWS)),
         "lake read": Operation(lambda: table.read().read_all()),
         "lake commit": Operation(lambda: table.new_commit().commit(waiting.pop()), prepare_commit),
-        "lake compaction": Operation(lambda: table.compact(full=True), lambda: table.write(_ROWS)),
+        "lake compaction": Operation(lambda: table.compact(full=True), lambda: put(table, _ROWS)),
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from forebay.cli.main import main
 from forebay.paimon.table import Table
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 OPTIONS = {"write-only": "true", "compaction.min.file-num": "3"}
@@ -35,7 +35,7 @@ def tables(tmp_path: Path) -> dict[str, Table]:
             options={"write-only": "true", "compaction.min.file-num": "3"},
         )
         for i in range(3):
-            made[name].write([{"id": i, "day": "mon"}, {"id": i, "day": "tue"}])
+            put(made[name], [{"id": i, "day": "mon"}, {"id": i, "day": "tue"}])
     return made
 
 
@@ -65,14 +65,14 @@ def test_tables_are_compacted_and_each_says_how(tables: dict[str, Table], typed)
 
 def test_what_is_due_is_compacted_where_that_is_asked_for_and_everything_else(tables: dict[str, Table], typed) -> None:
     tables["b"].compact()
-    tables["b"].write([{"id": 9, "day": "mon"}])
+    put(tables["b"], [{"id": 9, "day": "mon"}])
     assert typed("--table", "db.b", "--strategy", "minor")[:2] == (0, "nothing to compact in db.b\n")
     assert typed("--table", "db.b", "--strategy", "full")[1].startswith("compacted 2 files of db.b into 1")
     assert typed("--table", "db.a", "--strategy", "minor")[1].startswith("compacted 6 files of db.a into 2")
 
 
 def test_rows_are_sorted_by_the_columns_that_are_named(tables: dict[str, Table], typed) -> None:
-    tables["b"].write([{"id": i, "day": "wed"} for i in (7, 3, 9)])
+    put(tables["b"], [{"id": i, "day": "wed"} for i in (7, 3, 9)])
     assert typed("--table", "db.b", "--order", "order", "--order-by", "id")[0] == 0
     assert [row["id"] for row in tables["b"].read().read_all().to_pylist() if row["day"] == "wed"] == [3, 7, 9]
 
@@ -153,7 +153,7 @@ def test_a_job_beside_writers_runs_until_it_is_told_to_stop(tables: dict[str, Ta
         seen = {json.loads(job.stdout.readline())["table"] for _ in range(2)}
         assert seen == {"db.a", "db.b"}
         for i in range(3):
-            tables["a"].write([{"id": 100 + i, "day": "mon"}])
+            put(tables["a"], [{"id": 100 + i, "day": "mon"}])
         assert json.loads(job.stdout.readline())["table"] == "db.a"
         job.send_signal(signal.SIGTERM)
         job.stdout.read()

@@ -18,7 +18,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Schema
 from forebay.paimon.table import Table as LakeTable
 from tests.filters.conditions import COLUMNS, Condition, Row, matches, predicate, random_condition, random_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.unionread.world import ICEBERG, PAIMON, World, world
 
 SEEDS = range(int(os.environ.get("FILTER_FIRST", "0")), int(os.environ.get("FILTER_SEEDS", "3")))
@@ -60,7 +60,7 @@ def test_a_lake_table_filters_as_the_filter_says(tmp_path: Path, kind: str, seed
         if keyed and rng.random() < 0.5:
             piece += random_rows(rng, 2, rng.choice([0, 100]))
         unique = {row["id"]: row for row in piece}
-        table.write(pa.Table.from_pylist(list(unique.values()), schema=table.arrow_schema))
+        put(table, pa.Table.from_pylist(list(unique.values()), schema=table.arrow_schema))
         rows |= unique
     if kind == "compacted":
         table.compact(full=True)
@@ -79,7 +79,7 @@ def test_a_lake_table_with_partitions_filters_as_the_filter_says(tmp_path: Path,
     rows = [row for piece in pieces(rng) for row in piece]
     for row in rows:
         row.update({key: row[key] or None for key in keys if key in ("text", "bytes")})
-    table.write(pa.Table.from_pylist(rows, schema=table.arrow_schema))
+    put(table, pa.Table.from_pylist(rows, schema=table.arrow_schema))
     check(rng, rows, lambda p: table.read(["id"], p).read_all())
 
 

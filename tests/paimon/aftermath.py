@@ -8,14 +8,15 @@ from typing import Any
 from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.table import Table
 from tests.paimon.kill_acts import ACTS, NEW_DAY
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, NOW, files_of, open_table, referenced, rows
 
 
 def write_one_more(table: Table) -> tuple[Any, ...]:
     if table.schema.partition_keys:
-        table.write([{"day": NEW_DAY, "id": 777}])
+        put(table, [{"day": NEW_DAY, "id": 777}])
         return NEW_DAY, 777
-    table.write([{"id": 777, "v": 7}])
+    put(table, [{"id": 777, "v": 7}])
     return 777, 7
 
 

@@ -32,6 +32,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 
 COLUMNS = {"p": types.string(), "k": types.int_(), "g": types.int_(), "a": types.bigint(), "b": types.string()}
 P, K, G, A, B = range(5)
@@ -156,7 +157,7 @@ class Life:
 
     def put(self, data: pa.Table, kinds: list[str]) -> None:
         """Write `data` in one commit."""
-        self.table.write(data, kinds)
+        put(self.table, data, kinds)
 
     def compact(self) -> None:
         self.table.compact(full=self.dice.random() < 0.5)
@@ -297,7 +298,7 @@ class AppendLife(Life):
         return {**super().row(), K: self._rows}
 
     def put(self, data: pa.Table, kinds: list[str]) -> None:
-        self.table.write(data)
+        put(self.table, data)
 
     def compact(self) -> None:
         sorts = self.table.options.bucket == -1 and self.dice.random() < 0.3

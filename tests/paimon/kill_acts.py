@@ -13,6 +13,7 @@ import pyarrow as pa
 from forebay.base.clock import ManualClock
 from forebay.paimon.table import Table
 from tests.paimon.kills import KillingFileIO
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import NOW, make_table, open_table
 
 Rows = list[tuple[Any, ...]]
@@ -39,14 +40,14 @@ def keyed(root: Path, **options: str) -> Table:
     """Commit `i` writes keys `i` to `i` + 3 with value `i`."""
     table = make_table(root, options)
     for i in range(6):
-        table.write([{"id": k, "v": i} for k in range(i, i + 4)])
+        put(table, [{"id": k, "v": i} for k in range(i, i + 4)])
     return table
 
 
 def appended(root: Path, **options: str) -> Table:
     table = make_table(root, {"compaction.min.file-num": "3", **options}, primary_keys=())
     for i in range(6):
-        table.write([{"id": 10 * i + k, "v": i} for k in range(4)])
+        put(table, [{"id": 10 * i + k, "v": i} for k in range(4)])
     return table
 
 
@@ -64,7 +65,7 @@ def with_history(root: Path, **options: str) -> Table:
         elif i == 6:
             table.compact(full=True)
         else:
-            table.write([{"id": i % 4, "v": i}, {"id": i + 10, "v": i}])
+            put(table, [{"id": i % 4, "v": i}, {"id": i + 10, "v": i}])
         if i == 2:
             table.tags.create("kept", table.snapshots.snapshot(2))
             table.tags.create("gone", table.snapshots.snapshot(3))
@@ -94,7 +95,7 @@ def days(root: Path) -> Table:
     options = {"partition.expiration-time": "30 d"}
     table = make_table(root, options, DAYS, ("day", "id"), ("day",))
     for i in range(3):
-        table.write([{"day": day, "id": i} for day in (OLD_DAY, NEW_DAY)])
+        put(table, [{"day": day, "id": i} for day in (OLD_DAY, NEW_DAY)])
     return table
 
 
@@ -104,7 +105,7 @@ def day_rows(*which: datetime.date) -> Rows:
 
 def stream(table: Table) -> object:
     with table.stream_writer("killed") as writer:
-        writer.write(NEW)
+        put(writer, NEW)
         return writer.commit(1)
 
 
@@ -122,14 +123,14 @@ def drop_tag(table: Table) -> object:
 COMPACTING = {"write-only": "false", "num-sorted-run.compaction-trigger": "2", "changelog-producer": "lookup"}
 
 ACTS: dict[str, Act] = {
-    "append": Act(appended, lambda t: t.write(NEW), [APPENDED, sorted([*APPENDED, (2, 90), (50, 91)])], False),
-    "write and compact": Act(lambda r: keyed(r, **COMPACTING), lambda t: t.write(NEW), [KEYED, WRITTEN]),
+    "append": Act(appended, lambda t: put(t, NEW), [APPENDED, sorted([*APPENDED, (2, 90), (50, 91)])], False),
+    "write and compact": Act(lambda r: keyed(r, **COMPACTING), lambda t: put(t, NEW), [KEYED, WRITTEN]),
     "write a changelog": Act(
-        lambda r: keyed(r, **{"changelog-producer": "input"}), lambda t: t.write(NEW), [KEYED, WRITTEN]
+        lambda r: keyed(r, **{"changelog-producer": "input"}), lambda t: put(t, NEW), [KEYED, WRITTEN]
     ),
     "dynamic buckets": Act(
         lambda r: keyed(r, **{"bucket": "-1", "dynamic-bucket.target-row-num": "4"}),
-        lambda t: t.write(NEW),
+        lambda t: put(t, NEW),
         [KEYED, WRITTEN],
     ),
     "delete": Act(keyed, lambda t: t.delete([{"id": 0}, {"id": 8}]), [KEYED, KEYED[1:-1]]),

@@ -10,11 +10,14 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table import Table
+from forebay.paimon.write.incoming import ROW_KINDS
 
 
 def new_catalog(folder: Path) -> FileSystemCatalog:
@@ -38,6 +41,26 @@ class TrackedIO(LocalFileIO):
     @property
     def open_inputs(self) -> int:
         return sum(not source.closed for source in self.inputs)
+
+
+def put(target: Table | StreamWriter, rows: Any, kinds: Any = None) -> Any:
+    """Write rows to a table, with or without a primary key: its snapshot (of a stream writer: how many rows).
+
+    `kinds`: what each row is, in Paimon's words (+I, -U, +U, -D).
+    """
+    if kinds is not None:
+        done = target.write_changes(with_kinds(rows, kinds))
+    else:
+        done = target.upsert(rows) if target.has_primary_key else target.append(rows)
+    return done if isinstance(done, int) else done.snapshot
+
+
+def with_kinds(rows: Any, kinds: Any) -> Any:
+    """Rows with the column that says what each is."""
+    words = [CHANGE_TYPES[ROW_KINDS.index(kind) if isinstance(kind, str) else kind] for kind in kinds]
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows.append_column(CHANGE_TYPE_COLUMN, pa.array(words, pa.string()))
+    return [{**row, CHANGE_TYPE_COLUMN: word} for row, word in zip(rows, words, strict=True)]
 
 
 def rows_of(table: Table, columns: list[str] | None = None, where: Predicate | None = None, **travel: Any) -> list[Any]:

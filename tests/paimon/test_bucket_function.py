@@ -20,7 +20,7 @@ from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.store.schema_changes import UpdateColumnType
 from forebay.paimon.table import Table
 from tests.paimon.bucket_cases import CASES, buckets_by_id, columns_of, data_of, options_of
-from tests.paimon.lake import new_catalog, planned_files, rows_of
+from tests.paimon.lake import new_catalog, planned_files, put, rows_of
 
 FUNCTIONS = ("mod", "hive")
 
@@ -72,7 +72,7 @@ def rows(ids: range, v: int) -> pa.Table:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_filters_read_the_bucket_of_their_key_alone(tmp_path: Path, function: str) -> None:
     table = keyed(tmp_path, function)
-    table.write(rows(range(-50, 50), 1))
+    put(table, rows(range(-50, 50), 1))
     for k in (-50, -1, 0, 49):
         assert rows_of(table, None, col("k") == k) == [(k, 1)]
         assert len(planned_files(table, col("k") == k)) == 1
@@ -84,7 +84,7 @@ def test_filters_read_the_bucket_of_their_key_alone(tmp_path: Path, function: st
 def test_filters_find_keys_of_several_nullable_columns(tmp_path: Path) -> None:
     case = CASES["several, few buckets"]
     table = new_catalog(tmp_path).create_table("db.t", columns_of(case), options=options_of(case))
-    table.write(data_of(case))
+    put(table, data_of(case))
     assert buckets_by_id(table) == {i: bucket for i, (_, bucket) in enumerate(case.buckets)}
     for i, ((number, text), _) in enumerate(case.buckets):
         if number is not None and text is not None:
@@ -97,7 +97,7 @@ def test_filters_find_keys_of_several_nullable_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_lookups_find_keys_before_and_after_rescaling(tmp_path: Path, function: str) -> None:
     table = keyed(tmp_path, function)
-    table.write(rows(range(-50, 50), 1))
+    put(table, rows(range(-50, 50), 1))
     keys = [{"k": k} for k in (49, -50, 0, 1000, -1)]
     found = [{"k": 49, "v": 1}, {"k": -50, "v": 1}, {"k": 0, "v": 1}, {"k": -1, "v": 1}]
     with table.lookup() as lookup:
@@ -106,7 +106,7 @@ def test_lookups_find_keys_before_and_after_rescaling(tmp_path: Path, function: 
     assert {s.bucket for s in table.scan().splits} == {0, 1, 2}
     with table.lookup() as lookup:
         assert lookup.get(keys).to_pylist() == found
-    table.write(rows(range(-50, 50), 2))
+    put(table, rows(range(-50, 50), 2))
     assert sorted(rows_of(table)) == [(k, 2) for k in range(-50, 50)], "every key is in the bucket it was moved to"
     assert len(planned_files(table.rescale(6), col("k") == -1)) == 1
 
@@ -139,7 +139,7 @@ def test_a_bucket_key_keeps_a_type_that_its_function_takes(tmp_path: Path) -> No
 def test_rows_of_a_bucket_key_keep_their_buckets_or_it_keeps_its_type(tmp_path: Path, function: str) -> None:
     options = {"bucket": "5", "bucket-key": "k", "bucket-function.type": function}
     table = new_catalog(tmp_path).create_table("db.t", {"k": types.int_()}, options=options)
-    table.write(pa.table({"k": pa.array(range(-20, 20), pa.int32())}))
+    put(table, pa.table({"k": pa.array(range(-20, 20), pa.int32())}))
     change = UpdateColumnType(("k",), types.bigint())
     if function == "mod":
         table = table.alter([change])
@@ -153,7 +153,7 @@ def test_a_table_whose_function_does_not_take_its_key_is_read_by_filters_all_the
     options = {"bucket": "2", "bucket-key": "k", "bucket-function.type": "default"}
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", {"k": types.string()}, options=options)
-    table.write([{"k": str(i)} for i in range(20)])
+    put(table, [{"k": str(i)} for i in range(20)])
     (file,) = (tmp_path / "lake").rglob("schema-0")
     file.write_text(file.read_text().replace('"default"', '"mod"'))
     table = catalog.table("db.t")

@@ -14,7 +14,7 @@ from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn, UpdateColumnType
-from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog
+from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog, put
 from tests.paimon.oracle import ask
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -68,7 +68,7 @@ def test_pypaimon_reads_what_we_write(tmp_path: Path, kind: str, rust: str) -> N
     catalog = new_catalog(tmp_path)
     definition, data = OURS[kind], rows_for(kind)
     table = catalog.create_table("db.t", ALL_TYPES, **definition)
-    table.write(data)
+    put(table, data)
     expected = data.to_pylist()
     if "primary_key" in definition:
         table.upsert(data.slice(0, 5))
@@ -107,7 +107,7 @@ def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", ALL_TYPES)
     data = all_types_rows()
-    table.write(data.slice(0, 10))
+    put(table, data.slice(0, 10))
     table = table.alter(
         [
             RenameColumn(("text",), "words"),
@@ -117,7 +117,7 @@ def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
         ]
     )
     names = ["words" if n == "text" else n for n in ALL_TYPES.names]
-    table.write(data.slice(10).rename_columns(names).drop_columns(["d9"]))
+    put(table, data.slice(10).rename_columns(names).drop_columns(["d9"]))
     ours = table.read().read_all().sort_by("id").to_pylist()
     assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", "python") == ours
     assert ours[3]["words"] == data["text"][3].as_py()
@@ -139,7 +139,7 @@ def test_rows_that_were_deleted_in_a_single_file_do_not_come_back(tmp_path: Path
     rows = kinds_of_rows((0, "a", "+I"), (1, "b", "+I"), (2, "c", "+I"), (1, "b", "-D"))
     if by == "ours":
         table = catalog.create_table("db.t", KINDS_OF_ROWS, **WITH_KINDS)
-        table.write(rows)
+        put(table, rows)
         assert [r["id"] for r in read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust)] == [0, 2]
     else:
         write_by_pypaimon(catalog, "db.t", tmp_path, WITH_KINDS, rust, [rows])

@@ -16,7 +16,7 @@ from forebay.metadata.predicate import col
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.table import Table
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("size", pa.struct([("wide", pa.int32())]))])
 
@@ -33,7 +33,7 @@ def table(catalog: FileSystemCatalog) -> Table:
         "db.t", COLUMNS, primary_key=["id"], options={"bucket": 2, "write-only": True}, comment="<b>"
     )
     for i in range(3):
-        made.write([{"id": n, "name": f"n{i}"} for n in range(10 * i, 10 * i + 20)])
+        put(made, [{"id": n, "name": f"n{i}"} for n in range(10 * i, 10 * i + 20)])
     return made
 
 
@@ -74,7 +74,7 @@ def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
         (lambda t: t.with_options({"scan.snapshotid": "1"}), "no option 'scan.snapshotid'; .* 'scan.snapshot-id'"),
         (lambda t: t.with_options({"write_only": "true"}), "did you mean 'write-only'"),
         (lambda t: t.with_options({"bucket": None}), "option 'bucket' is None: give a text, a number, True or False"),
-        (lambda t: t.write([{"id": 1, "nane": "x"}]), "column 'nane', which is none of id, name, size; did you mean"),
+        (lambda t: t.upsert([{"id": 1, "nane": "x"}]), "column 'nane', which is none of id, name, size; did you mean"),
         (lambda t: t.lookup().get([{"name": "x"}]), "column 'name', which is none of id"),
         (lambda t: t.stream(state={"x": 1}), "this is no state of a stream"),
         (lambda t: t.stream(state="x"), "this is no state of a stream"),
@@ -94,7 +94,7 @@ def test_mistakes_are_answered_with_what_to_write(table: Table, act: Callable[[T
     ("given", "says"),
     [
         ({"primary_key": 7}, "primary_key=7: 7 is not a name"),
-        ({"partition_keys": ["name", None]}, "partition_keys=.*: None is not a name"),
+        ({"partition_keys": ["name", 7]}, "partition_keys=.*: 7 is not a name"),
         ({"primary_key": "nope"}, "'nope' of the primary key is no column"),
         ({"buckets": "two"}, "buckets is a whole number, got 'two'"),
         ({"buckets": 2, "options": {"bucket": 3}}, "option 'bucket' is '3', and the argument for it says '2'"),
@@ -167,7 +167,7 @@ def test_a_plan_says_which_parts_of_a_filter_are_settled(catalog: FileSystemCata
     table = catalog.create_table("db.x", COLUMNS, partition_keys=["name"])
     where = (col("name") == "a") & (col("id") > 1)
     for rows in ([], [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]):
-        table.write(rows)
+        put(table, rows)
         plan = table.scan(where)
         assert (plan.accepted, plan.remaining) == ((col("name") == "a",), (col("id") > 1,))
 

@@ -23,7 +23,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, planned_files, rows_of
+from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, planned_files, put, rows_of
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string()), ("v", pa.int32())])
 
@@ -51,7 +51,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_all_types_come_back_from_every_kind_of_table(catalog: FileSystemCatalog, kind: str) -> None:
     data = all_types_rows()
     table = catalog.create_table("db.t", ALL_TYPES, **KINDS[kind])
-    table.write(data)
+    put(table, data)
     read = catalog.table("db.t").read().read_all().sort_by("id")
     assert read.schema.names == ALL_TYPES.names
     assert read.to_pylist() == data.to_pylist()
@@ -61,16 +61,16 @@ def test_nanoseconds_and_types_with_lengths_come_back_and_can_be_filtered(catalo
     moment, noon = 1_700_000_000_123_456_789, datetime.datetime(2024, 1, 1, 12)
     nanos = pa.array([moment, None], pa.timestamp("ns"))
     alone = catalog.create_table("db.alone", {"n": types.timestamp(9), "z": types.timestamp_ltz(9)})
-    alone.write(pa.table({"n": nanos, "z": nanos.cast(pa.timestamp("ns", "UTC"))}))
+    put(alone, pa.table({"n": nanos, "z": nanos.cast(pa.timestamp("ns", "UTC"))}))
     mixed = catalog.create_table("db.mixed", {"n": types.timestamp(9), "m": types.timestamp(0)})
-    mixed.write(pa.table({"n": nanos, "m": [noon, noon]}))
+    put(mixed, pa.table({"n": nanos, "m": [noon, noon]}))
     for table in (alone, mixed):
         assert table.read(["n"], col("n").is_not_null()).read_all()["n"].cast(pa.int64()).to_pylist() == [moment]
     assert mixed.read(filter=col("m") == noon).read_all().num_rows == 2
     columns = {"c": types.char(3), "b": types.binary(2), "t": types.time(0), "s": types.timestamp(0)}
     keyed = catalog.create_table("db.odd", columns, primary_key=["c", "b", "s"], options={"bucket": "3"})
     row = {"c": "ab", "b": b"\1\2", "t": datetime.time(1, 2, 3), "s": noon}
-    keyed.write([row])
+    put(keyed, [row])
     where = (col("c") == "ab") & (col("b") == b"\1\2") & (col("s") == noon) & (col("t") < datetime.time(2))
     assert keyed.read(filter=where).read_all().to_pylist() == [row]
 
@@ -80,14 +80,14 @@ def test_upserts_replace_and_deletes_remove_by_key(catalog: FileSystemCatalog) -
     table.upsert([{"id": i, "name": f"n{i}", "v": i} for i in range(6)])
     table.upsert([{"id": 2, "name": "two"}])
     table.delete([{"id": 4}])
-    table.write(pa.table({"id": [0, 1], "name": ["", ""], "v": [0, 0]}), kinds=["-D", "+U"])
+    put(table, pa.table({"id": [0, 1], "name": ["", ""], "v": [0, 0]}), kinds=["-D", "+U"])
     assert rows_of(table) == [(1, "", 0), (2, "two", None), (3, "n3", 3), (5, "n5", 5)]
     assert rows_of(table, snapshot=1) == [(i, f"n{i}", i) for i in range(6)]
 
 
 def test_a_deleted_row_stays_away_when_one_file_holds_it_and_its_delete(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN, primary_key=["id"], options={"bucket": "1"})
-    table.write(pa.table({"id": [0, 1, 2, 1]}), kinds=["+I", "+I", "+I", "-D"])
+    put(table, pa.table({"id": [0, 1, 2, 1]}), kinds=["+I", "+I", "+I", "-D"])
     assert rows_of(table, ["id"]) == [(0,), (2,)]
     assert [f.delete_row_count for f in live_files(table)] == [1]
 
@@ -95,16 +95,16 @@ def test_a_deleted_row_stays_away_when_one_file_holds_it_and_its_delete(catalog:
 def test_a_column_may_carry_the_row_kinds(catalog: FileSystemCatalog) -> None:
     columns = pa.schema([("id", pa.int64()), ("op", pa.string())])
     table = catalog.create_table("db.t", columns, primary_key=["id"], options={"bucket": "1", "rowkind.field": "op"})
-    table.write([{"id": 1, "op": "+I"}, {"id": 2, "op": "+I"}, {"id": 1, "op": "-D"}])
+    put(table, [{"id": 1, "op": "+I"}, {"id": 2, "op": "+I"}, {"id": 1, "op": "-D"}])
     assert rows_of(table) == [(2, "+I")]
     with pytest.raises(InvalidRequest, match="row 0 has kind delete"):
-        table.write([{"id": 1, "op": "delete"}])
+        put(table, [{"id": 1, "op": "delete"}])
 
 
 def test_a_filter_on_values_never_brings_an_old_version_back(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN, primary_key=["id"], options={"bucket": "1"})
-    table.write(pa.table({"id": [1, 2], "v": pa.array([10, 20], pa.int32())}))
-    table.write(pa.table({"id": [1], "v": pa.array([99], pa.int32())}))
+    put(table, pa.table({"id": [1, 2], "v": pa.array([10, 20], pa.int32())}))
+    put(table, pa.table({"id": [1], "v": pa.array([99], pa.int32())}))
     assert rows_of(table, ["id"], col("v") == 10) == []
     assert rows_of(table, ["id"], col("v") >= 20) == [(1,), (2,)]
     assert len(planned_files(table, col("v") == 10)) == 2
@@ -133,7 +133,7 @@ def test_filters_are_exact_whatever_they_prune(catalog: FileSystemCatalog, kind:
     )
     table = keyed(catalog) if kind == "keyed" else catalog.create_table("db.a", PLAIN)
     for start in range(0, 1000, 250):
-        table.write(data.slice(start, 250))
+        put(table, data.slice(start, 250))
     wanted = [tuple(r.values()) for r in data.to_pylist() if _matches(where, r)]
     assert rows_of(table, None, where) == sorted(wanted, key=repr)
     assert rows_of(table, ["name"], where) == sorted(((name,) for _, name, _ in wanted), key=repr)
@@ -151,8 +151,8 @@ def _matches(where: Predicate, row: dict[str, Any]) -> bool:
 
 def test_a_key_prunes_buckets_and_files(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, "db.t", bucket="4")
-    table.write(pa.table({"id": list(range(100))}))
-    table.write(pa.table({"id": list(range(100, 200))}))
+    put(table, pa.table({"id": list(range(100))}))
+    put(table, pa.table({"id": list(range(100, 200))}))
     assert len(live_files(table)) == 8
     assert len(planned_files(table, col("id") == 42)) == 1
     assert {s.bucket for s in table.scan(col("id").is_in([1, 2, 3])).splits} < {0, 1, 2, 3}
@@ -162,7 +162,7 @@ def test_partitions_are_pruned_exactly_and_reported_as_accepted(catalog: FileSys
     columns = pa.schema([("id", pa.int64()), ("dt", pa.date32()), ("region", pa.string())])
     table = catalog.create_table("db.t", columns, partition_keys=["dt", "region"])
     days = [datetime.date(2024, 1, d) for d in (1, 2, 3)]
-    table.write([{"id": i, "dt": days[i % 3], "region": [None, "a/b", "x=y"][i % 3]} for i in range(30)])
+    put(table, [{"id": i, "dt": days[i % 3], "region": [None, "a/b", "x=y"][i % 3]} for i in range(30)])
     where = (col("dt") >= days[1]) & (col("id") < 5)
     assert [r[0] for r in rows_of(table, None, where)] == [1, 2, 4]
     assert len(table.scan(where).splits) == 2
@@ -174,7 +174,7 @@ def test_partitions_are_pruned_exactly_and_reported_as_accepted(catalog: FileSys
 def test_a_limit_reads_no_more_files_than_it_needs(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN, options={"source.split.open-file-cost": "128 mb"})
     for start in range(0, 50, 10):
-        table.write(pa.table({"id": list(range(start, start + 10))}))
+        put(table, pa.table({"id": list(range(start, start + 10))}))
     assert len(table.scan(limit=15).splits) == 2
     assert table.read(limit=15).read_all().num_rows == 15
     assert table.read(limit=0).read_all().num_rows == 0
@@ -190,7 +190,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
         "gone": types.int_(),
     }
     table = catalog.create_table("db.t", columns, primary_key=["id"], options={"bucket": "1"})
-    table.write([{"id": 1, "a": 5, "b": "12", "r": {"x": 1, "y": "p"}, "gone": 0}])
+    put(table, [{"id": 1, "a": 5, "b": "12", "r": {"x": 1, "y": "p"}, "gone": 0}])
     table = table.alter(
         [
             RenameColumn(("a",), "renamed"),
@@ -202,7 +202,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
             RenameColumn(("r", "x"), "w"),
         ]
     )
-    table.write([{"id": 2, "renamed": 1 << 40, "b": 7, "r": {"w": 2, "y": "q", "z": 3}, "added": 1.5}])
+    put(table, [{"id": 2, "renamed": 1 << 40, "b": 7, "r": {"w": 2, "y": "q", "z": 3}, "added": 1.5}])
     assert table.read().read_all().sort_by("id").to_pylist() == [
         {"id": 1, "renamed": 5, "b": 12, "r": {"w": 1, "y": "p", "z": None}, "added": None},
         {"id": 2, "renamed": 1 << 40, "b": 7, "r": {"w": 2, "y": "q", "z": 3}, "added": 1.5},
@@ -218,7 +218,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
 
 def test_a_name_that_is_used_again_is_another_column(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN)
-    table.write([{"id": 1, "v": 5}])
+    put(table, [{"id": 1, "v": 5}])
     table = table.alter([DropColumn(("v",)), AddColumn(("v",), types.int_())])
     assert rows_of(table) == [(1, None, None)]
     assert rows_of(table, ["id"], col("v") == 5) == []
@@ -226,7 +226,7 @@ def test_a_name_that_is_used_again_is_another_column(catalog: FileSystemCatalog)
 
 def test_parts_of_nested_rows_can_be_chosen(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", ALL_TYPES)
-    table.write(all_types_rows(3))
+    put(table, all_types_rows(3))
     read = table.read(["nested.z", "id", "nested.x"], col("nested").is_not_null()).read_all()
     assert read.to_pylist()[1] == {"nested": {"x": 1, "z": [1]}, "id": 1}
     with pytest.raises(NotFound, match="has no field 'q'"):
@@ -238,13 +238,13 @@ def test_parts_of_nested_rows_can_be_chosen(catalog: FileSystemCatalog) -> None:
 
 def test_no_columns_still_count_rows(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN)
-    table.write(pa.table({"id": [1, 2, 3]}))
+    put(table, pa.table({"id": [1, 2, 3]}))
     assert sum(b.num_rows for b in table.read([])) == 3
 
 
 def test_columns_that_are_left_out_get_their_default(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN).alter([UpdateColumnDefault(("v",), "42")])
-    table.write(pa.table({"id": [1], "name": ["a"]}))
+    put(table, pa.table({"id": [1], "name": ["a"]}))
     assert rows_of(table) == [(1, "a", 42)]
 
 
@@ -255,11 +255,11 @@ def test_writing_under_another_bucket_count_is_refused_until_the_partition_is_em
     table = catalog.create_table(
         "db.t", columns, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2"}
     )
-    table.write([{"id": 1, "dt": "old"}])
+    put(table, [{"id": 1, "dt": "old"}])
     table = table.alter([SetOption("bucket", "4")])
     with pytest.raises(InvalidRequest, match="dt=old was written with 2 buckets, and the table now has 4"):
-        table.write([{"id": 2, "dt": "old"}])
-    table.write([{"id": 2, "dt": "new"}])
+        put(table, [{"id": 2, "dt": "old"}])
+    put(table, [{"id": 2, "dt": "new"}])
     table.overwrite([{"id": 3, "dt": "old"}])
     assert rows_of(table) == [(2, "new"), (3, "old")]
 
@@ -267,7 +267,7 @@ def test_writing_under_another_bucket_count_is_refused_until_the_partition_is_em
 def test_overwrite_replaces_the_partitions_it_writes_to_or_the_one_that_is_named(catalog: FileSystemCatalog) -> None:
     columns = pa.schema([("id", pa.int64()), ("dt", pa.string())])
     table = catalog.create_table("db.t", columns, partition_keys=["dt"])
-    table.write([{"id": 1, "dt": "a"}, {"id": 2, "dt": "b"}])
+    put(table, [{"id": 1, "dt": "a"}, {"id": 2, "dt": "b"}])
     table.overwrite([{"id": 3, "dt": "a"}])
     assert rows_of(table) == [(2, "b"), (3, "a")]
     table.overwrite(pa.table({"id": pa.array([], pa.int64()), "dt": pa.array([], pa.string())}), {"dt": "b"})
@@ -288,7 +288,7 @@ def test_a_failed_write_leaves_no_files(catalog: FileSystemCatalog, tmp_path: Pa
 
 def test_a_write_that_loses_to_a_rescale_leaves_no_files(catalog: FileSystemCatalog, tmp_path: Path) -> None:
     table = keyed(catalog)
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     with table.new_write() as writer:
         writer.write([{"id": 2}])
         late = writer.prepare_commit()
@@ -309,10 +309,10 @@ def _with_partitions(catalog: FileSystemCatalog) -> Table:
 
 def test_reading_at_a_tag_and_at_a_time(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN)
-    first = table.write([{"id": 1}])
+    first = put(table, [{"id": 1}])
     assert first is not None
     table.tags.create("one", first)
-    second = table.write([{"id": 2}])
+    second = put(table, [{"id": 2}])
     assert second is not None
     assert rows_of(table, ["id"], tag="one") == [(1,)]
     assert len(rows_of(table, ["id"], timestamp_ms=second.time_millis)) == 2
@@ -327,11 +327,11 @@ def test_features_that_are_not_built_are_refused_by_name(catalog: FileSystemCata
         catalog.create_table("db.t", PLAIN, options={"row-tracking.enabled": "true"})
     table = catalog.create_table("db.orc", PLAIN, options={"file.format": "orc"})
     with pytest.raises(UnsupportedOperation, match="'orc' can be read but not written"):
-        table.write([{"id": 1}])
+        put(table, [{"id": 1}])
 
 
 def test_a_catalog_is_opened_by_its_directory(tmp_path: Path) -> None:
     catalog = Catalog.open(f"file://{tmp_path}/lake")
     catalog.create_database("db")
-    catalog.create_table("db.t", PLAIN).write([{"id": 1}])
+    put(catalog.create_table("db.t", PLAIN), [{"id": 1}])
     assert rows_of(Catalog.open({"warehouse": f"{tmp_path}/lake"}).table("db.t"), ["id"]) == [(1,)]

@@ -13,7 +13,7 @@ import pytest
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Predicate, col
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, planned_files, rows_of
+from tests.paimon.lake import new_catalog, planned_files, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("a", pa.int32()), ("b", pa.string()), ("seq", pa.int32())])
 
@@ -24,7 +24,7 @@ def table_with(folder: Path, **options: str) -> Table:
 
 
 def write(table: Table, *rows: tuple[Any, ...]) -> None:
-    table.write([dict(zip(COLUMNS.names, row, strict=False)) for row in rows])
+    put(table, [dict(zip(COLUMNS.names, row, strict=False)) for row in rows])
 
 
 def test_partial_updates_fill_in_columns(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def float_table(folder: Path, key: pa.DataType, **options: str) -> Table:
 
 def write_floats(table: Table, *rows: tuple[float, str]) -> None:
     keys = np.array([row[0] for row in rows], table.read(["k"]).schema.field("k").type.to_pandas_dtype())
-    table.write(pa.table({"k": pa.array(keys), "v": [row[1] for row in rows]}))
+    put(table, pa.table({"k": pa.array(keys), "v": [row[1] for row in rows]}))
 
 
 @pytest.mark.parametrize("key", [pa.float32(), pa.float64()], ids=str)

@@ -20,6 +20,7 @@ from forebay.spark import native_planning
 from forebay.spark.schemas import spark_arrow_schema
 from tests.filters.conditions import CASTS, COLUMNS, Condition, Row, matches, random_condition, random_rows, sql_of
 from tests.filters.test_filters_random import PARTITION_KINDS, pieces
+from tests.paimon.lake import put
 from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
 
 pytestmark = pytest.mark.spark
@@ -103,7 +104,7 @@ def test_a_lake_table_filters_as_spark_does(spark: Any, catalog: Catalog, kind: 
     table = catalog.create_table(name, arrow, primary_key=primary, partition_keys=keys, options=options)
     rows: dict[int, Row] = {}
     for piece in pieces(rng):
-        table.write(pa.Table.from_pylist(piece, schema=table.arrow_schema))
+        put(table, pa.Table.from_pylist(piece, schema=table.arrow_schema))
         rows |= {row["id"]: row for row in piece}
     if kind == "primary key":
         table.compact(full=True)

@@ -19,6 +19,7 @@ from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit
+from tests.paimon.lake import put
 from tests.unionread.world import World, bag, replayed
 
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -165,7 +166,7 @@ def add_to_lake(world: World, table: Table, rows: list[dict[str, Any]]) -> None:
             lake_table.append(pa.Table.from_pydict(columns, lake_table.schema().as_arrow()))
     else:
         assert isinstance(storage, PaimonLakeStorage)
-        Catalog.open(storage.options).table(str(table.path)).write(rows)
+        put(Catalog.open(storage.options).table(str(table.path)), rows)
 
 
 def test_partitions_can_be_chosen_by_name_and_by_value(both: World) -> None:

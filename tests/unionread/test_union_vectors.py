@@ -24,6 +24,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table as PaimonTable
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
+from tests.paimon.lake import put
 from tests.unionread.world import PAIMON, World, bag, replayed, world
 
 __all__ = ["java", "java_table"]
@@ -125,7 +126,7 @@ def tier_and_check(vectors: VectorsWorld, write: Write, compact: Callable[[str],
 def test_the_readable_snapshot_of_a_table_with_vectors_is_read_with_its_own_offsets(vectors: VectorsWorld) -> None:
     def write(data: pa.Table, kinds: Sequence[str] | None) -> int:
         lake = vectors.lake.with_options(WRITE_ONLY)
-        made = lake.write(data.cast(arrow_schema(lake.schema.fields)), kinds)
+        made = put(lake, data.cast(arrow_schema(lake.schema.fields)), kinds)
         assert made is not None
         return made.id
 
@@ -174,7 +175,7 @@ def has_vectors(lake: PaimonTable) -> bool:
 
 def test_a_table_with_vectors_can_be_read_from_the_lake_alone(vectors: VectorsWorld) -> None:
     data = vectors.upsert(*old("a", range(10)))
-    vectors.lake.with_options(WRITE_ONLY).write(data.cast(arrow_schema(vectors.lake.schema.fields)))
+    put(vectors.lake.with_options(WRITE_ONLY), data.cast(arrow_schema(vectors.lake.schema.fields)))
     compacted = vectors.lake.compact(full=True)
     assert compacted is not None
     vectors.tell(compacted.id, vectors.ends(), vectors.ends())

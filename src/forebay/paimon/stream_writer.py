@@ -3,7 +3,7 @@
     with table.stream_writer(user="orders-job") as writer:
         done = writer.last_committed                 # where to go on after a restart; None at the very beginning
         for number, rows in batches_after(done):
-            writer.write(rows)
+            writer.append(rows)                      # in a table with a primary key: upsert, delete
             writer.commit(number)                    # a number that is committed already adds nothing
 
 Who must not read its source twice splits a commit in two, as Flink's checkpoints do: `prepare` ends the files of all
@@ -20,14 +20,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
+from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.store.context import TableContext
+from forebay.paimon.write.changes import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 
@@ -62,9 +65,9 @@ class WritableTable(Protocol):
 class StreamWriter:
     """Writes a table as one user; made by `Table.stream_writer`. Not thread-safe.
 
-    After an error in `write`, `delete` or `prepare` some of the rows are lost: `abort`, and write again what came after
-    the last commit. The table's schema and bucket count are those of when the table was opened: a commit that raises
-    `Conflict` because the table was rescaled needs a writer of the reopened table.
+    After an error while rows are written, or in `prepare`, some of the rows are lost: `abort`, and write again what
+    came after the last commit. The table's schema and bucket count are those of when the table was opened: a commit
+    that raises `Conflict` because the table was rescaled needs a writer of the reopened table.
     """
 
     def __init__(self, table: WritableTable, user: str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -85,19 +88,38 @@ class StreamWriter:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def write(self, data: Any, kinds: Any = None) -> int:
-        """Write rows, as `Table.write` does, but not visible before the commit; how many."""
-        return self._written(lambda w: w.write(data, kinds))
+    @property
+    def has_primary_key(self) -> bool:
+        """Whether rows of the table have a primary key, by which they are replaced."""
+        return self._table.context.schema.has_primary_key
 
-    def upsert(self, data: Any) -> int:
-        """Insert rows, or update those whose keys are there. For primary-key tables."""
-        if not self._table.context.schema.has_primary_key:
-            raise InvalidRequest(f"{self._table.name} has no primary key by which rows could be updated; use write")
-        return self.write(data)
+    def append(self, data: Any) -> int:
+        """How many rows were added: as `Table.append`, but not visible before the commit."""
+        self._require_key(False)
+        return self._written(lambda w: w.write(data))
+
+    def upsert(self, data: Any, columns: Sequence[str] | str | None = None) -> int:
+        """How many rows were inserted or updated: as `Table.upsert`, but not visible before the commit."""
+        self._require_key(True)
+        return self._written(
+            lambda w: w.write(data, columns=None if columns is None else one_or_more_names(columns, "columns"))
+        )
 
     def delete(self, keys: Any) -> int:
-        """Delete the rows with these keys; how many keys. For primary-key tables."""
-        return self._written(lambda w: w.delete(keys))
+        """How many keys were deleted: as `Table.delete`, but not visible before the commit."""
+        self._require_key(True)
+        return self._written(
+            lambda w: w.delete(key_rows(keys, self._table.context.schema.primary_keys, self._table.name))
+        )
+
+    def write_changes(self, data: Any) -> int:
+        """How many changes were written: as `Table.write_changes`, but not visible before the commit."""
+        return self._written(lambda w: write_changes(w, data))
+
+    def _require_key(self, has: bool) -> None:
+        if has is not self.has_primary_key:
+            hint = "has no primary key by which to find rows: use append" if has else "has a primary key: use upsert"
+            raise InvalidRequest(f"table {self._table.name} {hint}")
 
     def _written(self, act: Callable[[TableWrite], int]) -> int:
         self._check_whole()

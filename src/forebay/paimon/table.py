@@ -1,6 +1,6 @@
 """A table, as users handle it: one call to read it, one to write it; the parts for those who need more.
 
-    table.write(rows)                                   # one commit; upserts in a primary-key table
+    table.upsert(rows)                                  # one commit; in a table without a primary key: append
     table.delete([{"id": 7}])
     table.read(columns=["id", "name"], filter=col("id") > 5, limit=10).read_all()
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.arguments import name_list, whole_number
+from forebay.api.results import WriteResult
+from forebay.base.arguments import name_list, one_or_more_names, whole_number
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
@@ -35,6 +36,7 @@ from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.lookup.lookup import Lookup
 from forebay.paimon.maintain.analyze import Statistics
 from forebay.paimon.maintain.expire import Expired
@@ -60,6 +62,7 @@ from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.store.tags import TagManager
 from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.system_tables.registry import SystemTable
+from forebay.paimon.write.changes import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
@@ -109,6 +112,11 @@ class Table:
     def arrow_schema(self) -> pa.Schema:
         """The Arrow schema of what `read` yields without `columns`."""
         return self.split_reader().schema
+
+    @property
+    def has_primary_key(self) -> bool:
+        """Whether rows have a primary key, by which they are replaced."""
+        return self.schema.has_primary_key
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A table pickles small; where it is unpickled, it is opened anew, under the schema that is the latest then."""
@@ -259,33 +267,62 @@ class Table:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def write(self, data: Any, kinds: Any = None) -> Snapshot | None:
-        """Write rows in one commit; the snapshot, or None if there were none.
+    def append(self, data: Any) -> WriteResult:
+        """What adding rows made: how many, and the snapshot that has them. For tables without a primary key.
 
-        In a primary-key table rows replace or change those with the same key, as its merge engine says. `kinds` may
-        give row kinds (+I, -U, +U, -D).
+        `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
+        `__arrow_c_stream__`, or a list of dicts. Columns are matched by name; those that are left out get their
+        default value, or null. Each call is one commit: readers see all of it, or nothing.
         """
-        return self._write(lambda w: w.write(data, kinds))
+        self._require_key(False)
+        return self._write(lambda w: w.write(data))
 
-    def upsert(self, data: Any) -> Snapshot | None:
-        """Insert rows, or update those whose keys are there. For primary-key tables."""
-        if not self.schema.has_primary_key:
-            raise InvalidRequest(f"{self.name} has no primary key by which rows could be updated; use write")
-        return self.write(data)
+    def upsert(self, data: Any, columns: Sequence[str] | str | None = None) -> WriteResult:
+        """What inserting or updating rows made: how many, and the snapshot. For tables with a primary key.
 
-    def delete(self, keys: Any) -> Snapshot | None:
-        """Delete the rows with these keys, in one commit. For primary-key tables."""
-        return self._write(lambda w: w.delete(keys))
+        A row replaces or changes the one with the same key, as the table's merge engine says. With `columns` (which
+        include the primary key) only these are written, and the others stay as they are: that takes merge engine
+        partial-update or aggregation, and is `UnsupportedOperation` in other tables. `data` is as in `append`.
+        """
+        self._require_key(True)
+        return self._write(
+            lambda w: w.write(data, columns=None if columns is None else one_or_more_names(columns, "columns"))
+        )
 
-    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> Snapshot | None:
-        """Replace the table, `partition`, or (in partitioned tables, if neither is said) the partitions written to."""
+    def delete(self, keys: Any, columns: Sequence[str] | str | None = None) -> WriteResult:
+        """What deleting the rows with these keys made: how many keys, and the snapshot. Keys without a row are fine.
+
+        `keys` holds the columns of the primary key, in the forms that `append` takes, or is one dict, a list of tuples,
+        or plain values where one column is the key. `columns` is `UnsupportedOperation`: a lake deletes whole rows.
+        """
+        if columns is not None:
+            raise UnsupportedOperation(
+                f"table {self.name}: delete(columns={columns!r}) is not possible in a lake, where a delete takes the "
+                "whole row; in a table with merge engine partial-update or aggregation upsert other values"
+            )
+        self._require_key(True)
+        return self._write(lambda w: w.delete(key_rows(keys, self.schema.primary_keys, self.name)))
+
+    def write_changes(self, data: Any) -> WriteResult:
+        """What writing changes made: how many, and the snapshot.
+
+        `data` has the table's columns and `_change_type`, whose values (insert, update_before, update_after, delete)
+        say what becomes of each row. For tables of both kinds; without a primary key there are only inserts.
+        """
+        return self._write(lambda w: write_changes(w, data))
+
+    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
+        """What replacing rows made: how many rows are there instead, and the snapshot.
+
+        Replaced is the table, or `partition` (values of some partition keys), or, in partitioned tables where that is
+        not given, the partitions that `data` has rows of.
+        """
         dynamic = False if partition is not None else None
-        made = self._commit(
+        return self._commit(
             lambda w: w.write(data),
             lambda commit, messages: commit.overwrite(messages, partition, dynamic=dynamic),
             replaces=True,
         )
-        return made[0] if made else None
 
     def stream_writer(self, user: str) -> StreamWriter:
         """A writer whose commits are numbered, and may be repeated after any failure; `user` names the stream.
@@ -372,15 +409,19 @@ class Table:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _write(self, write: Callable[[TableWrite], object]) -> Snapshot | None:
-        made = self._commit(write, lambda commit, messages: commit.commit(messages))
-        return made[0] if made else None
+    def _require_key(self, has: bool) -> None:
+        if has is not self.has_primary_key:
+            hint = "has no primary key by which to find rows: use append" if has else "has a primary key: use upsert"
+            raise InvalidRequest(f"table {self.name} {hint}")
 
-    def _commit(self, write: Callable[[TableWrite], object], commit: Commit, replaces: bool = False) -> list[Snapshot]:
+    def _write(self, write: Callable[[TableWrite], int]) -> WriteResult:
+        return self._commit(write, lambda commit, messages: commit.commit(messages))
+
+    def _commit(self, write: Callable[[TableWrite], int], commit: Commit, replaces: bool = False) -> WriteResult:
         with self.new_write(ignore_existing=replaces) as writer:
-            write(writer)
+            rows = write(writer)
             messages = writer.prepare_commit()
-        if self.options.precommit_compact and not self.schema.has_primary_key:
+        if self.options.precommit_compact and not self.has_primary_key:
             messages = precommit(self.context, messages, self._clock)
         committer = self.new_commit()
         try:
@@ -390,7 +431,7 @@ class Table:
             raise
         if made:
             self.maintenance().after_commit(batch=True)
-        return made
+        return WriteResult(rows, snapshot=made[0] if made else None)
 
     # -- compacting ---------------------------------------------------------------------------------------------------
 

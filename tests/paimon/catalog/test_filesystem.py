@@ -15,7 +15,7 @@ from forebay.metadata.table import AggregateFunction, Column, Schema
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
-from tests.paimon.lake import new_catalog, rows_of
+from tests.paimon.lake import new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32()), ("l", pa.list_(pa.int32()))])
 
@@ -53,7 +53,7 @@ def test_tables_come_and_go(catalog: FileSystemCatalog) -> None:
     with pytest.raises(AlreadyExists, match=r"table 'db\.t'"):
         catalog.create_table("db.t", COLUMNS)
     assert catalog.create_table("db.t", {"x": types.int_()}, ignore_if_exists=True).schema.names == ("id", "v", "l")
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     catalog.rename_table("db.t", "db.u")
     assert rows_of(catalog.table("db.u"), ["id"]) == [(1,)]
     with pytest.raises(NotFound, match=r"no table 'db.t'"):
@@ -174,7 +174,7 @@ def test_what_only_a_server_can_do_is_refused(catalog: FileSystemCatalog) -> Non
         catalog.create_table("db.t", COLUMNS, auto_increment="id")
     for given in ({"comment": "why"}, {"options": {"owner": "me"}}):
         with pytest.raises(UnsupportedOperation, match="a JDBC, Hive or REST catalog keeps"):
-            catalog.create_database("other", **given)  # type: ignore[arg-type]
+            catalog.create_database("other", **given)
     assert catalog.list_databases() == ["db"]
 
 

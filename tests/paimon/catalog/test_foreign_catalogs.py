@@ -18,7 +18,7 @@ from forebay.paimon.store import schema_changes as changes
 from tests.paimon.catalog.conftest import drop_all
 from tests.paimon.catalog.java_catalogs import JavaCatalog, JavaCatalogs, JavaRefusal
 from tests.paimon.catalog.metastore_server import ExamUnavailable, MetastoreServer
-from tests.paimon.lake import rows_of
+from tests.paimon.lake import put, rows_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
@@ -60,7 +60,7 @@ def ours(options: dict[str, str], javas: JavaCatalog) -> Iterator[Catalog]:
 
 def test_java_uses_the_tables_that_we_make(ours: Catalog, javas: JavaCatalog) -> None:
     ours.create_database("db")
-    ours.create_table("db.t", COLUMNS, options={"write-only": "true"}).write([{"id": 1, "v": "ours"}])
+    put(ours.create_table("db.t", COLUMNS, options={"write-only": "true"}), [{"id": 1, "v": "ours"}])
     assert (javas.ask("tables", "db"), javas.ask("read", "db.t")) == ("t", "1=ours")
     javas.ask("write", "db.t", "2", "javas")
     javas.ask("add_column", "db.t", "n")
@@ -80,7 +80,7 @@ def test_we_use_the_tables_that_java_makes(ours: Catalog, javas: JavaCatalog) ->
     assert "theirs" in ours.list_databases()
     table = ours.table("theirs.t")
     assert (ours.list_tables("theirs"), table.options.bucket, rows_of(table)) == (["t"], 2, [(1, "javas")])
-    table.write([{"id": 2, "v": "ours"}])
+    put(table, [{"id": 2, "v": "ours"}])
     ours.alter_table("theirs.t", [changes.AddColumn(("n",), types.int_()), changes.SetOption("write-only", "true")])
     assert javas.ask("columns", "theirs.t") == "id v n"
     assert javas.ask("options", "theirs.t", "write-only") == "true"

@@ -28,7 +28,7 @@ from forebay.paimon.format.schema import DataField
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store import schema_changes as changes
 from forebay.paimon.store.branches import BranchManager
-from tests.paimon.lake import rows_of
+from tests.paimon.lake import put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 PAIMON_INPUT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
@@ -56,7 +56,7 @@ def test_databases_and_tables_come_and_go(hive_catalog: Catalog, hive_options: d
     table = hive_catalog.create_table(
         "db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"}, comment="what it is"
     )
-    table.write([{"id": 1, "v": "x"}])
+    put(table, [{"id": 1, "v": "x"}])
     again = Catalog.open(hive_options)
     assert again.list_databases() == ["db", "default", "other"]
     assert (again.list_tables("db"), again.list_tables("other")) == (["t"], [])
@@ -134,7 +134,7 @@ def test_a_database_is_dropped_with_its_tables_and_their_files(
 def test_a_renamed_table_takes_its_files_along(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
     hive_catalog.create_database("other")
     for name in ("db.t", "db.taken"):
-        hive_catalog.create_table(name, COLUMNS).write([{"id": 1, "v": name}])
+        put(hive_catalog.create_table(name, COLUMNS), [{"id": 1, "v": name}])
     with pytest.raises(AlreadyExists, match=r"db\.taken"):
         hive_catalog.rename_table("db.t", "db.taken")
     with pytest.raises(NotFound, match="'elsewhere'"):
@@ -156,7 +156,7 @@ def test_a_rename_that_fails_half_way_is_taken_back(
     """Here the metastore does not reach the files, so the catalog moves them."""
     hive_catalog.create_database("other")
     old, new = (Path(hive_options["warehouse"]) / name for name in ("db.db/t", "other.db/w"))
-    hive_catalog.create_table("db.t", COLUMNS).write([{"id": 1, "v": "x"}])
+    put(hive_catalog.create_table("db.t", COLUMNS), [{"id": 1, "v": "x"}])
     before = _described(hive_options, "db", "t").sd.location
     alter, asked = HiveCatalog._alter, []
 
@@ -287,7 +287,7 @@ def test_types_have_hives_names(ours: types.DataType, hives: str) -> None:
 def test_locations_may_stand_in_properties(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
     apart = Catalog.open({**hive_options, "location-in-properties": "true"})
     apart.create_database("apart")
-    apart.create_table("apart.t", COLUMNS).write([{"id": 1, "v": "x"}])
+    put(apart.create_table("apart.t", COLUMNS), [{"id": 1, "v": "x"}])
     location = Path(hive_options["warehouse"]) / "apart.db" / "t"
     described = _described(hive_options, "apart", "t")
     assert described.parameters["paimon_location"] == f"file:{location}"
@@ -308,7 +308,7 @@ def test_an_external_table_keeps_its_files_and_is_registered_again(
     hive_catalog: Catalog, hive_options: dict[str, str], tmp_path: Path
 ) -> None:
     path = {"path": f"file://{tmp_path}/elsewhere"}
-    hive_catalog.create_table("db.t", COLUMNS, options={**path, "bucket": "-1"}).write([{"id": 1, "v": "x"}])
+    put(hive_catalog.create_table("db.t", COLUMNS, options={**path, "bucket": "-1"}), [{"id": 1, "v": "x"}])
     described = _described(hive_options, "db", "t")
     assert (described.tableType, described.parameters["EXTERNAL"]) == ("EXTERNAL_TABLE", "TRUE")
     hive_catalog.rename_table("db.t", "db.u")
@@ -351,7 +351,7 @@ def test_files_that_are_not_registered_are_not_taken_for_a_table(
 def test_a_table_that_somebody_else_made_meanwhile_exists(
     hive_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hive_catalog.create_table("db.t", COLUMNS).write([{"id": 1, "v": "x"}])
+    put(hive_catalog.create_table("db.t", COLUMNS), [{"id": 1, "v": "x"}])
     find, asked = HiveCatalog._find, []
 
     def find_nothing_at_first(self: HiveCatalog, database: str, table: str) -> Any:
@@ -395,7 +395,7 @@ def test_a_branch_has_a_schema_of_its_own_that_the_metastore_does_not_follow(
     hive_catalog: Catalog, hive_options: dict[str, str]
 ) -> None:
     table = hive_catalog.create_table("db.t", COLUMNS)
-    table.write([{"id": 1, "v": "x"}])
+    put(table, [{"id": 1, "v": "x"}])
     BranchManager(table.context.io, table.paths).create("b")
     hive_catalog.table("db.t$branch_b").alter([changes.AddColumn(("n",), types.int_())])
     assert hive_catalog.table("db.t", branch="b").schema.names == ("id", "v", "n")
@@ -417,7 +417,7 @@ def test_a_table_that_the_metastore_refuses_leaves_no_files(
 def test_rolling_back_is_done_in_the_files(hive_catalog: Catalog) -> None:
     table = hive_catalog.create_table("db.t", COLUMNS)
     for i in (1, 2):
-        table.write([{"id": i, "v": "x"}])
+        put(table, [{"id": i, "v": "x"}])
     hive_catalog.table("db.t").rollback_to(snapshot=1)
     assert rows_of(hive_catalog.table("db.t")) == [(1, "x")]
 
@@ -440,7 +440,7 @@ def test_partitions_and_tags_that_the_metastore_must_know_are_refused_by_name(
 def test_a_table_whose_partitions_the_metastore_must_know_is_read_but_not_written(
     hive_catalog: Catalog, hive_options: dict[str, str]
 ) -> None:
-    hive_catalog.create_table("db.t", COLUMNS, partition_keys=["v"]).write([{"id": 1, "v": "x"}])
+    put(hive_catalog.create_table("db.t", COLUMNS, partition_keys=["v"]), [{"id": 1, "v": "x"}])
     schema = Path(hive_options["warehouse"]) / "db.db" / "t" / "schema" / "schema-0"
     described = json.loads(schema.read_text())
     described["options"]["metastore.tag-to-partition"] = "day"
@@ -453,5 +453,5 @@ def test_a_table_whose_partitions_the_metastore_must_know_is_read_but_not_writte
     table = hive_catalog.table("db.t")
     assert rows_of(table) == [(1, "x")]
     with pytest.raises(UnsupportedOperation, match="partitioned-table"):
-        table.write([{"id": 2, "v": "y"}])
+        put(table, [{"id": 2, "v": "y"}])
     assert rows_of(table) == [(1, "x")]

@@ -28,7 +28,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.hive_commits import HiveLock
 from forebay.paimon.catalog.hive_metastore import Metastore
 from tests.paimon.catalog.metastore_server import Cutter, MetastoreServer
-from tests.paimon.lake import rows_of
+from tests.paimon.lake import put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 PAIMON_INPUT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
@@ -117,7 +117,7 @@ def test_writers_under_the_lock_lose_nothing(hive_catalog: Catalog, hive_options
         try:
             table = Catalog.open(locked).table("db.t")
             for i in range(3):
-                table.write([{"id": writer * 10 + i, "v": "x"}])
+                put(table, [{"id": writer * 10 + i, "v": "x"}])
         except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
             failures.append(e)
 

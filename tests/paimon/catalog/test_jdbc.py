@@ -36,7 +36,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.catalog.jdbc import JdbcCatalog, JdbcLock
 from forebay.paimon.io.arrow import ArrowFileIO
 from forebay.paimon.io.local import LocalFileIO
-from tests.paimon.lake import rows_of
+from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -101,7 +101,7 @@ def test_databases_and_tables_come_and_go(options: dict[str, str]) -> None:
         catalog.create_database("a")
     catalog.create_database("a", ignore_if_exists=True)
     table = catalog.create_table("a.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
-    table.write([{"id": 1, "v": "x"}])
+    put(table, [{"id": 1, "v": "x"}])
     again = _catalog(options)
     assert (again.list_databases(), again.list_tables("a"), again.list_tables("b")) == (["a", "b"], ["t"], [])
     assert rows_of(again.table("a.t")) == [(1, "x")]
@@ -245,14 +245,14 @@ def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(op
     catalog.create_database("a")
     catalog.create_table("a.t", COLUMNS, options={"commit.max-retries": "1000", "commit.max-retry-wait": "20 ms"})
     with pytest.raises(UnsupportedOperation, match="could overwrite each other"):
-        FileSystemCatalog(store, options["warehouse"]).table("a.t").write([{"id": 1, "v": ""}])
+        put(FileSystemCatalog(store, options["warehouse"]).table("a.t"), [{"id": 1, "v": ""}])
     failures: list[BaseException] = []
 
     def write(writer: int) -> None:
         try:
             table = JdbcCatalog(store, options["warehouse"], given).table("a.t")
             for i in range(6):
-                table.write([{"id": writer * 100 + i, "v": "x"}])
+                put(table, [{"id": writer * 100 + i, "v": "x"}])
         except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
             failures.append(e)
 
@@ -426,7 +426,7 @@ def test_pypaimon_and_we_share_a_catalog(tmp_path: Path) -> None:
     uri, warehouse = f"jdbc:sqlite:{tmp_path}/catalog.db", str(tmp_path / "lake")
     catalog = _catalog({"metastore": "jdbc", "uri": uri, "warehouse": warehouse})
     catalog.create_database("ours")
-    catalog.create_table("ours.t", COLUMNS).write([{"id": 1, "v": "ours"}])
+    put(catalog.create_table("ours.t", COLUMNS), [{"id": 1, "v": "ours"}])
     assert ask(_PYPAIMON, uri, warehouse) == [{"id": 1, "v": "ours"}]
     assert catalog.list_databases() == ["ours", "theirs"]
     assert rows_of(catalog.table("ours.t")) == [(1, "ours"), (2, "theirs")]

@@ -28,7 +28,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.store import schema_changes as changes
 from tests.paimon.catalog.rest_server import RestServer
-from tests.paimon.lake import rows_of
+from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -102,7 +102,7 @@ def test_databases_and_tables_come_and_go(catalog: Catalog) -> None:
 
 def test_commits_are_made_by_the_server(catalog: Catalog, server: RestServer) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
-    first = table.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    first = put(table, [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     table.upsert([{"id": 2, "v": "c"}])
     assert rows_of(catalog.table("db.t")) == [(1, "a"), (2, "c")]
     assert [c["snapshot"]["id"] for c in server.commits] == [1, 2]
@@ -121,7 +121,7 @@ def test_of_two_commits_at_once_the_server_takes_one_and_the_other_follows(
     def write(writer: int) -> None:
         try:
             for i in range(5):
-                catalog.table("db.t").write([{"id": writer * 100 + i, "v": ""}])
+                put(catalog.table("db.t"), [{"id": writer * 100 + i, "v": ""}])
         except Exception as e:  # noqa: BLE001 - whatever it is, the test shows it
             failures.append(e)
 
@@ -138,24 +138,24 @@ def test_of_two_commits_at_once_the_server_takes_one_and_the_other_follows(
 def test_a_commit_whose_answer_is_lost_is_not_made_twice(catalog: Catalog, server: RestServer) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"commit.min-retry-wait": "1 ms"})
     server.lose_answers = 1
-    table.write([{"id": 1, "v": "a"}])
+    put(table, [{"id": 1, "v": "a"}])
     assert (rows_of(table), table.snapshots.latest_id(), len(server.commits)) == ([(1, "a")], 1, 2)
 
 
 def test_a_branch_is_committed_under_its_name(catalog: Catalog, server: RestServer) -> None:
     table = catalog.create_table("db.t", COLUMNS)
-    table.write([{"id": 1, "v": "main"}])
+    put(table, [{"id": 1, "v": "main"}])
     server.fail = lambda method, path: 503 if path.endswith("/tables/t%24branch_b/commit") else None
     BranchManager = pytest.importorskip("forebay.paimon.store.branches").BranchManager
     BranchManager(table.context.io, table.paths).create("b")
     server.fail = lambda method, path: 400 if path.endswith("/commit") else None
     with pytest.raises(InvalidRequest, match=r"t%24branch_b/commit"):
-        catalog.table("db.t$branch_b").write([{"id": 2, "v": "branch"}])
+        put(catalog.table("db.t$branch_b"), [{"id": 2, "v": "branch"}])
 
 
 def test_schemas_are_changed_by_the_server_alone(catalog: Catalog) -> None:
     table = catalog.create_table("db.t", COLUMNS)
-    table.write([{"id": 1, "v": "a"}])
+    put(table, [{"id": 1, "v": "a"}])
     with pytest.raises(UnsupportedOperation, match="alter_table"):
         table.alter([changes.SetOption("snapshot.num-retained.min", "2")])
     altered = catalog.alter_table(
@@ -173,7 +173,7 @@ def test_schemas_are_changed_by_the_server_alone(catalog: Catalog) -> None:
 def test_a_table_is_not_rolled_back_behind_the_servers_back(catalog: Catalog) -> None:
     table = catalog.create_table("db.t", COLUMNS)
     for i in range(2):
-        table.write([{"id": i, "v": "a"}])
+        put(table, [{"id": i, "v": "a"}])
     with pytest.raises(UnsupportedOperation, match="roll it back"):
         table.rollback_to(snapshot=1)
     assert table.snapshots.ids() == [1, 2]
@@ -348,6 +348,6 @@ print(json.dumps(rows))
 @pytest.mark.slow
 def test_pypaimon_and_we_share_a_server(catalog: Catalog, server: RestServer) -> None:
     table = catalog.create_table("db.t", COLUMNS)
-    table.write([{"id": 1, "v": "ours"}])
+    put(table, [{"id": 1, "v": "ours"}])
     assert ask(_PYPAIMON, json.dumps(server.options)) == [{"id": 1, "v": "ours"}]
     assert rows_of(table) == [(1, "ours"), (2, "theirs")]

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.cli.main import main
 from forebay.paimon.table import Table
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("day", pa.string()), ("amount", pa.decimal128(10, 2))])
 
@@ -29,9 +29,7 @@ def orders(tmp_path: Path) -> Table:
         comment="what was bought",
     )
     for i in range(3):
-        table.write(
-            [{"id": i, "day": "mon", "amount": Decimal("1.50")}, {"id": 10, "day": "tue", "amount": Decimal(i)}]
-        )
+        put(table, [{"id": i, "day": "mon", "amount": Decimal("1.50")}, {"id": 10, "day": "tue", "amount": Decimal(i)}])
     return table
 
 

@@ -12,7 +12,7 @@ from forebay.cli.main import main
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, rows_of
+from tests.paimon.lake import new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 
@@ -24,7 +24,7 @@ def table(tmp_path: Path) -> Table:
         "db.t", COLUMNS, partition_keys=["day"], options={"snapshot.num-retained.min": "1"}
     )
     for i in range(1, 4):
-        made.write([{"id": i, "day": "2026-01-01"}])
+        put(made, [{"id": i, "day": "2026-01-01"}])
     return made
 
 
@@ -61,7 +61,7 @@ def test_tags_are_made_listed_moved_and_deleted(table: Table, typed) -> None:
 def test_branches_are_made_listed_merged_and_deleted(table: Table, typed) -> None:
     typed("tag", "start", "--snapshot", "1")
     assert "write to 'db.t$branch_dev'" in typed("branch", "dev", "--tag", "start")
-    table.on_branch("dev").write([{"id": 9, "day": "x"}])
+    put(table.on_branch("dev"), [{"id": 9, "day": "x"}])
     typed("branch", "empty")
     assert json.loads(typed("branch", "--json")) == {"branches": [{"branch": "dev"}, {"branch": "empty"}]}
     typed("branch", "empty", "--rename", "bare")

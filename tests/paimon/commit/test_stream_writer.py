@@ -22,6 +22,7 @@ from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from tests.paimon.kills import start_process
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, NOW, files_of, make_table, open_table, referenced, rows
 
 APPEND: dict[str, Any] = {"primary_keys": ()}
@@ -54,17 +55,17 @@ def test_what_is_replayed_adds_nothing_and_leaves_nothing(tmp_path: Path, kind: 
     with table.stream_writer("job") as writer:
         assert writer.last_committed is None
         for number in range(4):
-            writer.write(batch(number))
+            put(writer, batch(number))
             assert writer.commit(number)[0].commit_identifier == number
     assert left_over(root) == set()
     before = files_of(root)
     with open_table(root).stream_writer("job") as writer:
         for number in range(2, 4):
-            writer.write(batch(number))
+            put(writer, batch(number))
             assert writer.commit(number) == []
         assert files_of(root) == before, "what the replay wrote is deleted again"
         for number in range(4, 8):
-            writer.write(batch(number))
+            put(writer, batch(number))
             assert writer.commit(number)
         assert writer.last_committed == 7
     assert rows(open_table(root)) == expected(range(8))
@@ -76,7 +77,7 @@ def test_rows_are_upserted_and_deleted_in_order(tmp_path: Path) -> None:
     with table.stream_writer("job") as writer:
         writer.upsert(batch(0))
         assert writer.delete([{"id": 1}, {"id": 2}]) == 2
-        writer.write([{"id": 3, "v": 9}, {"id": 4, "v": 9}], ["+U", "-D"])
+        put(writer, [{"id": 3, "v": 9}, {"id": 4, "v": 9}], ["+U", "-D"])
         assert rows(open_table(tmp_path / "t")) == []
         writer.commit(1, watermark=77, properties={"source": "a:1"})
     assert rows(table) == [(0, 0), (3, 9)]
@@ -96,10 +97,10 @@ def test_what_was_prepared_before_a_restart_is_committed_once_after_it(tmp_path:
     kept: dict[int, bytes] = {}
     with make_table(root, **KINDS[kind]).stream_writer("job") as writer:
         for number in range(3):
-            writer.write(batch(number))
+            put(writer, batch(number))
             kept[number] = pickle.dumps(writer.prepare())
             assert len(kept[number]) < 10_000
-            writer.write(batch(9))  # of the commit that comes later, or never
+            put(writer, batch(9))  # of the commit that comes later, or never
             if number == 0:
                 writer.commit(0)
             writer.abort() if number == 0 else None
@@ -113,7 +114,7 @@ def test_what_was_prepared_before_a_restart_is_committed_once_after_it(tmp_path:
     there = rows(again)
     assert [r for r in there if r[1] != 9] == expected(range(3))
     with again.stream_writer("job") as writer:
-        writer.write(batch(3))
+        put(writer, batch(3))
         writer.commit(3)
     assert [r for r in rows(again) if r[1] != 9] == expected(range(4))
     assert referenced(root) <= files_of(root)
@@ -124,9 +125,9 @@ def test_what_nobody_commits_is_deleted_on_closing_but_for_what_was_handed_out(t
     before = files_of(root)
     with make_table(root).stream_writer("job") as writer:
         before = files_of(root)
-        writer.write(batch(0))
+        put(writer, batch(0))
         messages = writer.prepare()
-        writer.write(batch(1))
+        put(writer, batch(1))
     assert len(files_of(root) - before) == 1, "the prepared file"
     orphans = open_table(root).remove_orphan_files(older_than_ms=NOW, dry_run=True)
     assert {p.removeprefix(f"{root}/") for p in orphans.files} == left_over(root)
@@ -134,11 +135,11 @@ def test_what_nobody_commits_is_deleted_on_closing_but_for_what_was_handed_out(t
     with pytest.raises(NotFound, match="cannot be restored"), open_table(root).stream_writer("job") as writer:
         writer.restore({1: messages})
     with open_table(root).stream_writer("job") as writer:
-        writer.write(batch(0))
+        put(writer, batch(0))
         writer.prepare()
         writer.abort()
         assert left_over(root) == set()
-        writer.write(batch(2))
+        put(writer, batch(2))
         writer.commit(1)
     assert rows(open_table(root)) == expected(range(2, 3))
 
@@ -149,7 +150,7 @@ def test_workers_write_and_one_of_them_commits(tmp_path: Path) -> None:
         messages = []
         for part in range(3):
             with open_table(tmp_path / "t").stream_writer("job") as worker:
-                worker.write([r for r in batch(number) if r["id"] % 3 == part])
+                put(worker, [r for r in batch(number) if r["id"] % 3 == part])
                 messages += pickle.loads(pickle.dumps(worker.prepare(hand_over=True)))
                 worker.abort()
         with open_table(tmp_path / "t").stream_writer("job") as committer:
@@ -165,7 +166,7 @@ def test_of_two_attempts_of_a_task_one_is_committed_and_the_other_is_an_orphan(t
     attempts = []
     for _ in range(2):
         with open_table(root).stream_writer("job") as task:
-            task.write(batch(0))
+            put(task, batch(0))
             attempts.append(task.prepare(hand_over=True))
     with open_table(root).stream_writer("job") as committer:
         committer.commit(0, attempts[1])
@@ -178,7 +179,7 @@ def test_of_two_attempts_of_a_task_one_is_committed_and_the_other_is_an_orphan(t
 
 def test_giving_up_never_deletes_what_another_has_committed(tmp_path: Path) -> None:
     writer = make_table(tmp_path / "t").stream_writer("job")
-    writer.write(batch(0))
+    put(writer, batch(0))
     messages = writer.prepare()
     with open_table(tmp_path / "t").stream_writer("job") as other:
         other.restore({3: messages})
@@ -212,7 +213,7 @@ def test_a_table_that_was_dropped_or_made_anew_takes_no_commit_of_before(tmp_pat
     if evolved:
         table = table.alter([SetOption("snapshot.num-retained.max", "20")])
     writer = table.stream_writer("job")
-    writer.write(batch(0))
+    put(writer, batch(0))
     writer.prepare()
     shutil.rmtree(root)
     with pytest.raises(Conflict, match="dropped"):
@@ -228,7 +229,7 @@ def test_a_table_that_was_dropped_or_made_anew_takes_no_commit_of_before(tmp_pat
     writer.close()
     assert open_table(root).snapshots.latest() is None
     with open_table(root).stream_writer("job") as fresh:
-        fresh.write(batch(1))
+        put(fresh, batch(1))
         fresh.commit(0)
     assert rows(open_table(root)) == expected(range(1, 2))
 
@@ -241,11 +242,11 @@ def test_numbers_must_grow(tmp_path: Path) -> None:
         for wrong in (-1, 2**63 - 1):
             with pytest.raises(InvalidRequest, match="numbered from 0"):
                 writer.commit(wrong)
-        writer.write(batch(0))
+        put(writer, batch(0))
         writer.commit(5)
         assert writer.commit(5) == []
         assert writer.commit(6) == [], "without rows there is no snapshot"
-        writer.write(batch(1))
+        put(writer, batch(1))
         with pytest.raises(InvalidRequest, match="must grow: got 5, 6"):
             writer.commit(5)
         writer.commit(7)
@@ -264,13 +265,13 @@ def failing_table(root: Path) -> tuple[FailingFileIO, Table]:
 def test_a_commit_of_unknown_outcome_is_repeated_before_any_other(tmp_path: Path, landed: bool) -> None:
     io, table = failing_table(tmp_path / "t")
     with table.stream_writer("job") as writer:
-        writer.write(batch(0))
+        put(writer, batch(0))
         io.fail_at("create", "snapshot-1", after=landed)
         io.fail_at("create", "snapshot-1", times=9)
         with pytest.raises(OutcomeUnknown, match="unknown"):
             writer.commit(0)
         io.points.clear()
-        writer.write(batch(1))
+        put(writer, batch(1))
         with pytest.raises(InvalidRequest, match="commit 0 failed, and must be repeated"):
             writer.commit(1)
         assert len(writer.commit(0)) == (0 if landed else 1)
@@ -282,7 +283,7 @@ def test_a_commit_of_unknown_outcome_is_repeated_before_any_other(tmp_path: Path
 def test_files_of_an_unknown_outcome_are_never_deleted(tmp_path: Path) -> None:
     io, table = failing_table(tmp_path / "t")
     writer = table.stream_writer("job")
-    writer.write(batch(0))
+    put(writer, batch(0))
     io.fail_at("create", "snapshot-1", after=True)
     io.fail_at("create", "snapshot-1", times=9)
     with pytest.raises(OutcomeUnknown, match="unknown"):
@@ -294,18 +295,18 @@ def test_files_of_an_unknown_outcome_are_never_deleted(tmp_path: Path) -> None:
 def test_after_a_write_that_failed_the_writer_asks_to_be_aborted(tmp_path: Path) -> None:
     io, table = failing_table(tmp_path / "t")
     with table.stream_writer("job") as writer:
-        writer.write(batch(0))
+        put(writer, batch(0))
         writer.commit(0)
-        writer.write(batch(1))
+        put(writer, batch(1))
         io.fail_at("open_output", "data-")
         with pytest.raises(StorageFailure):
             writer.commit(1)
         given = (lambda: writer.commit(1, messages=[]), lambda: writer.commit(0))
-        for refused in (lambda: writer.write(batch(1)), lambda: writer.commit(1), writer.prepare, *given):
+        for refused in (lambda: put(writer, batch(1)), lambda: writer.commit(1), writer.prepare, *given):
             with pytest.raises(InvalidRequest, match="abort it"):
                 refused()
         writer.abort()
-        writer.write(batch(1))
+        put(writer, batch(1))
         writer.commit(1)
     assert rows(open_table(tmp_path / "t")) == expected(range(2))
     assert left_over(tmp_path / "t") == set()
@@ -327,7 +328,7 @@ def test_a_stream_on_a_failing_file_system_writes_every_row_once(tmp_path: Path,
         io.rate = 0.01
         try:
             while number < 12:
-                writer.write(batch(number))
+                put(writer, batch(number))
                 try:
                     writer.commit(number)
                 except ForebayError:
@@ -375,20 +376,20 @@ def test_a_stream_goes_on_after_its_compaction_lost(
     )
     with table.stream_writer("job") as writer:
         for number in range(3):
-            writer.write(batch(number))
+            put(writer, batch(number))
             writer.commit(number)
         before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
-        writer.write(batch(3))
+        put(writer, batch(3))
         writer.prepare()
-        writer.write(batch(4))
+        put(writer, batch(4))
         writer.commit(3)
         writer.commit(4)
         for number in range(5, 10):
-            writer.write(batch(number))
+            put(writer, batch(number))
             writer.commit(number)
     assert rows(open_table(root)) == expected(range(10))
     table.expire_snapshots(1, 1)
-    open_table(root).write(batch(10))
+    put(open_table(root), batch(10))
     assert open_table(root).compact(full=True) is not None
     assert rows(open_table(root)) == expected(range(11))
 
@@ -398,10 +399,10 @@ def test_a_compaction_that_lost_leaves_no_file(tmp_path: Path, monkeypatch: pyte
     table = make_table(root, {"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
     with table.stream_writer("job") as writer:
         for number in range(3):
-            writer.write(batch(number))
+            put(writer, batch(number))
             writer.commit(number)
         before_commit(monkeypatch, lambda: open_table(root).compact(full=True), compaction=True)
-        writer.write(batch(3))
+        put(writer, batch(3))
         writer.commit(3)
     assert rows(open_table(root)) == expected(range(4))
     assert left_over(root) == set()
@@ -414,8 +415,8 @@ def test_a_second_process_of_the_same_stream_commits_nothing_twice(
     root = tmp_path / "t"
     make_table(root)
     zombie, heir = (open_table(root).stream_writer("job") for _ in range(2))
-    zombie.write(batch(0))
-    heir.write(batch(0))
+    put(zombie, batch(0))
+    put(heir, batch(0))
     before_commit(monkeypatch, lambda: heir.commit(0), compaction=False)
     assert zombie.commit(0) == []
     zombie.close()
@@ -432,9 +433,9 @@ def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: P
     make_table(root, {"bucket": "2", "write-only": "false"})
     writer = open_table(root).stream_writer("job")
     for number in range(3):
-        writer.write(batch(number))
+        put(writer, batch(number))
         writer.commit(number)
-    writer.write(batch(3))
+    put(writer, batch(3))
     open_table(root).rescale(3)
     with pytest.raises(Conflict, match="3 buckets"):
         writer.commit(3)
@@ -443,7 +444,7 @@ def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: P
     with open_table(root).stream_writer("job") as writer:
         assert writer.last_committed == 2
         for number in range(3, 6):
-            writer.write(batch(number))
+            put(writer, batch(number))
             writer.commit(number)
     table = open_table(root)
     assert rows(table) == expected(range(6))
@@ -464,7 +465,7 @@ def stream_until_killed(root: str, acknowledged: str, total: int) -> None:
             writer.restore(pickle.loads(kept.read_bytes()))
         done = writer.last_committed
         for number in range(0 if done is None else done + 1, total):
-            writer.write(batch(number))
+            put(writer, batch(number))
             if number % 2:
                 temporary = Path(root + ".half")
                 temporary.write_bytes(pickle.dumps({number: writer.prepare()}))

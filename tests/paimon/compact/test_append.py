@@ -33,7 +33,7 @@ from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import changelog, data_file
-from tests.paimon.lake import live_files, new_catalog, planned_files, rows_of
+from tests.paimon.lake import live_files, new_catalog, planned_files, put, rows_of
 
 RULES = AppendRules(target_size=100, small_size=70, open_cost=0, files_min=5)
 PLAIN = pa.schema([("id", pa.int64()), ("x", pa.int64())])
@@ -92,7 +92,7 @@ def test_a_full_compaction_of_a_bucket_starts_at_the_first_small_file() -> None:
 def written(catalog: FileSystemCatalog, commits: int = 6, **options: str) -> Table:
     table = catalog.create_table("db.t", PLAIN, options=options)
     for i in range(commits):
-        table.write([{"id": 10 * i + j, "x": -j} for j in range(10)])
+        put(table, [{"id": 10 * i + j, "x": -j} for j in range(10)])
     return table
 
 
@@ -122,7 +122,7 @@ def test_buckets_keep_their_order_while_they_are_compacted(catalog: FileSystemCa
     table = written(catalog, 23, bucket="1", **{"bucket-key": "id"})
     assert table.read().read_all()["id"].to_pylist() == list(range(230))
     assert len(live_files(table)) < 10
-    table.write([{"id": 1000, "x": 1}])
+    put(table, [{"id": 1000, "x": 1}])
     table.compact(full=True)
     assert table.read().read_all()["id"].to_pylist() == [*range(230), 1000]
     ranges = sorted((f.min_sequence_number, f.max_sequence_number) for f in live_files(table))
@@ -235,7 +235,7 @@ class _NoNewFiles(LocalFileIO):
 def test_precommit_compaction_is_an_option_of_the_table(catalog: FileSystemCatalog) -> None:
     options = {"precommit-compact": "true", "target-file-row-num": "10"}
     table = catalog.create_table("db.t", PLAIN, options=options)
-    table.write(pa.table({"id": list(range(30)), "x": [0] * 30}))
+    put(table, pa.table({"id": list(range(30)), "x": [0] * 30}))
     assert rows_of(table, ["id"]) == sorted(((i,) for i in range(30)), key=repr)
     assert {p.name for p in Path(table.paths.root).rglob("data-*")} == {f.file_name for f in live_files(table)}
 
@@ -248,7 +248,7 @@ def test_nulls_come_first_where_rows_are_sorted(catalog: FileSystemCatalog, stra
     table = catalog.create_table("db.t", PLAIN)
     values = [5, None, -3, 8, None, 0, 2**40, -(2**40)]
     for start in (0, 4):
-        table.write(pa.table({"id": range(start, start + 4), "x": values[start : start + 4]}, schema=PLAIN))
+        put(table, pa.table({"id": range(start, start + 4), "x": values[start : start + 4]}, schema=PLAIN))
     table.compact(order_by=["x"], strategy=strategy)
     known = sorted(value for value in values if value is not None)
     assert table.read(["x"]).read_all()["x"].to_pylist() == [None, None, *known]
@@ -260,7 +260,7 @@ def test_sorting_clusters_rows_so_that_filters_skip_files(catalog: FileSystemCat
     options = {"target-file-row-num": "500", "compaction.min.file-num": "50"}
     table = catalog.create_table("db.t", PLAIN, options=options)
     for _ in range(4):
-        table.write(pa.table({"id": rng.integers(0, 1000, 2000), "x": rng.integers(0, 10**9, 2000)}))
+        put(table, pa.table({"id": rng.integers(0, 1000, 2000), "x": rng.integers(0, 10**9, 2000)}))
     rows = rows_of(table)
     where = (col("id") >= 100) & (col("id") < 150)
     both = where & (col("x") < 10**8)

@@ -10,7 +10,7 @@ import pytest
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES
-from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog
+from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, put
 from tests.paimon.test_foreign_pypaimon import read_by_pypaimon, write_by_pypaimon
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -37,7 +37,7 @@ def written(catalog: FileSystemCatalog, kind: str) -> Table:
     data = all_types_rows()
     table = catalog.create_table("db.t", ALL_TYPES, **TABLES[kind])
     for start in (0, 7, 3, 9):
-        table.write(data.slice(start, 11) if table.schema.has_primary_key else data.slice(start % 7, 3))
+        put(table, data.slice(start, 11) if table.schema.has_primary_key else data.slice(start % 7, 3))
     return table
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES, changelog, replay
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 
 COLUMNS = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int32()))])
 STEPS = 25
@@ -101,7 +101,7 @@ class Model:
         rows = some_rows(self.rng)
         for row in rows:
             self._apply(self.state, row)
-        self.table.write(pa.Table.from_pylist(rows, schema=COLUMNS))
+        put(self.table, pa.Table.from_pylist(rows, schema=COLUMNS))
 
     def delete(self) -> None:
         if not self._deletes:
@@ -170,11 +170,11 @@ def test_equal_rows_are_no_change_if_the_table_says_so(tmp_path: Path, engine: s
         "changelog-producer.row-deduplicate-ignore-fields": "b",
     }
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
-    table.write([{"id": i, "a": 0, "b": "p", "c": [i, None]} for i in range(4)])
+    put(table, [{"id": i, "a": 0, "b": "p", "c": [i, None]} for i in range(4)])
     before = len(changelog(table))
     assert before == 4
-    table.write([{"id": 0, "a": 0, "b": "q", "c": [0, None]}, {"id": 1, "a": 7, "b": "p", "c": [1, None]}])
-    table.write([{"id": 2, "a": 0, "b": "p", "c": [2]}])
+    put(table, [{"id": 0, "a": 0, "b": "q", "c": [0, None]}, {"id": 1, "a": 7, "b": "p", "c": [1, None]}])
+    put(table, [{"id": 2, "a": 0, "b": "p", "c": [2]}])
     assert [(kind, row["id"]) for kind, row in changelog(table)[before:]] == [(1, 1), (2, 1), (1, 2), (2, 2)]
 
 
@@ -182,7 +182,7 @@ def test_the_input_is_the_changelog_where_the_table_says_so(tmp_path: Path) -> N
     options = {"bucket": "1", "changelog-producer": "input", "num-sorted-run.compaction-trigger": "2"}
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     kinds = ["+I", "-U", "+U", "-D"]
-    table.write([{"id": 1, "a": i} for i in range(4)], kinds=kinds)
-    table.write([{"id": 1, "a": 9}])
+    put(table, [{"id": 1, "a": i} for i in range(4)], kinds=kinds)
+    put(table, [{"id": 1, "a": 9}])
     table.compact(full=True)
     assert [(kind, row["a"]) for kind, row in changelog(table)] == [(0, 0), (1, 1), (2, 2), (3, 3), (0, 9)]

@@ -13,7 +13,7 @@ from forebay.base.errors import Conflict
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn, UpdateColumnType
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
 LARGE = 2**40
@@ -34,15 +34,15 @@ def catalog(tmp_path: Path) -> FileSystemCatalog:
 def altered(catalog: FileSystemCatalog, kind: str) -> tuple[Table, Table]:
     """A table as it was opened before its schema changed and rows of the new one came, and as it is now."""
     old = catalog.create_table("db.t", COLUMNS, **KINDS[kind])
-    old.write([{"id": 1, "v": 1}])
+    put(old, [{"id": 1, "v": 1}])
     changes = [
         AddColumn(("x",), forebay.types.string()),
         UpdateColumnType(("v",), forebay.types.bigint()),
         RenameColumn(("v",), "w"),
     ]
     new = catalog.alter_table("db.t", changes)
-    new.write([{"id": 2, "w": LARGE, "x": "two"}])
-    new.write([{"id": 3, "w": 3, "x": "three"}])
+    put(new, [{"id": 2, "w": LARGE, "x": "two"}])
+    put(new, [{"id": 3, "w": 3, "x": "three"}])
     return old, new
 
 
@@ -67,7 +67,7 @@ def test_a_compaction_under_an_older_schema_keeps_newer_columns_and_wider_values
 def test_a_writer_under_an_older_schema_that_compacts_keeps_them_too(catalog: FileSystemCatalog, kind: str) -> None:
     old, new = altered(catalog, kind)
     for i in range(10, 18):
-        old.write([{"id": i, "v": i}])
+        put(old, [{"id": i, "v": i}])
     if kind != "append":  # without buckets, writers do not compact
         kinds = new.system("snapshots").read(["commit_kind"]).read_all().column(0).to_pylist()
         assert "COMPACT" in kinds
@@ -94,20 +94,20 @@ def test_values_that_fit_an_older_type_are_read(catalog: FileSystemCatalog) -> N
     old = catalog.create_table("db.t", pa.schema([("id", pa.int32()), ("f", pa.float32())]))
     changes = [UpdateColumnType(("id",), forebay.types.bigint()), UpdateColumnType(("f",), forebay.types.double())]
     new = catalog.alter_table("db.t", changes)
-    new.write(pa.table({"id": [7, None], "f": [float("nan"), None]}))
+    put(new, pa.table({"id": [7, None], "f": [float("nan"), None]}))
     assert [str(row) for row in old.read().read_all().to_pylist()] == ["{'id': 7, 'f': nan}", "{'id': None, 'f': None}"]
-    new.write(pa.table({"id": [8], "f": [0.1]}))
+    put(new, pa.table({"id": [8], "f": [0.1]}))
     with pytest.raises(Conflict, match="column 'f' is DOUBLE"):
         old.read().read_all()
 
 
 def test_a_stream_ends_at_values_that_do_not_fit_and_goes_on_when_it_is_opened_anew(catalog: FileSystemCatalog) -> None:
     old = catalog.create_table("db.t", COLUMNS)
-    old.write([{"id": 1, "v": 1}])
+    put(old, [{"id": 1, "v": 1}])
     stream = old.stream(follow=False)
     assert sum(batch.num_rows for batch in iter(stream.poll, None)) == 1
     new = catalog.alter_table("db.t", [UpdateColumnType(("v",), forebay.types.bigint())])
-    new.write([{"id": 2, "v": LARGE}])
+    put(new, [{"id": 2, "v": LARGE}])
     state = stream.state()
     with pytest.raises(Conflict, match="continues where it was"):
         stream.poll()

@@ -19,6 +19,7 @@ import pytest
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.table import Table
 from tests.paimon.kills import start_process
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, files_of, make_table, referenced, rows
 
 COMMITS = int(os.environ.get("PAIMON_RACES", "10"))
@@ -62,7 +63,7 @@ def write(root: str, worker: int, keyed: bool) -> None:
         if act == "overwrite":
             table.overwrite(changed, {"p": worker})
         elif act == "write":
-            table.write(changed)
+            put(table, changed)
         elif keyed:
             table.delete([{"p": r["p"], "id": r["id"]} for r in changed])
 
@@ -140,7 +141,7 @@ def stream(root: str, user: int) -> None:
             with opened(root).stream_writer(f"job{user}") as writer:
                 done = writer.last_committed
                 for number in range(0 if done is None else done + 1, STREAMED):
-                    writer.write([{"p": user, "id": 10 * number + i, "v": number} for i in range(5)])
+                    put(writer, [{"p": user, "id": 10 * number + i, "v": number} for i in range(5)])
                     writer.commit(number)
             return
         except (Conflict, InvalidRequest):

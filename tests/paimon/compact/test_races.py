@@ -17,7 +17,7 @@ from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import changelog, replay
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 RETRIES = {"commit.max-retries": "100"}
@@ -27,7 +27,7 @@ def keyed(folder: Path, **options: str) -> Table:
     settings = {"bucket": "1", "write-only": "true", **RETRIES, **options}
     table = new_catalog(folder).create_table("db.t", COLUMNS, primary_key=["id"], options=settings)
     for v in range(3):
-        table.write([{"id": i, "v": v} for i in range(10)])
+        put(table, [{"id": i, "v": v} for i in range(10)])
     return table
 
 
@@ -54,7 +54,7 @@ def test_what_is_written_during_a_compaction_lies_over_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = keyed(tmp_path)
-    once_before_commit(monkeypatch, lambda: (table.write([{"id": 1, "v": 9}]), table.delete([{"id": 2}])))
+    once_before_commit(monkeypatch, lambda: (put(table, [{"id": 1, "v": 9}]), table.delete([{"id": 2}])))
     assert table.compact(full=True) is not None
     assert rows_of(table) == sorted([(i, 9 if i == 1 else 2) for i in range(10) if i != 2], key=repr)
     assert sorted(f.level for f in live_files(table)) == [0, 0, 5]
@@ -85,7 +85,7 @@ def test_a_writer_gives_its_compaction_up_when_another_was_faster(
     table = keyed(tmp_path)
     writing = table.with_options({"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
     once_before_commit(monkeypatch, lambda: table.compact(full=True))
-    writing.write([{"id": 5, "v": 50}])
+    put(writing, [{"id": 5, "v": 50}])
     assert rows_of(table) == sorted([(i, 50 if i == 5 else 2) for i in range(10)], key=repr)
     assert orphans(table) == set()
 
@@ -109,7 +109,7 @@ def test_a_write_says_so_if_a_file_that_it_compacts_is_missing(tmp_path: Path) -
     options = {"write-only": "false", "num-sorted-run.compaction-trigger": "2"}
     Path(table.paths.root, "bucket-0", live_files(table)[0].file_name).unlink()
     with pytest.raises(NotFound, match="data-"):
-        table.with_options(options).write([{"id": 5, "v": 50}])
+        put(table.with_options(options), [{"id": 5, "v": 50}])
 
 
 def test_a_compaction_that_always_loses_gives_up_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_threads_that_write_and_compact_at_once_lose_no_row(tmp_path: Path, kind
     def write(p: int) -> None:
         mine = catalog.table("db.t")
         for v in range(12):
-            mine.write([{"id": i if kind == "keyed" else 100 * v + i, "p": p, "v": v} for i in range(v + 1)])
+            put(mine, [{"id": i if kind == "keyed" else 100 * v + i, "p": p, "v": v} for i in range(v + 1)])
 
     def compact() -> None:
         mine = catalog.table("db.t")
@@ -182,7 +182,7 @@ def test_compactions_on_a_failing_file_system_lose_no_row(tmp_path: Path, seed: 
     broken = Table(failing, table.paths.root)
     done = failed = 0
     for v in range(3, 40):
-        table.write([{"id": i, "v": v} for i in range(v % 7, 10)])
+        put(table, [{"id": i, "v": v} for i in range(v % 7, 10)])
         before = rows_of(table)
         failing.rate = 0.02  # the more compactions fail, the more files the next one reads
         try:

@@ -20,7 +20,7 @@ from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.table import Table
 from tests.paimon.compact.test_vectors import index_files, with_deleted
 from tests.paimon.compact.trees import changelog, replay
-from tests.paimon.lake import live_files, new_catalog, planned_files, rows_of
+from tests.paimon.lake import live_files, new_catalog, planned_files, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("dt", pa.string()), ("v", pa.int64())])
 
@@ -41,7 +41,7 @@ def keyed(catalog: FileSystemCatalog, **options: str) -> Table:
 
 
 def fill(table: Table, days: str = "ab", version: int = 0) -> None:
-    table.write([{"id": i, "dt": day, "v": version} for day in days for i in range(30)])
+    put(table, [{"id": i, "dt": day, "v": version} for day in days for i in range(30)])
 
 
 def bucket_counts(table: Table) -> dict[str, set[int]]:
@@ -144,7 +144,7 @@ def test_rows_that_are_written_meanwhile_are_rescaled_too(
 
     def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
         if late:
-            table.write(late.pop())
+            put(table, late.pop())
         return real(self, *args, **named)
 
     monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
@@ -204,7 +204,7 @@ def test_partitions_that_others_write_to_are_rescaled_again_and_the_rest_stays_d
 
     def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
         if late:
-            table.write(late.pop())
+            put(table, late.pop())
         return real(self, *args, **named)
 
     monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
@@ -230,7 +230,7 @@ def test_who_never_wins_is_told_so_and_leaves_the_table_as_it_was(
     written = itertools.count(100)
 
     def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
-        table.write([{"id": next(written), "dt": "a", "v": 7}])
+        put(table, [{"id": next(written), "dt": "a", "v": 7}])
         return real(self, *args, **named)
 
     monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
@@ -251,7 +251,7 @@ def test_what_was_done_for_other_partitions_in_vain_is_deleted_too(
     written = itertools.count(100)
 
     def raced(self: FileStoreCommit, *args: Any, **named: Any) -> Any:
-        table.write([{"id": next(written), "dt": day, "v": 7} for day in "ab"])
+        put(table, [{"id": next(written), "dt": day, "v": 7} for day in "ab"])
         return real(self, *args, **named)
 
     monkeypatch.setattr(FileStoreCommit, "replace_exactly", raced)
@@ -264,7 +264,7 @@ def test_what_was_done_for_other_partitions_in_vain_is_deleted_too(
 
 def test_files_that_were_merged_at_once_in_their_new_bucket_are_deleted(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2"})
-    table.write([{"id": i, "dt": "a", "v": 0} for i in range(3000)])
+    put(table, [{"id": i, "dt": "a", "v": 0} for i in range(3000)])
     table = table.with_options({"write-buffer-size": "32 kb"}).rescale(1)
     assert len(rows_of(table)) == 3000
     assert [f.row_count for f in live_files(table)] == [3000]

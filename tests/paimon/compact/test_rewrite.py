@@ -27,7 +27,7 @@ from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES, changelog
-from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, live_files, new_catalog, rows_of
+from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, live_files, new_catalog, put, rows_of
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -43,7 +43,7 @@ def one_bucket(catalog: FileSystemCatalog, **options: str) -> Table:
 
 
 def write(table: Table, *ids: int, name: str = "n") -> None:
-    table.write([{"id": i, "name": name} for i in ids])
+    put(table, [{"id": i, "name": name} for i in ids])
 
 
 def data_files_on_disk(table: Table) -> set[str]:
@@ -77,7 +77,7 @@ def test_small_files_are_merged_though_they_overlap_nothing(catalog: FileSystemC
 def test_a_file_with_deletes_never_moves_to_the_top(catalog: FileSystemCatalog) -> None:
     table = one_bucket(catalog, **TINY_FILES)
     write(table, 1, 2)
-    table.write([{"id": 7, "name": "x"}, {"id": 8, "name": "y"}], kinds=["+I", "-D"])
+    put(table, [{"id": 7, "name": "x"}, {"id": 8, "name": "y"}], kinds=["+I", "-D"])
     table.compact(full=True)
     assert [f.delete_row_count for f in live_files(table)] == [0, 0]
     assert rows_of(table, ["id"]) == [(1,), (2,), (7,)]
@@ -172,7 +172,7 @@ def test_the_target_file_size_divides_the_output(catalog: FileSystemCatalog) -> 
     table = one_bucket(catalog, **{"target-file-size": "20 kb"})
     for start in (0, 1):
         ids = list(range(start, 40_000, 2))
-        table.write(pa.table({"id": ids, "name": [f"{i * 7919:x}" for i in ids]}))
+        put(table, pa.table({"id": ids, "name": [f"{i * 7919:x}" for i in ids]}))
     table.compact(full=True)
     files = live_files(table)
     assert len(files) > 5
@@ -185,7 +185,7 @@ def test_rows_of_old_schemas_are_rewritten_under_the_new_one(catalog: FileSystem
     table = one_bucket(catalog)
     write(table, 1, 2)
     table = table.alter([RenameColumn(("name",), "title"), AddColumn(("extra",), types.int_())])
-    table.write([{"id": 2, "title": "new", "extra": 5}])
+    put(table, [{"id": 2, "title": "new", "extra": 5}])
     table.compact(full=True)
     assert rows_of(table) == [(1, "n", None), (2, "new", 5)]
     assert [f.schema_id for f in live_files(table)] == [table.schema.id]
@@ -196,8 +196,8 @@ def test_all_types_survive_compaction(catalog: FileSystemCatalog, thin: str) -> 
     options = {"bucket": "2", "data-file.thin-mode": thin}
     table = catalog.create_table("db.t", ALL_TYPES, primary_key=["id"], options=options)
     data = all_types_rows()
-    table.write(data)
-    table.write(data.slice(3, 9))
+    put(table, data)
+    put(table, data.slice(3, 9))
     table.compact(full=True)
     assert table.read().read_all().sort_by("id").to_pylist() == data.to_pylist()
 
@@ -208,7 +208,7 @@ def test_tasks_travel_to_workers_and_come_back_as_messages(catalog: FileSystemCa
         "db.t", columns, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2", "write-only": "true"}
     )
     for _ in range(2):
-        table.write([{"id": i, "dt": "ab"[i % 2]} for i in range(20)])
+        put(table, [{"id": i, "dt": "ab"[i % 2]} for i in range(20)])
     assert table.plan_compaction() == []
     assert len(table.plan_compaction(full=True)) == 4
     tasks = table.plan_compaction(full=True, partitions=[{"dt": "a"}])
@@ -329,11 +329,11 @@ def test_a_table_with_a_primary_key_cannot_be_sorted_otherwise(catalog: FileSyst
 
 def test_rows_of_kinds_that_the_table_ignores_are_not_even_written(catalog: FileSystemCatalog) -> None:
     table = one_bucket(catalog, **{"merge-engine": "first-row", "ignore-delete": "true", "write-only": "false"})
-    table.write([{"id": i, "name": "n"} for i in range(4)], kinds=["+I", "-U", "+U", "-D"])
+    put(table, [{"id": i, "name": "n"} for i in range(4)], kinds=["+I", "-U", "+U", "-D"])
     assert rows_of(table, ["id"]) == [(0,), (2,)]
     table.delete([{"id": 0}])
     assert rows_of(table, ["id"]) == [(0,), (2,)]
     other = {"merge-engine": "deduplicate", "ignore-delete": "false", "ignore-update-before": "true"}
     updates = table.with_options(other)
-    updates.write([{"id": 5, "name": "n"}, {"id": 5, "name": "n"}], kinds=["+I", "-U"])
+    put(updates, [{"id": 5, "name": "n"}, {"id": 5, "name": "n"}], kinds=["+I", "-U"])
     assert rows_of(updates, ["id"]) == [(0,), (2,), (5,)]

@@ -17,7 +17,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.running import ThreadRunner
 from forebay.paimon.compaction_service import DONE, FAILED, GONE, CompactionService, How, Turn
 from forebay.paimon.table import Table
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 DUE = {"write-only": "true", "compaction.min.file-num": "3"}
@@ -31,7 +31,7 @@ def catalog(tmp_path: Path) -> FileSystemCatalog:
 def filled(catalog: FileSystemCatalog, name: str, files: int = 4) -> Table:
     table = catalog.create_table(f"db.{name}", COLUMNS, options=DUE)
     for version in range(files):
-        table.write([{"id": i, "v": version} for i in range(5)])
+        put(table, [{"id": i, "v": version} for i in range(5)])
     return table
 
 
@@ -185,7 +185,7 @@ def test_what_writers_add_is_compacted_and_new_tables_are_found(catalog: FileSys
         watched.until(lambda: watched.phase("db.t") == DONE, "the first turn")
         assert watched.turns[0].snapshot_id is None, "a single file is not due"
         for version in range(4):
-            table.write([{"id": 100 + version, "v": 0}])
+            put(table, [{"id": 100 + version, "v": 0}])
         later = filled(catalog, "later")
         watched.until(lambda: max(len(live_files(t)) for t in (table, later)) < 3, "compactions")
     assert len(rows_of(table)) == 9
@@ -250,7 +250,7 @@ def test_a_catalog_that_is_away_for_a_while_stops_nothing_but_must_be_there_at_f
         away.set()
         watched.until(lambda: tried.count(True) > 2, "listings that fail")
         for version in range(3):
-            table.write([{"id": 100 + version, "v": 0}])
+            put(table, [{"id": 100 + version, "v": 0}])
         watched.until(lambda: len(live_files(table)) < 3, "a compaction without the catalog")
     assert caplog.text.count("the catalog is away") == 1
     with pytest.raises(StorageFailure, match="the catalog is away"):

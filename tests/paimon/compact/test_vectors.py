@@ -12,7 +12,7 @@ from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import changelog
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 from tests.paimon.read.test_planner import deletion_vector
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -52,7 +52,7 @@ def index_files(table: Table) -> list[IndexFileMeta]:
 def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=OPTIONS)
     with_deleted(table, [1, 2, 3], [1], level=5)
-    table.write([{"id": 4, "v": 9}])
+    put(table, [{"id": 4, "v": 9}])
     latest = table.snapshots.latest_id()
     assert rows_of(table, ["id"]) == [(1,), (3,), (4,)]
     between = {"incremental-between": f"1,{latest}", "incremental-between-scan-mode": "diff"}
@@ -63,7 +63,7 @@ def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) 
 def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=OPTIONS)
     with_deleted(table, list(range(10)), [2, 7], level=5)
-    table.write([{"id": 2, "v": 9}, {"id": 20, "v": 9}])
+    put(table, [{"id": 2, "v": 9}, {"id": 20, "v": 9}])
     table.delete([{"id": 4}])
     expected = [(0, 0), (1, 0), (2, 9), (20, 9), (3, 0), (5, 0), (6, 0), (8, 0), (9, 0)]
     assert rows_of(table) == expected
@@ -75,7 +75,7 @@ def test_a_lookup_tells_changes_against_what_was_not_deleted(tmp_path: Path) -> 
     options = {**OPTIONS, "changelog-producer": "lookup"}
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     with_deleted(table, [1, 2, 3], [1], level=5)
-    table.write([{"id": 2, "v": 9}, {"id": 3, "v": 9}])
+    put(table, [{"id": 2, "v": 9}, {"id": 3, "v": 9}])
     assert [(kind, row["id"], row["v"]) for kind, row in changelog(table)] == [(0, 2, 9), (1, 3, 0), (2, 3, 9)]
 
 
@@ -95,7 +95,7 @@ def test_append_tables_lose_the_deleted_rows_and_the_vectors(tmp_path: Path, buc
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options=options)
     with_deleted(table, list(range(10)), [3], level=0)
     with_deleted(table, list(range(10, 20)), [0, 1], level=0)
-    table.write([{"id": 99, "v": 1}])
+    put(table, [{"id": 99, "v": 1}])
     rows = rows_of(table)
     # A bucket has one index file: that of the second commit took the place of the first one's.
     count = 19 if bucketed else 18

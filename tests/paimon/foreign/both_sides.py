@@ -10,6 +10,7 @@ from forebay.metadata import types
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.table import Table
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
+from tests.paimon.lake import put
 
 COLUMNS = {"id": types.int_(), "v": types.string()}
 KEYED: dict[str, Any] = {"primary_key": ["id"], "options": {"bucket": "2"}}
@@ -40,11 +41,11 @@ def write_in_turn(table: Table, java: JavaTable, commits: int) -> None:
         if i % 2:
             java.write(table.schema, data, options=WRITE_ONLY)
         else:
-            table.with_options(WRITE_ONLY).write(data)
+            put(table.with_options(WRITE_ONLY), data)
 
 
 def write_by(who: str, table: Table, java: JavaTable, data: pa.Table, kinds: list[str] | None = None) -> None:
     if who == "ours":
-        table.write(data, kinds)
+        put(table, data, kinds)
     else:
         java.write(table.schema, data, kinds)

@@ -15,7 +15,7 @@ from forebay.paimon.format.arrow import arrow_schema
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import sorted_rows
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -64,8 +64,8 @@ def test_java_reads_what_we_write(tmp_path: Path, java_table: JavaTableOf, kind:
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", every_type(), **KINDS[kind])
     data = _with_keys(every_row(table.schema), KINDS[kind])
-    table.write(data.slice(0, 15))
-    table.write(data.slice(15))
+    put(table, data.slice(0, 15))
+    put(table, data.slice(15))
     theirs = java_table(catalog, "db.t")
     assert theirs.rows() == sorted_rows(table.schema, data)
 
@@ -85,7 +85,7 @@ def test_java_and_we_read_timestamps_of_distant_years(tmp_path: Path, java_table
         {"id": i, "ms": year, "us": year.replace(tzinfo=datetime.UTC), "x": years[2]} for i, year in enumerate(years)
     ]
     data = pa.Table.from_pylist(rows, schema=arrow_schema(table.schema.fields))
-    table.write(data)
+    put(table, data)
     theirs = java_table(catalog, "db.t")
     assert theirs.rows() == sorted_rows(table.schema, data)
     assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)

@@ -22,7 +22,7 @@ from tests.paimon.foreign.both_sides import WRITE_ONLY, agree, data_of, write_by
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, JavaTable, sorted_rows
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -123,7 +123,7 @@ def test_values_of_every_type_are_taken_back_as_in_java(
         data = _rows(table.schema, dice, small=True)
         kinds = [dice.choice(["+I", "+U", "-U", "-D"]) if step else "+I" for _ in range(data.num_rows)]
         if by == "ours":
-            table.with_options(WRITE_ONLY).write(data, kinds)
+            put(table.with_options(WRITE_ONLY), data, kinds)
         else:
             java.write(table.schema, data, kinds, options=WRITE_ONLY)
         agree(table, java)
@@ -198,7 +198,7 @@ def test_options_of_functions_mean_the_same_alone_and_in_sequence_groups(
         kinds = [dice.choice(["+I", "+U", "-U", "-D"] if back else ["+I"]) for _ in rows]
         write = table.with_options(WRITE_ONLY)
         if by == "ours":
-            write.write(data_of(table, *rows), kinds)
+            put(write, data_of(table, *rows), kinds)
         else:
             java.write(table.schema, data_of(table, *rows), kinds, options=WRITE_ONLY)
         _agree(table, java)

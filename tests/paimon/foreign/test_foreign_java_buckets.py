@@ -16,7 +16,7 @@ from tests.paimon.bucket_cases import CASES, MANY, Case, buckets_by_id, columns_
 from tests.paimon.foreign.both_sides import agree
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, JavaTable, Plain, plain_rows
-from tests.paimon.lake import new_catalog, planned_files
+from tests.paimon.lake import new_catalog, planned_files, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ def test_both_put_rows_into_the_same_buckets_and_find_them(tmp_path: Path, java_
     ours = catalog.create_table("db.ours", columns_of(case), options=options_of(case))
     theirs = catalog.create_table("db.theirs", columns_of(case), options=options_of(case))
     data = data_of(case)
-    ours.write(data)
+    put(ours, data)
     java_table(catalog, "db.theirs").write(theirs.schema, data)
     expected = {i: bucket for i, (_, bucket) in enumerate(case.buckets)}
     assert buckets_by_id(theirs) == expected
@@ -66,12 +66,12 @@ def test_both_update_and_look_up_each_others_keys_before_and_after_rescaling(
     java = java_table(catalog, "db.t")
     keys = [*range(-20, 20), 2**63 - 1, -(2**63), 2**31, -(2**31)]
     java.write(table.schema, _version(keys, 0))
-    table.write(_version(keys[::2], 1))
+    put(table, _version(keys[::2], 1))
     _both_find(table, java, keys)
     table = table.rescale(3)
     _both_find(table, java, keys)
     java.write(table.schema, _version(keys[::3], 2))
-    table.write(_version(keys[::5], 3))
+    put(table, _version(keys[::5], 3))
     _both_find(table, java, keys)
 
 

@@ -16,7 +16,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.both_sides import WRITE_ONLY, data_of
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, plain_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -62,7 +62,7 @@ def _filled(table: Table, java: JavaTable) -> None:
             if number % 2:
                 java.write(table.schema, data, kinds, options=WRITE_ONLY)
             else:
-                table.refreshed().with_options(WRITE_ONLY).write(data, kinds)
+                put(table.refreshed().with_options(WRITE_ONLY), data, kinds)
 
 
 def _scans(table: Table) -> dict[str, dict[str, str]]:

@@ -13,7 +13,7 @@ from forebay.paimon.table import Table
 from tests.paimon.compact.trees import changelog, replay
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import sorted_rows
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -77,7 +77,7 @@ def test_both_compact_at_the_same_times_and_tell_the_same_changes(
     theirs = catalog.create_table("db.theirs", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.theirs")
     for data, kinds in commits(engine, producer):
-        ours.write(data, kinds)
+        put(ours, data, kinds)
         java.write(theirs.schema, data, kinds, wait_compaction=True)
         assert levels(ours) == levels(theirs)
         mine = sorted_rows(ours.schema, ours.read().read_all())
@@ -100,7 +100,7 @@ def test_both_write_and_compact_one_table_in_turn(
         if i % 3 == 1:
             java.write(table.schema, data, kinds, wait_compaction=True)
         else:
-            table.write(data, kinds)
+            put(table, data, kinds)
         assert sorted_rows(table.schema, table.read().read_all()) == java.rows()
     table.compact(full=True)
     rows = table.read().read_all()

@@ -29,7 +29,7 @@ from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, agree, d
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -65,7 +65,7 @@ def test_either_side_changes_definitions_to_the_same_schema(
         # No nulls: Java writes defaults instead of them, and we only where a column is left out.
         values = {"id": number, "a": number, "b": "text", "c": Decimal("0.25")}
         row = pa.Table.from_pylist([values], schema=arrow_schema(ours.schema.fields))
-        ours.write(row)
+        put(ours, row)
         java.write(theirs.schema, row)
         assert agree(ours, java_table(catalog, "db.ours")) == agree(theirs, java)
     assert ours.schema.id == theirs.schema.id == len(CHANGES)
@@ -77,7 +77,7 @@ def test_columns_that_are_left_out_get_the_defaults_that_java_set(tmp_path: Path
     java = java_table(catalog, "db.t")
     java.ask("alter", changes=[["default", "b", "nothing"], ["default", "c", "1.5"]])
     table = table.refreshed()
-    table.write([{"id": 1, "a": 5}])
+    put(table, [{"id": 1, "a": 5}])
     java.write(table.schema, data_of(table, (2, 5, None, None)))
     assert [row[1:] for row in agree(table, java)] == [[5, "nothing", "1.50"], [5, "nothing", "1.50"]]
 
@@ -89,15 +89,15 @@ def test_nullability_changes_and_is_kept_by_both(
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", {**_ABC, "b": types.string().not_null()}, **definition)
     java = java_table(catalog, "db.t")
-    table.write(data_of(table, (1, None, "b", None)))
+    put(table, data_of(table, (1, None, "b", None)))
     with pytest.raises(ForebayError, match="b"):
-        table.write(pa.table({"id": pa.array([2], pa.int32())}))
+        put(table, pa.table({"id": pa.array([2], pa.int32())}))
     unset = data_of(table, (2, None, "b", None)).set_column(2, pa.field("b", pa.string()), pa.nulls(1, pa.string()))
     with pytest.raises(JavaError, match=r"(?i)null"):
         java.write(table.schema, unset)
     java.ask("alter", changes=[["nullable", "b", True]])
     table = table.refreshed()
-    table.write(data_of(table, (3, None, None, None)))
+    put(table, data_of(table, (3, None, None, None)))
     java.write(table.schema, data_of(table, (4, None, None, None)))
     assert [row[2] for row in agree(table, java)] == ["b", None, None]
     table = table.alter([SetOption("alter-column-null-to-not-null.disabled", "false")])
@@ -122,7 +122,7 @@ def test_files_of_every_codec_are_read_by_the_other_side(tmp_path: Path, java_ta
         assert codec in ("brotli", "lz4_raw", "uncompressed")
         return
     assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)
-    table.write(data)
+    put(table, data)
     assert len(agree(table, java)) == 2 * data.num_rows
     used = {_codec(table, f.file_name) for f in live_files(table)}
     # Java's lz4 is Hadoop's, for which Arrow has no name; what we write is lz4_raw, which newer readers want.
@@ -168,18 +168,18 @@ def test_our_rescale_of_one_partition_is_understood_by_java(
     )
     java = java_table(catalog, "db.t")
     rows = [("xy"[i % 2], i, f"v{i}") for i in range(40)]
-    table.write(data_of(table, *rows[:30]))
+    put(table, data_of(table, *rows[:30]))
     java.write(table.schema, data_of(table, *rows[20:]), options=WRITE_ONLY)
     before = agree(table, java)
     table = table.rescale(buckets, {"p": "x"})
     assert agree(table, java) == before
     java.write(table.schema, data_of(table, ("x", 0, "new"), ("z", 1, "new")))
-    table.write(data_of(table, ("x", 2, "newer"), ("z", 2, "newer")))
+    put(table, data_of(table, ("x", 2, "newer"), ("z", 2, "newer")))
     many = data_of(table, *(("y", i, "refused") for i in range(20)))
     with pytest.raises(JavaError, match="bucket"):  # of a single row Java takes note only if its bucket had been there
         java.write(table.schema, many)
     with pytest.raises(ForebayError, match="bucket"):
-        table.write(data_of(table, ("y", 1, "refused")))
+        put(table, data_of(table, ("y", 1, "refused")))
     assert len(agree(table, java)) == len(before) + 2
     table.compact(full=True)
     table = table.rescale(buckets)
@@ -203,7 +203,7 @@ def test_javas_rescale_is_understood_by_us(tmp_path: Path, java_table: JavaTable
     whole = table.read().read_all()
     java.write(table.schema, whole, op="overwrite", partition={})
     assert agree(table, java) == before
-    table.refreshed().write(numbered(table, range(3), "ours "))
+    put(table.refreshed(), numbered(table, range(3), "ours "))
     java.write(table.schema, numbered(table, range(900, 903), "theirs "))
     after = agree(table, java)
     assert len(after) == len(before) + (3 if "primary_key" in definition else 6)

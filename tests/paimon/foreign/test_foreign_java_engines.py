@@ -16,7 +16,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -152,7 +152,7 @@ class Writer(NamedTuple):
     def write(self, commit: list[Change], by: str) -> None:
         data, kinds = _arrow(self.ours.schema, commit), [kind for kind, _ in commit]
         if by == "ours":
-            self.ours.with_options(_WRITE_ONLY).write(data, kinds)
+            put(self.ours.with_options(_WRITE_ONLY), data, kinds)
         else:
             self.theirs.write(self.ours.schema, data, kinds, options=_WRITE_ONLY)
 

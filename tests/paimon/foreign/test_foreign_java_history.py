@@ -26,7 +26,7 @@ from tests.paimon.foreign.both_sides import (
 )
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -103,10 +103,10 @@ def test_work_prepared_by_one_side_follows_what_the_other_committed_meanwhile(
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 6)
     java.write(table.schema, numbered(table, range(100, 103)), op="prepare", name="rows", options=WRITE_ONLY)
-    table.write(numbered(table, range(200, 203)))
+    put(table, numbered(table, range(200, 203)))
     java.ask("commit", name="rows")
     java.ask("prepare", name="compaction", full=True)
-    table.write(numbered(table, range(300, 303)))
+    put(table, numbered(table, range(300, 303)))
     before = agree(table, java)
     java.ask("commit", name="compaction")
     assert agree(table, java) == before
@@ -122,10 +122,10 @@ def test_a_rescale_is_respected_by_both(tmp_path: Path, java_table: JavaTableOf)
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", COLUMNS, **KEYED)
     java = java_table(catalog, "db.t")
-    table.write(numbered(table, range(10)))
+    put(table, numbered(table, range(10)))
     java.ask("alter", changes=[["option", "bucket", "4"]])
     with pytest.raises(ForebayError, match="bucket"):
-        table.refreshed().write(numbered(table, range(10)))
+        put(table.refreshed(), numbered(table, range(10)))
     with pytest.raises(JavaError, match="bucket"):
         java.write(table.schema, numbered(table, range(10)))
     table.refreshed().overwrite(numbered(table, range(10), "four "))
@@ -138,7 +138,7 @@ def test_both_overwrite_partitions_and_truncate(tmp_path: Path, java_table: Java
     table = catalog.create_table("db.t", {"id": types.int_(), "v": types.string()}, partition_keys=["v"])
     java = java_table(catalog, "db.t")
     rows = [(i, f"p{i % 3}") for i in range(9)]
-    table.write(data_of(table, *rows))
+    put(table, data_of(table, *rows))
     java.write(table.schema, data_of(table, (100, "p1")), op="overwrite", partition={"v": "p1"})
     assert [r for r in agree(table, java) if r[1] == "p1"] == [[100, "p1"]]
     table.overwrite(data_of(table, (200, "p2")))
@@ -202,7 +202,7 @@ def test_tags_travel_and_rollback_mean_the_same(tmp_path: Path, java_table: Java
     java = java_table(catalog, "db.t")
     histories = {}
     for number in range(1, 7):
-        (table.with_options(WRITE_ONLY).write)(numbered(table, range(number), f"at {number} "))
+        put(table.with_options(WRITE_ONLY), numbered(table, range(number), f"at {number} "))
         histories[number] = agree(table, java)
     table.tags.create("ours", table.snapshots.snapshot(2))
     java.ask("tag", tag="theirs", snapshot=4)
@@ -217,7 +217,7 @@ def test_tags_travel_and_rollback_mean_the_same(tmp_path: Path, java_table: Java
     table.rollback_to(snapshot=3)
     assert agree(table, java) == histories[3]
     assert [tag["tag_name"] for tag in java.system("tags")] == ["ours"]
-    table.write(numbered(table, range(50, 52)))
+    put(table, numbered(table, range(50, 52)))
     assert len(agree(table, java)) == len(histories[3]) + 2
 
 
@@ -231,7 +231,7 @@ def test_branches_are_made_written_and_taken_over_by_both(tmp_path: Path, java_t
     table = catalog.create_table("db.t", COLUMNS, **KEYED)
     java = java_table(catalog, "db.t")
     for number in range(1, 4):
-        table.write(numbered(table, range(number)))
+        put(table, numbered(table, range(number)))
     table.tags.create("two", table.snapshots.snapshot(2))
     if by == "ours":
         _branches(catalog, table).create("b", "two")
@@ -239,7 +239,7 @@ def test_branches_are_made_written_and_taken_over_by_both(tmp_path: Path, java_t
         java.ask("branch", what="create from tag", branch="b", tag="two")
     branch, java_branch = table.on_branch("b"), java_table(catalog, "db.t$branch_b")
     assert len(agree(branch, java_branch)) == 2
-    branch.write(numbered(branch, range(100, 103)))
+    put(branch, numbered(branch, range(100, 103)))
     java_branch.write(branch.schema, numbered(branch, range(200, 203)))
     wanted = agree(branch, java_branch)
     assert len(wanted) == 8
@@ -250,7 +250,7 @@ def test_branches_are_made_written_and_taken_over_by_both(tmp_path: Path, java_t
         java.ask("branch", what="fast forward", branch="b")
     assert agree(table, java) == wanted
     java.write(table.schema, numbered(table, range(300, 301)))
-    table.refreshed().write(numbered(table, range(400, 401)))
+    put(table.refreshed(), numbered(table, range(400, 401)))
     assert len(agree(table, java)) == 10
 
 
@@ -284,7 +284,7 @@ def test_java_shows_our_history_in_its_system_tables(tmp_path: Path, java_table:
     catalog = new_catalog(tmp_path)
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     java = java_table(catalog, "db.t")
-    table.with_options(WRITE_ONLY).write(numbered(table, range(5)))
+    put(table.with_options(WRITE_ONLY), numbered(table, range(5)))
     table.with_options(WRITE_ONLY).delete(numbered(table, range(2)))
     table = table.alter([AddColumn(("extra",), types.int_())])
     snapshots = java.system("snapshots")
@@ -315,10 +315,10 @@ def test_a_column_may_hold_the_kinds_of_rows(tmp_path: Path, java_table: JavaTab
     columns = {"id": types.int_(), "kind": types.string()}
     table = catalog.create_table("db.t", columns, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
-    table.write(data_of(table, (1, "+I"), (2, "+I"), (3, "+I")))
+    put(table, data_of(table, (1, "+I"), (2, "+I"), (3, "+I")))
     java.write(table.schema, data_of(table, (1, "-D"), (4, "+U")))
     assert agree(table, java) == [[2, "+I"], [3, "+I"], [4, "+U"]]
-    table.write(data_of(table, (2, "-D"), (3, "-U"), (3, "+U")))
+    put(table, data_of(table, (2, "-D"), (3, "-U"), (3, "+U")))
     assert agree(table, java) == [[3, "+U"], [4, "+U"]]
 
 
@@ -331,11 +331,11 @@ def test_rows_that_java_marked_as_deleted_are_gone(tmp_path: Path, java_table: J
     options = {"deletion-vectors.enabled": "true", "deletion-vectors.bitmap64": wide}
     table = catalog.create_table("db.t", COLUMNS, options=options)
     java = java_table(catalog, "db.t")
-    table.write(numbered(table, range(10)))
+    put(table, numbered(table, range(10)))
     java.write(table.schema, numbered(table, range(100, 110)))
     java.ask("delete_rows", positions=[0, 3, 4, 9])
     assert sorted(row[0] for row in agree(table, java)) == [1, 2, 5, 6, 7, 8, 101, 102, 105, 106, 107, 108]
-    table.write(numbered(table, range(200, 203)))
+    put(table, numbered(table, range(200, 203)))
     java.ask("delete_rows", positions=[1])
     assert sorted(row[0] for row in agree(table, java))[-3:] == [108, 200, 202]
 
@@ -354,7 +354,7 @@ def test_deletion_vectors_of_primary_key_tables_that_java_compacted_are_read(
     rows = agree(table, java)
     assert len(rows) == 17
     assert any((tmp_path / "lake/db.db/t/index").iterdir())
-    table.with_options(WRITE_ONLY).write(numbered(table, range(8, 12), "ours "))
+    put(table.with_options(WRITE_ONLY), numbered(table, range(8, 12), "ours "))
     java.ask("compact", full=False)
     assert len([row for row in agree(table, java) if row[1].startswith("ours ")]) == 4
 
@@ -364,9 +364,9 @@ def test_dynamic_buckets_stay_where_the_other_side_put_them(tmp_path: Path, java
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "7"}
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
-    table.write(numbered(table, range(20), "ours "))
+    put(table, numbered(table, range(20), "ours "))
     java.write(table.schema, numbered(table, range(10, 40), "theirs "), options=WRITE_ONLY)
-    table.write(numbered(table, range(30, 60), "ours again "))
+    put(table, numbered(table, range(30, 60), "ours again "))
     java.write(table.schema, numbered(table, range(0, 60, 5), "last "), options=WRITE_ONLY)
     rows = agree(table, java)
     assert sorted(row[0] for row in rows) == list(range(60))

@@ -17,7 +17,7 @@ from tests.paimon.foreign.both_sides import WRITE_ONLY
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, plain_rows
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -78,7 +78,7 @@ def test_both_look_up_the_same_rows(tmp_path: Path, java_table: JavaTableOf, nam
         writer = ("ours", "theirs")[step % 2] if by == "both" else by
         data = pa.Table.from_pylist(values, schema=arrow_schema(table.schema.fields))
         if writer == "ours":
-            table.write(data, kinds)
+            put(table, data, kinds)
         else:
             java.write(table.schema, data, kinds, wait_compaction=True)
         if step % 4 == 3:
@@ -96,7 +96,7 @@ def test_both_look_up_rows_of_every_type_under_a_changed_schema(tmp_path: Path, 
     table = catalog.create_table("db.t", every_type(), primary_key=["id"], options={"bucket": "2"})
     java = java_table(catalog, "db.t")
     data = every_row(table.schema)
-    table.with_options(WRITE_ONLY).write(data)
+    put(table.with_options(WRITE_ONLY), data)
     java.write(table.schema, data.slice(3, 9))
     keys = [{"id": i} for i in range(-1, 30)]
     assert len(_theirs(table, java, keys)) == 24

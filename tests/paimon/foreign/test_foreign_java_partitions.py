@@ -17,7 +17,7 @@ from forebay.paimon.format.types_json import parse_type
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, plain_rows, sorted_rows
-from tests.paimon.lake import new_catalog, planned_files
+from tests.paimon.lake import new_catalog, planned_files, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -70,7 +70,7 @@ def test_partitions_have_the_same_directories_and_are_pruned_by_both(
         catalog.create_table(f"db.{name}", columns, partition_keys=["p", "q"], options=options)
     ours, theirs = catalog.table("db.ours"), catalog.table("db.theirs")
     data = _keyed_by(ours, values)
-    ours.write(data)
+    put(ours, data)
     java_table(catalog, "db.theirs").write(theirs.schema, data)
     assert _directories(tmp_path / "lake/db.db/ours") == _directories(tmp_path / "lake/db.db/theirs")
     expected = sorted_rows(ours.schema, data)
@@ -166,6 +166,6 @@ def test_filters_give_the_same_rows_and_skip_the_same_files(
 
 def _write(table: Table, java: JavaTable, data: pa.Table, by: str) -> None:
     if by == "ours":
-        table.with_options({"write-only": "true"}).write(data)
+        put(table.with_options({"write-only": "true"}), data)
     else:
         java.write(table.schema, data, options={"write-only": "true"})

@@ -28,7 +28,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
 from tests.paimon.histories import ENGINES, Life
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -100,7 +100,7 @@ class History:
         )
         options = {"write-only": "true"} if self.dice.random() < 0.3 else {}
         if by == "ours":
-            self.table.with_options(options).write(data, kinds)
+            put(self.table.with_options(options), data, kinds)
         else:
             self.java.write(schema, data, kinds, options=options, wait_compaction=self.dice.random() < 0.7)
 

@@ -13,7 +13,7 @@ from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, plain_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,7 +58,7 @@ class Streams:
 def _write(table: Table, java: JavaTable, number: int, by: str, **options: str) -> None:
     kinds, rows = zip(*_COMMITS[number], strict=True)
     if by == "ours":
-        table.with_options(options).write(_arrow(table, list(rows)), list(kinds))
+        put(table.with_options(options), _arrow(table, list(rows)), list(kinds))
     else:
         java.write(table.schema, _arrow(table, list(rows)), list(kinds), options=options, wait_compaction=True)
 
@@ -105,7 +105,7 @@ def test_append_tables_are_streamed_without_what_compaction_rewrote(
     for number in range(6):
         rows = [(number * 10 + i, "v", i) for i in range(4)]
         if by == "ours":
-            table.write(_arrow(table, rows))
+            put(table, _arrow(table, rows))
         else:
             java.write(table.schema, _arrow(table, rows), options=_WRITE_ONLY)
         if number == 4:
@@ -169,7 +169,7 @@ def test_full_phases_have_the_same_rows_and_kinds(
         if number == 2:
             java.ask("compact", full=True)
         if by == "ours":
-            table.with_options(_WRITE_ONLY).write(_arrow(table, list(rows)), list(kinds))
+            put(table.with_options(_WRITE_ONLY), _arrow(table, list(rows)), list(kinds))
         else:
             java.write(table.schema, _arrow(table, list(rows)), list(kinds), options=_WRITE_ONLY)
         for mode in ("latest-full", "compacted-full"):

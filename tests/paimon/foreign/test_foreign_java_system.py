@@ -26,7 +26,7 @@ from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, numbered
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -47,7 +47,7 @@ def _written_in_turn(table: Table, java: JavaTable) -> None:
     BranchManager(IO, table.paths).create("one", "a")
     java.ask("branch", what="create", branch="two")
     java_branch = table.on_branch("one")
-    java_branch.write(numbered(table, range(5)))
+    put(java_branch, numbered(table, range(5)))
     ConsumerManager(IO, table.paths).record("ours", 3)
     java.ask("consumer", consumer="theirs", next=4)
 
@@ -79,9 +79,9 @@ def _schema_changed(table: Table, java: JavaTable) -> None:
     changes = [AddColumn(("extra",), types.double()), RenameColumn(("v",), "w"), UpdateColumnType(("id",), _LONG)]
     changes = changes[:2] if table.schema.has_primary_key else changes
     changed = table.alter(changes)
-    changed.write([{"id": i, "w": f"w{i}", "extra": i / 4} for i in range(4)])
+    put(changed, [{"id": i, "w": f"w{i}", "extra": i / 4} for i in range(4)])
     java.ask("alter", changes=[["comment", "w", "words"], ["option", "snapshot.time-retained", "2 h"]])
-    changed.refreshed().alter([DropColumn(("extra",))]).write([{"id": 50, "w": None}])
+    put(changed.refreshed().alter([DropColumn(("extra",))]), [{"id": 50, "w": None}])
 
 
 def _dynamic(table: Table, java: JavaTable) -> None:
@@ -132,7 +132,7 @@ def test_changes_between_snapshots_are_the_same_in_audit_logs(
         if number % 2:
             java.write(table.schema, data, ["+I", "-D", "+U", "+I"], wait_compaction=True)
         else:
-            table.write(data, ["+I", "+U", "-D", "+U"])
+            put(table, data, ["+I", "+U", "-D", "+U"])
     latest = table.snapshots.latest_id()
     between = {"incremental-between": f"1,{latest}"}
     ours, theirs = _ours_and_theirs(table.with_options(between), java, name, options=between)
@@ -209,13 +209,13 @@ def test_both_write_the_same_statistics(tmp_path: Path, java_table: JavaTableOf,
         for data in (everything, everything.slice(3, 2), nothing):
             these = [kinds[i % 4] for i in range(data.num_rows)]
             if who == "ours":
-                table.with_options(WRITE_ONLY).write(data, these if keyed else None)
+                put(table.with_options(WRITE_ONLY), data, these if keyed else None)
             else:
                 java.write(table.schema, data, these, options=WRITE_ONLY)
         if keyed:  # each compacts its own, and leaves one file at level 0
             if who == "ours":
                 table.compact(full=True)
-                table.with_options(WRITE_ONLY).write(nothing)
+                put(table.with_options(WRITE_ONLY), nothing)
             else:
                 java.ask("compact", full=True)
                 java.write(table.schema, nothing, options=WRITE_ONLY)

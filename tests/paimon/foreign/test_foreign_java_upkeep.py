@@ -16,7 +16,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, agree, numbered, write_in_turn
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -98,7 +98,7 @@ def test_both_roll_back_to_a_tag(tmp_path: Path, java_table: JavaTableOf, by: st
     assert [tag["tag_name"] for tag in java.system("tags")] == table.tags.names() == ["three"]
     assert _ids(table) == [3] if expired else sorted(_ids(table)) == [1, 2, 3]
     java.write(table.schema, numbered(table, range(70, 72)), options=WRITE_ONLY)
-    table.refreshed().write(numbered(table, range(80, 82)))
+    put(table.refreshed(), numbered(table, range(80, 82)))
     assert len(agree(table, java)) == len(wanted) + 4
 
 
@@ -134,14 +134,14 @@ def test_a_consumer_that_one_side_began_is_taken_over_by_the_other(
     java = java_table(catalog, "db.t")
     named = {"consumer-id": "shared", "consumer.expiration-time": "1 d"}
     for number in range(3):
-        table.write(numbered(table, range(number * 10, number * 10 + 2)))
+        put(table, numbered(table, range(number * 10, number * 10 + 2)))
     stream = table.with_options(named).stream(follow=False)
     assert len([row for batch in stream for row in batch.to_pylist()]) == 6
-    table.write(numbered(table, range(30, 32)))
+    put(table, numbered(table, range(30, 32)))
     told = java.stream(request.node.name, options=named)
     assert [row[1] for plan in told for row in plan] == [30, 31]
     java.ask("consumer", consumer="shared", next=5)  # Java's sources write this when a checkpoint is complete
-    table.write(numbered(table, range(40, 42)))
+    put(table, numbered(table, range(40, 42)))
     again = table.with_options(named).stream(follow=False)
     assert [row["id"] for batch in again for row in batch.to_pylist()] == [40, 41]
     assert java.ask("consumer") == {"shared": (table.snapshots.latest_id() or 0) + 1}
@@ -197,7 +197,7 @@ def test_an_empty_branch_is_written_renamed_and_dropped_by_both(
         else:
             java.ask("branch", what="create", branch=name)
     assert agree(table.on_branch("a"), java_table(catalog, "db.t$branch_a")) == []
-    table.on_branch("a").write(numbered(table, range(500, 503)))
+    put(table.on_branch("a"), numbered(table, range(500, 503)))
     java_table(catalog, "db.t$branch_b").write(table.schema, numbered(table, range(600, 604)))
     if by == "ours":
         branches.rename("a", "c")

@@ -10,7 +10,7 @@ import pytest
 from forebay.base.clock import SYSTEM_CLOCK
 from tests.paimon.foreign.both_sides import COLUMNS, WRITE_ONLY, agree, numbered
 from tests.paimon.foreign.conftest import JavaTableOf
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ def test_we_compact_append_tables_of_which_java_deleted_rows(
     java = java_table(catalog, "db.t")
     left: list[int] = []
     for number in range(4):
-        table.write(numbered(table, range(number * 20, number * 20 + 8)))
+        put(table, numbered(table, range(number * 20, number * 20 + 8)))
         java.ask("delete_rows", positions=[0, 2 + number])
     left = _ids(agree(table, java))
     assert len(left) < 32
@@ -37,7 +37,7 @@ def test_we_compact_append_tables_of_which_java_deleted_rows(
     assert _ids(agree(table, java)) == left
     assert sum(f.row_count for f in live_files(table)) == len(left), "the deleted rows are gone"
     java.ask("delete_rows", positions=[1, 3])
-    table.write(numbered(table, range(500, 503)))
+    put(table, numbered(table, range(500, 503)))
     again = _ids(agree(table, java))
     assert len(again) == len(left) - 2 + 3
     table.compact(full=True)
@@ -67,7 +67,7 @@ def test_we_compact_keyed_tables_with_vectors_of_java(
         rows = range(number * 10, number * 10 + 20)
         java.write(table.schema, numbered(table, rows, f"j{number} "), wait_compaction=True)
         java.write(table.schema, numbered(table, rows[5:8], "x"), ["-D"] * 3, wait_compaction=True)
-        table.write(numbered(table, range(number * 10 + 12, number * 10 + 25), f"o{number} "))
+        put(table, numbered(table, range(number * 10 + 12, number * 10 + 25), f"o{number} "))
         agree(table, java)
         table.compact(full=number == 1)
         agree(table, java)
@@ -95,7 +95,7 @@ def test_dynamic_buckets_are_filled_in_turn_through_compaction_and_overwrite(
         if number % 2:
             java.write(table.schema, rows, options=WRITE_ONLY if number == 3 else {}, wait_compaction=True)
         else:
-            table.write(rows)
+            put(table, rows)
         found = agree(table, java)
         assert len(found) == number * 6 + 18, "a key is in one bucket"
         if number == 2:
@@ -105,5 +105,5 @@ def test_dynamic_buckets_are_filled_in_turn_through_compaction_and_overwrite(
     assert agree(table, java) == before
     table.overwrite(numbered(table, range(10, 30), "over "))
     java.write(table.schema, numbered(table, range(20, 40), "java "))
-    table.write(numbered(table, range(35, 50), "ours "))
+    put(table, numbered(table, range(35, 50), "ours "))
     assert _ids(agree(table, java)) == list(range(10, 50))

@@ -17,7 +17,7 @@ from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.lookup.local_files import Probe
 from forebay.paimon.lookup.lookup import Lookup
 from forebay.paimon.table import Table
-from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog
+from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog, put
 from tests.paimon.read.test_planner import deletion_vector
 
 COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string()), ("amount", pa.int64())])
@@ -47,8 +47,8 @@ def _names(found: pa.Table) -> list[str]:
 
 def test_rows_are_found_in_the_order_of_the_keys_and_missing_keys_are_left_out(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    table.write(_rows(range(100)))
-    table.write(_rows(range(50, 60), "b"))
+    put(table, _rows(range(100)))
+    put(table, _rows(range(50, 60), "b"))
     table.delete([{"id": 7}])
     with table.lookup(columns=["name"]) as lookup:
         keys = [{"id": i} for i in (99, 55, 7, 1000, 3, 55)]
@@ -63,7 +63,7 @@ def test_a_file_of_nothing_but_deletes_has_no_row(tmp_path: Path) -> None:
     table.delete([{"id": 1}])
     with table.lookup() as lookup:
         assert lookup.get([{"id": 1}]).num_rows == 0
-        table.write(_rows([1]))
+        put(table, _rows([1]))
         assert _names(lookup.get([{"id": 1}])) == ["a1"]
         table.delete([{"id": 1}])
         assert lookup.get([{"id": 1}]).num_rows == 0
@@ -72,7 +72,7 @@ def test_a_file_of_nothing_but_deletes_has_no_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bucket", ["1", "4", "-1"])
 def test_keys_of_several_columns_find_their_partition_and_bucket(tmp_path: Path, bucket: str) -> None:
     table = _table(tmp_path, {"bucket": bucket}, ("region", "id"))
-    table.write(_rows(range(30)))
+    put(table, _rows(range(30)))
     with table.lookup() as lookup:
         found = lookup.get([{"id": 4, "region": "r1"}, {"id": 4, "region": "r2"}, {"id": 5, "region": "r2"}])
     assert found.to_pylist() == [
@@ -83,7 +83,7 @@ def test_keys_of_several_columns_find_their_partition_and_bucket(tmp_path: Path,
 
 def test_a_join_puts_columns_beside_rows_and_nulls_where_there_is_no_row(tmp_path: Path) -> None:
     table = _table(tmp_path)
-    table.write(_rows(range(10)))
+    put(table, _rows(range(10)))
     orders = pa.table({"customer": pa.array([3, None, 77, 3], pa.int64()), "n": [1, 2, 3, 4]})
     with table.lookup(columns=["name", "amount"]) as lookup:
         joined = lookup.join(orders, on=["customer"])
@@ -104,11 +104,11 @@ def test_a_join_puts_columns_beside_rows_and_nulls_where_there_is_no_row(tmp_pat
 
 def test_a_lookup_follows_new_snapshots_and_keeps_the_copies_that_are_still_good(tmp_path: Path) -> None:
     table = _table(tmp_path, {"bucket": "1"})
-    table.write(_rows(range(10)))
+    put(table, _rows(range(10)))
     with table.lookup() as lookup:
         assert _names(lookup.get([{"id": 1}])) == ["a1"]
         before = dict(lookup._local._on_disk)
-        table.write(_rows([1, 2], "b"))
+        put(table, _rows([1, 2], "b"))
         assert _names(lookup.get([{"id": 1}, {"id": 3}])) == ["b1", "a3"]
         assert before.items() <= dict(lookup._local._on_disk).items()
         table.overwrite(_rows([5], "c"))
@@ -119,10 +119,10 @@ def test_a_lookup_follows_new_snapshots_and_keeps_the_copies_that_are_still_good
 
 def test_between_looks_for_new_snapshots_a_lookup_stays_at_its_snapshot(tmp_path: Path) -> None:
     table = _table(tmp_path, {"continuous.discovery-interval": "1 h"})
-    table.write(_rows([1]))
+    put(table, _rows([1]))
     with table.lookup() as lookup:
         assert _names(lookup.get([{"id": 1}])) == ["a1"]
-        table.write(_rows([1], "b"))
+        put(table, _rows([1], "b"))
         assert _names(lookup.get([{"id": 1}])) == ["a1"]
         assert lookup.refresh()
         assert (_names(lookup.get([{"id": 1}])), lookup.snapshot_id) == (["b1"], 2)
@@ -130,7 +130,7 @@ def test_between_looks_for_new_snapshots_a_lookup_stays_at_its_snapshot(tmp_path
 
 def test_files_that_expired_under_a_lookup_make_it_go_to_the_latest_snapshot(tmp_path: Path) -> None:
     table = _table(tmp_path, {"bucket": "1", "continuous.discovery-interval": "1 h"})
-    table.write(_rows(range(10)))
+    put(table, _rows(range(10)))
     with table.lookup() as lookup:
         lookup.refresh()
         table.overwrite(_rows(range(10), "b"))
@@ -145,11 +145,11 @@ def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     table = _table(tmp_path, {"continuous.discovery-interval": "1 h"})
-    table.write(_rows(range(10)))
+    put(table, _rows(range(10)))
     (tmp_path / "copies").mkdir()
     with table.lookup(directory=str(tmp_path / "copies")) as lookup:
         lookup.get([{"id": 1}])
-        table.write(_rows([1, 2], "b"))
+        put(table, _rows([1, 2], "b"))
 
         def fail(*_: Any, **__: Any) -> Any:
             raise StorageFailure("the disk is gone")
@@ -190,7 +190,7 @@ def _mark_deleted(table: Table, position: int) -> None:
 
 def test_a_lookup_sees_which_rows_were_marked_as_deleted_and_what_a_rollback_brings_back(tmp_path: Path) -> None:
     table = _table(tmp_path, {"bucket": "1", "deletion-vectors.enabled": "true", "write-only": "true"})
-    table.write(_rows(range(10)))
+    put(table, _rows(range(10)))
     table.compact(full=True)
     with table.lookup(columns=["name"]) as lookup:
         assert _names(lookup.get([{"id": 3}, {"id": 4}])) == ["a3", "a4"]
@@ -199,19 +199,19 @@ def test_a_lookup_sees_which_rows_were_marked_as_deleted_and_what_a_rollback_bri
     plain = new_catalog(tmp_path / "plain").create_table(
         "db.t", COLUMNS, primary_key=["id"], options={"bucket": "1", "continuous.discovery-interval": "0 ms"}
     )
-    plain.write(_rows(range(4)))
+    put(plain, _rows(range(4)))
     with plain.lookup(columns=["name"]) as lookup:
-        plain.write(_rows([3], "b"))
+        put(plain, _rows([3], "b"))
         assert _names(lookup.get([{"id": 3}])) == ["b3"]
         plain.rollback_to(snapshot=1)
         for tag in ("c", "d"):
-            plain.write(_rows([2], tag))
+            put(plain, _rows([2], tag))
         assert _names(lookup.get([{"id": 3}, {"id": 2}])) == ["a3", "d2"]
 
 
 def test_a_file_whose_rows_are_all_marked_as_deleted_has_no_row(tmp_path: Path) -> None:
     table = _table(tmp_path, {"bucket": "1", "deletion-vectors.enabled": "true", "write-only": "true"})
-    table.write(_rows([3]))
+    put(table, _rows([3]))
     table.compact(full=True)
     _mark_deleted(table, 0)
     with table.lookup() as lookup:
@@ -220,7 +220,7 @@ def test_a_file_whose_rows_are_all_marked_as_deleted_has_no_row(tmp_path: Path) 
 
 def test_threads_share_a_lookup(tmp_path: Path) -> None:
     table = _table(tmp_path, {"lookup.cache-max-memory-size": "8 kb", "lookup.cache-max-disk-size": "40 kb"})
-    table.write(_rows(range(500)))
+    put(table, _rows(range(500)))
     with table.lookup() as lookup, ThreadPoolExecutor(4) as pool:
         asked = [[{"id": i} for i in range(n, 500, 7)] for n in range(20)]
         found = list(pool.map(lambda keys: _names(lookup.get(keys)), asked))
@@ -235,7 +235,7 @@ def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path,
     options = {"bucket": "3", "lookup.cache-max-memory-size": memory, "lookup.cache-max-disk-size": disk}
     table = _table(tmp_path, options)
     for part in range(4):
-        table.write(_rows(range(part * 100, part * 100 + 300), f"w{part}-"))
+        put(table, _rows(range(part * 100, part * 100 + 300), f"w{part}-"))
     expected = {row["id"]: row["name"] for row in table.read().read_all().to_pylist()}
     with table.lookup(directory=str(tmp_path)) as lookup:
         for _ in range(2):
@@ -249,7 +249,7 @@ def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path,
 
 def test_copies_that_nobody_asked_for_in_a_while_are_deleted(tmp_path: Path) -> None:
     table = _table(tmp_path, {"lookup.cache-file-retention": "0 ms"})
-    table.write(_rows(range(10)))
+    put(table, _rows(range(10)))
     with table.lookup(directory=str(tmp_path)) as lookup:
         lookup.get([{"id": 1}])
         lookup.refresh()
@@ -259,7 +259,7 @@ def test_copies_that_nobody_asked_for_in_a_while_are_deleted(tmp_path: Path) -> 
 
 def test_files_that_do_not_all_fit_into_memory_do_not_push_each_other_out(tmp_path: Path) -> None:
     table = _table(tmp_path, {"bucket": "4", "lookup.cache-max-memory-size": "64 kb"})
-    table.write(_rows(range(3000)))
+    put(table, _rows(range(3000)))
     with table.lookup() as lookup:
         everything = [{"id": i} for i in range(3000)]
         lookup.get(everything)
@@ -304,7 +304,7 @@ def test_lookups_agree_with_reads_under_random_writes_and_compactions(tmp_path: 
             if options.get("sequence.field"):
                 amounts = [dice.randrange(100) for _ in ids]
             rows = _rows(ids, f"v{dice.randrange(99)}-").set_column(3, "amount", pa.array(amounts, pa.int64()))
-            table.write(rows)
+            put(table, rows)
             if dice.random() < 0.3 and "merge-engine" not in options:
                 table.delete([{"id": i} for i in dice.sample(range(40), 5)])
             if dice.random() < 0.3:
@@ -332,7 +332,7 @@ def test_keys_may_have_any_type(tmp_path: Path, column: str, partitioned: bool) 
         partition_keys=[column] if partitioned and column != "raw" else [],
         options={"bucket": "3"},
     )
-    table.write(rows)
+    put(table, rows)
     keys = rows.select([column, "id"])
     with table.lookup() as lookup:
         found = lookup.get(keys)

@@ -11,6 +11,7 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import make_table, rows
 
 ZONE = {"sink.process-time-zone": "UTC", "tag.automatic-creation": "process-time", "write-only": "false"}
@@ -23,7 +24,7 @@ def tagged(root: Path, commits: int, **options: str) -> dict[str, int]:
     dotted = {"num-sorted-run.compaction-trigger": "100", **ZONE, **options}
     table = make_table(root, dotted, clock=clock)
     for i in range(commits):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         clock.advance(1800)
     return {tag.name: tag.snapshot.id for tag in table.tags.tags()}
 
@@ -74,7 +75,7 @@ def test_a_day_ends_where_the_table_is(
             tmp_path / "t", options | ({} if zone is None else {"sink.process-time-zone": zone}), clock=clock
         )
         for i in range(4):
-            table.write([{"id": i}])
+            put(table, [{"id": i}])
             clock.advance(1800)
         assert table.tags.names() == names
     finally:
@@ -105,7 +106,7 @@ def test_a_batch_moves_the_tag_of_its_day_and_old_days_go(tmp_path: Path) -> Non
     options = {**ZONE, "tag.automatic-creation": "batch", "tag.num-retained-max": "2"}
     table = make_table(tmp_path / "t", {**options, "num-sorted-run.compaction-trigger": "100"}, clock=clock)
     for i in range(6):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         clock.advance(12 * 3600)
     assert {tag.name: tag.snapshot.id for tag in table.tags.tags()} == {
         "batch-write-2024-03-12": 5,
@@ -123,7 +124,7 @@ def test_a_batch_tag_may_have_a_name_of_its_own_and_streams_make_none(tmp_path: 
     table.maintenance().after_commit()
     assert table.tags.names() == []
     for i in range(2):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("newest", 3)]
 
 
@@ -132,7 +133,7 @@ def test_changes_up_to_an_automatic_tag_are_those_since_the_one_before(tmp_path:
     options = {**ZONE, "tag.creation-period": "hourly", "num-sorted-run.compaction-trigger": "100"}
     table = make_table(tmp_path / "t", options, clock=clock)
     for i in range(6):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         clock.advance(1800)
     table.create_tag("mine")
 

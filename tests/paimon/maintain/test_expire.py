@@ -19,6 +19,7 @@ from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 from tests.paimon.stream.model import COLUMNS as MODEL_COLUMNS
 from tests.paimon.stream.model import compact_fully, drain
@@ -33,7 +34,7 @@ def filled(root: Path, commits: int = 8, **options: str) -> Table:
         elif i == 4:
             table.overwrite([{"id": 100, "v": i}])
         else:
-            table.write([{"id": i % 4, "v": i}, {"id": i + 10, "v": i}])
+            put(table, [{"id": i % 4, "v": i}, {"id": i + 10, "v": i}])
     return table
 
 
@@ -77,7 +78,7 @@ def test_young_snapshots_stay_whatever_their_number(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     table = make_table(tmp_path / "t", {"snapshot.num-retained.min": "1", "snapshot.time-retained": "1 h"}, clock=clock)
     for i in range(5):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         clock.advance(1200)  # at the end: 100, 80, 60, 40, 20 minutes old
     assert table.expire_snapshots().count == 1  # 2 took over from 1 more than an hour ago; 3 from 2 just an hour ago
     assert ids(table) == [2, 3, 4, 5]
@@ -163,7 +164,7 @@ def test_what_is_told_of_an_expiry_is_what_went(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = make_table(root, {"bucket": "-1", "changelog-producer": "input"})
     for i in range(6):
-        table.write([{"id": i % 4, "v": i}])
+        put(table, [{"id": i % 4, "v": i}])
         if i in (1, 3):
             table.analyze(["id"])
     table.overwrite([{"id": 9, "v": 9}])
@@ -256,7 +257,7 @@ def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -
 def test_main_keeps_what_it_shares_with_a_branch_that_expires(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = make_table(root)
-    table.write([{"id": 1, "v": 1}])
+    put(table, [{"id": 1, "v": 1}])
     table.tags.create("base", table.snapshots.snapshot(1))
     BranchManager(FAST, table.paths).create("b", "base")
     branch = table.on_branch("b")
@@ -284,7 +285,7 @@ def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
     columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
     options = {"snapshot.clean-empty-directories": "true", "bucket": "1"}
     table = make_table(root, options, columns, ("p", "id"), ("p",))
-    table.write([{"p": "a", "id": 1}, {"p": "b", "id": 1}])
+    put(table, [{"p": "a", "id": 1}, {"p": "b", "id": 1}])
     table.new_commit().drop_partitions([{"p": "a"}])
     assert (root / "p=a" / "bucket-0").is_dir()
     table.tags.create("last", table.snapshots.snapshot(1))
@@ -300,7 +301,7 @@ def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
     columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
     options = {"snapshot.clean-empty-directories": "true", "bucket": "2"}
     table = make_table(root, options, columns, ("p", "id"), ("p",))
-    table.write([{"p": "a", "id": i} for i in range(8)])
+    put(table, [{"p": "a", "id": i} for i in range(8)])
     buckets = sorted(p.name for p in (root / "p=a").iterdir())
     gone = next(e for e in table.manifests.live_files(table.snapshots.snapshot(1)) if e.bucket == 0)
     path = table.paths.data_file(gone.partition, gone.bucket, gone.file)
@@ -343,7 +344,7 @@ def test_writers_let_changelogs_go_after_their_commits(tmp_path: Path) -> None:
     options = {**LONG, "snapshot.num-retained.max": "2", "changelog-producer": "input", "write-only": "false"}
     table = make_table(tmp_path / "t", options)
     for i in range(12):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     assert len(ids(table)) == 2
     kept = [*table.snapshots.changelogs.ids(), *ids(table)]
     assert (len(kept), kept[-1]) == (6, table.snapshots.latest_id())
@@ -355,7 +356,7 @@ def test_changelogs_stay_for_their_time(tmp_path: Path) -> None:
     options |= {"changelog.num-retained.min": "1", "changelog.time-retained": "2 h", "changelog-producer": "input"}
     table = make_table(tmp_path / "t", options, clock=clock)
     for i in range(10):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         clock.advance(1200)
     table.expire_snapshots()
     assert (ids(table), table.snapshots.changelogs.ids()) == ([7, 8, 9, 10], [1, 2, 3, 4, 5, 6])
@@ -381,10 +382,10 @@ def test_directories_that_held_only_changelogs_go_if_wanted(tmp_path: Path, clea
     options = {**LONG, "snapshot.num-retained.max": "2", "changelog-producer": "input", "bucket": "1"}
     options["snapshot.clean-empty-directories"] = str(clean).lower()
     table = make_table(root, options, columns, ("p", "id"), ("p",))
-    table.write([{"p": "a", "id": 1}])
+    put(table, [{"p": "a", "id": 1}])
     table.new_commit().drop_partitions([{"p": "a"}])
     for i in range(8):
-        table.write([{"p": "b", "id": i}])
+        put(table, [{"p": "b", "id": i}])
     table.expire_snapshots()
     assert (root / "p=a" / "bucket-0").is_dir(), "the changelog of snapshot 1 is there"
     table.maintenance().expire_changelogs()
@@ -511,7 +512,7 @@ def test_random_histories_expire_to_exactly_what_is_referred_to(tmp_path: Path, 
             case 4 if len(states) > 3:
                 table.expire_snapshots(int(rng.integers(1, 4)), 3)
             case _:
-                table.write([{"id": int(k), "v": i} for k in rng.integers(0, 9, 3)])
+                put(table, [{"id": int(k), "v": i} for k in rng.integers(0, 9, 3)])
         latest = table.snapshots.latest_id()
         if latest is not None:
             states.setdefault(latest, rows(table))

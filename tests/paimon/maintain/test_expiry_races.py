@@ -16,6 +16,7 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
 from tests.paimon.kill_acts import HISTORY, with_history
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 from tests.paimon.stream.model import drain
 
@@ -99,7 +100,7 @@ def test_a_reader_of_the_latest_does_not_notice_expiry(tmp_path: Path, reader: s
 
 
 ACTS: dict[str, Callable[[Table], object]] = {
-    "a write": lambda t: t.with_options({"write-only": "false"}).write([{"id": 500, "v": 5}]),
+    "a write": lambda t: put(t.with_options({"write-only": "false"}), [{"id": 500, "v": 5}]),
     "an overwrite": lambda t: t.overwrite([{"id": 500, "v": 5}]),
     "a compaction": lambda t: t.compact(full=True),
     "a rescaling": lambda t: t.rescale(2),
@@ -114,11 +115,11 @@ def test_work_whose_snapshot_expires_under_it_follows_on_what_is_there(tmp_path:
         root = tmp_path / f"t{number}"
         table = make_table(root, {"num-sorted-run.compaction-trigger": "2"})
         for v in range(3):
-            table.write([{"id": i, "v": v} for i in range(3)])
+            put(table, [{"id": i, "v": v} for i in range(3)])
         other = open_table(root)
 
         def outpace(other: Table = other) -> None:
-            other.write([{"id": 400, "v": 4}])
+            put(other, [{"id": 400, "v": 4}])
             other.compact(full=True)
             other.expire_snapshots(1, 1)
 
@@ -177,7 +178,7 @@ def test_the_orphan_cleaner_leaves_a_writer_in_flight_alone(tmp_path: Path, keye
     while True:
         root = tmp_path / f"t{number}"
         table = make_table(root, primary_keys=("id",) if keyed else ())
-        table.write([{"id": 1, "v": 1}])
+        put(table, [{"id": 1, "v": 1}])
         cleaner = Table(FAST, str(root), clock=SYSTEM_CLOCK)
         removed: list[str] = []
 
@@ -186,7 +187,7 @@ def test_the_orphan_cleaner_leaves_a_writer_in_flight_alone(tmp_path: Path, keye
 
         io = RacingIO(FAST, number, clean)
         writer = Table(io, str(root)).stream_writer("job")
-        writer.write([{"id": 2, "v": 2}])
+        put(writer, [{"id": 2, "v": 2}])
         messages = writer.prepare()
         writer.close()
         Table(io, str(root)).stream_writer("job").restore({1: messages})

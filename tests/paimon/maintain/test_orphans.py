@@ -17,6 +17,7 @@ from forebay.paimon.io.file_io import FileStatus
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 
 OLD_S = 1_800_000_000
@@ -26,10 +27,10 @@ def lake(root: Path) -> Table:
     """A table with a history, a tag, a branch, an index, statistics, and all files old."""
     table = make_table(root, {"changelog-producer": "input", "bucket": "-1"})
     for i in range(4):
-        table.write([{"id": i, "v": i}])
+        put(table, [{"id": i, "v": i}])
     table.tags.create("two", table.snapshots.snapshot(2))
     BranchManager(FAST, table.paths).create("b", "two")
-    table.on_branch("b").write([{"id": 50, "v": 50}])
+    put(table.on_branch("b"), [{"id": 50, "v": 50}])
     table.expire_snapshots(2, 2)
     table.analyze(["id"])
     age(root)
@@ -128,7 +129,7 @@ def test_partitions_are_searched_to_their_depth(tmp_path: Path) -> None:
     root = tmp_path / "t"
     columns = pa.schema([("p", pa.string()), ("q", pa.int32()), ("id", pa.int64())])
     table = make_table(root, None, columns, ("p", "q", "id"), ("p", "q"))
-    table.write([{"p": "a", "q": 1, "id": 1}])
+    put(table, [{"p": "a", "q": 1, "id": 1}])
     lost = ["p=a/q=1/bucket-0/data-lost.parquet", "p=z/q=9/bucket-3/data-lost.parquet"]
     elsewhere = ("", "p=a/", "p=a/q=1/r=1/", "other/p=a/", "p=a/other/")
     for name in (*lost, *(f"{folder}bucket-0/data-elsewhere.parquet" for folder in elsewhere)):
@@ -198,7 +199,7 @@ def test_a_snapshot_that_is_there_and_was_not_listed_ends_the_run(
 
 def test_a_first_snapshot_that_was_not_listed_ends_the_run(tmp_path: Path) -> None:
     root = tmp_path / "t"
-    make_table(root).write([{"id": 1}])
+    put(make_table(root), [{"id": 1}])
     (root / "snapshot/LATEST").unlink()
     age(root)
     before = files_of(root)
@@ -256,7 +257,7 @@ def test_files_that_belong_to_a_data_file_are_no_orphans(tmp_path: Path) -> None
 def test_a_missing_manifest_ends_the_run(tmp_path: Path, what: str) -> None:
     root = tmp_path / "t"
     table = lake(root)
-    table.write([{"id": 7}])
+    put(table, [{"id": 7}])
     age(root)
     latest = table.snapshots.latest()
     assert latest is not None

@@ -14,6 +14,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.maintain.partition_time import PartitionTime
 from forebay.paimon.maintain.partitions import idle_partitions
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, make_table, open_table, rows
 
 LOCAL_NOON = datetime.datetime(2024, 3, 10, 12)
@@ -54,9 +55,9 @@ def test_partitions_are_idle_by_the_time_of_their_newest_file(tmp_path: Path) ->
     clock = clock_at(LOCAL_NOON)
     table = daily(tmp_path / "t", clock)
     old, young = datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)
-    table.write([{"dt": old, "id": 1}, {"dt": young, "id": 1}])
+    put(table, [{"dt": old, "id": 1}, {"dt": young, "id": 1}])
     clock.advance(10)
-    table.write([{"dt": young, "id": 2}])
+    put(table, [{"dt": young, "id": 2}])
     entries = table.manifests.live_files(table.snapshots.latest())
     of = {e.file.creation_time: e.partition for e in entries if e.file.row_count}
     made = clock.now_ms() - 10_000
@@ -77,7 +78,7 @@ def daily(root: Path, clock: ManualClock | None = None, **options: str) -> Any:
 def test_partitions_older_than_their_time_are_dropped(tmp_path: Path) -> None:
     clock = clock_at(LOCAL_NOON)
     table = daily(tmp_path / "t", clock, **{"partition.expiration-time": "7 d"})
-    table.write([{"dt": datetime.date(2024, 3, d), "id": 1} for d in (1, 2, 3, 4, 10)])
+    put(table, [{"dt": datetime.date(2024, 3, d), "id": 1} for d in (1, 2, 3, 4, 10)])
     # Seven days before noon of the 10th is noon of the 3rd.
     assert table.expire_partitions() == [{"dt": d} for d in (19783, 19784, 19785)]
     assert [r[0].day for r in rows(table)] == [4, 10]
@@ -88,7 +89,7 @@ def test_partitions_older_than_their_time_are_dropped(tmp_path: Path) -> None:
 def test_no_more_partitions_go_at_once_than_allowed_the_oldest_first(tmp_path: Path) -> None:
     options = {"partition.expiration-time": "1 d", "partition.expiration-max-num": "2"}
     table = daily(tmp_path / "t", clock_at(LOCAL_NOON), **options)
-    table.write([{"dt": datetime.date(2024, 3, d), "id": 1} for d in (3, 1, 2)])
+    put(table, [{"dt": datetime.date(2024, 3, d), "id": 1} for d in (3, 1, 2)])
     assert [len(table.expire_partitions()) for _ in range(3)] == [2, 1, 0]
 
 
@@ -97,9 +98,9 @@ def test_by_update_time_any_partition_expires(tmp_path: Path) -> None:
     columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
     options = {"partition.expiration-time": "1 h", "partition.expiration-strategy": "update-time"}
     table = make_table(tmp_path / "t", options, columns, ("p", "id"), ("p",), clock)
-    table.write([{"p": "a", "id": 1}, {"p": "b", "id": 1}])
+    put(table, [{"p": "a", "id": 1}, {"p": "b", "id": 1}])
     clock.advance(2000)
-    table.write([{"p": "b", "id": 2}])
+    put(table, [{"p": "b", "id": 2}])
     clock.advance(2000)
     assert table.expire_partitions() == [{"p": "a"}]
     assert rows(table) == [("b", 1), ("b", 2)]
@@ -108,7 +109,7 @@ def test_by_update_time_any_partition_expires(tmp_path: Path) -> None:
 def test_null_partitions_stay_by_values_time(tmp_path: Path) -> None:
     options = {"partition.expiration-time": "1 d"}
     table = make_table(tmp_path / "t", options, COLUMNS, (), ("dt",), clock_at(LOCAL_NOON))
-    table.write([{"dt": None, "id": 1}, {"dt": datetime.date(2024, 1, 1), "id": 2}])
+    put(table, [{"dt": None, "id": 1}, {"dt": datetime.date(2024, 1, 1), "id": 2}])
     assert table.expire_partitions() == [{"dt": 19723}]
     assert rows(table) == [(None, 1)]
 
@@ -119,7 +120,7 @@ def test_what_cannot_expire_says_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"partition\.expiration-time"):
         daily(tmp_path / "b").expire_partitions()
     table = daily(tmp_path / "c", **{"partition.expiration-strategy": "magic", "partition.expiration-time": "1 d"})
-    table.write([{"dt": LOCAL_NOON.date(), "id": 1}])
+    put(table, [{"dt": LOCAL_NOON.date(), "id": 1}])
     with pytest.raises(InvalidRequest, match="values-time or update-time"):
         table.expire_partitions()
 
@@ -129,7 +130,7 @@ def test_writers_expire_after_commits_unless_write_only(tmp_path: Path) -> None:
         options = {"snapshot.num-retained.min": "2", "snapshot.num-retained.max": "2", "write-only": write_only}
         table = make_table(tmp_path / write_only, options)
         for i in range(5):
-            table.write([{"id": i}])
+            put(table, [{"id": i}])
         assert len(table.snapshots.ids()) == wanted
         table.compact(full=True)  # the job that does for writers what they must not do
         assert len(table.snapshots.ids()) == 2
@@ -141,10 +142,10 @@ def test_a_commit_stands_though_the_upkeep_behind_it_fails(tmp_path: Path, caplo
 
     io = FailingFileIO(FAST)
     options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1", "write-only": "false"}
-    make_table(tmp_path / "t", options).write([{"id": 1}])
+    put(make_table(tmp_path / "t", options), [{"id": 1}])
     table = open_table(tmp_path / "t", io)
     io.fail_at("list", "/tag", times=3)
-    assert table.write([{"id": 2}]) is not None
+    assert put(table, [{"id": 2}]) is not None
     assert "upkeep" in caplog.text
     assert rows(open_table(tmp_path / "t")) == [(1, None), (2, None)]
 
@@ -156,7 +157,7 @@ def test_writers_look_for_old_partitions_once_in_an_interval(tmp_path: Path) -> 
     table = daily(tmp_path / "t", clock, **options)
 
     def days_after_write() -> set[Any]:
-        table.write([{"dt": old, "id": 1}, {"dt": new, "id": 2}])
+        put(table, [{"dt": old, "id": 1}, {"dt": new, "id": 2}])
         return {row[0] for row in rows(table)}
 
     assert days_after_write() == {old, new}, "the interval of an hour has only begun"
@@ -164,8 +165,8 @@ def test_writers_look_for_old_partitions_once_in_an_interval(tmp_path: Path) -> 
     assert days_after_write() == {new}
     assert days_after_write() == {old, new}
     each_time = open_table(tmp_path / "t", clock=clock, **{"partition.expiration-check-interval": "0 s"})
-    each_time.write([{"dt": old, "id": 1}])
+    put(each_time, [{"dt": old, "id": 1}])
     assert {row[0] for row in rows(table)} == {new}
     at_the_end = open_table(tmp_path / "t", clock=clock, **{"end-input.check-partition-expire": "true"})
-    at_the_end.write([{"dt": old, "id": 1}])
+    put(at_the_end, [{"dt": old, "id": 1}])
     assert {row[0] for row in rows(table)} == {new}

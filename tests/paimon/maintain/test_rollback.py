@@ -9,6 +9,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import NOW, files_of, make_table, open_table, rows
 
 
@@ -17,7 +18,7 @@ def table(tmp_path: Path) -> Table:
     clock = ManualClock(NOW)
     made = make_table(tmp_path / "t", clock=clock)
     for i in range(5):
-        made.write([{"id": i}])
+        put(made, [{"id": i}])
         clock.advance(10)
     return made
 
@@ -31,7 +32,7 @@ def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
     assert rows(fresh) == [(0, None), (1, None), (2, None)]
     assert fresh.tags.names() == ["early", "here"]
     assert Path(table.paths.snapshot_directory, "LATEST").read_text() == "3"
-    fresh.write([{"id": 9}])
+    put(fresh, [{"id": 9}])
     assert fresh.snapshots.latest_id() == 4
     assert rows(fresh, snapshot=4)[-1] == (9, None)
 
@@ -49,7 +50,7 @@ def test_a_tag_brings_its_expired_snapshot_back(table: Table) -> None:
     assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "2"
     fresh = open_table(table.paths.root)
     assert (fresh.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
-    fresh.write([{"id": 7}])
+    put(fresh, [{"id": 7}])
     assert fresh.snapshots.ids() == [2, 3]
 
 
@@ -72,7 +73,7 @@ def test_a_snapshot_that_comes_back_has_its_changelog_if_that_is_there(
     options |= {"changelog.num-retained.min": kept, "changelog.num-retained.max": kept}
     made = make_table(tmp_path / "t", options)
     for i in range(3):
-        made.write([{"id": i}])
+        put(made, [{"id": i}])
     made.tags.create("two", made.snapshots.snapshot(2))
     if expired:
         made.expire_snapshots()
@@ -87,7 +88,7 @@ def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
     options = {"changelog.num-retained.min": "9", "changelog.num-retained.max": "9", "changelog-producer": "input"}
     made = make_table(tmp_path / "u", {**options, "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
     for i in range(5):
-        made.write([{"id": i}])
+        put(made, [{"id": i}])
         if i == 1:
             made.tags.create("two", made.snapshots.snapshot(2))
     made.expire_snapshots()
@@ -101,7 +102,7 @@ def test_no_hint_is_left_of_changelogs_that_all_went(tmp_path: Path) -> None:
     options = {"changelog.num-retained.min": "3", "changelog.num-retained.max": "3", "changelog-producer": "input"}
     made = make_table(tmp_path / "u", {**options, "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
     for i in range(5):
-        made.write([{"id": i}])
+        put(made, [{"id": i}])
         if i == 0:
             made.tags.create("one", made.snapshots.snapshot(1))
     made.expire_snapshots()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.paimon.oracle import ask
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -116,8 +116,8 @@ def test_they_merge_what_we_wrote_as_we_do(tmp_path: Path, case: str, reader: st
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2", **options})
     rng = random.Random(case)
     for _ in range(6):
-        table.write(rows(rng, 60))
+        put(table, rows(rng, 60))
     if deletes:
         table.delete(rows(rng, 20).select(["id"]))
-        table.write(rows(rng, 10))
+        put(table, rows(rng, 10))
     assert read_by_pypaimon(catalog.warehouse, tmp_path / "out", reader) == ours(table)

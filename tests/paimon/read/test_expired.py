@@ -9,14 +9,14 @@ import pytest
 from forebay.base.errors import NotFound
 from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 
 
 def filled(folder: Path, commits: int) -> Table:
     table = new_catalog(folder).create_table("db.t", COLUMNS)
     for i in range(commits):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     return table
 
 

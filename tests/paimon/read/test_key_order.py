@@ -15,7 +15,7 @@ import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "tiny": (pa.int8(), [-128, -1, 0, 1, 127]),
@@ -36,7 +36,7 @@ def filled(folder: Path, names: tuple[str, ...], **options: str) -> tuple[Table,
     keys = list(itertools.product(*(KEYS[name][1] for name in names)))
     for part in range(3):
         chosen = random.Random(part).sample(keys, len(keys) * 2 // 3) if part else keys
-        table.write([{**dict(zip(names, key, strict=True)), "part": part} for key in chosen])
+        put(table, [{**dict(zip(names, key, strict=True)), "part": part} for key in chosen])
     return table, keys
 
 
@@ -66,7 +66,7 @@ def _compare(left: tuple[Any, ...], right: tuple[Any, ...]) -> int:
 def test_splits_of_several_levels_make_one_sorted_read(tmp_path: Path) -> None:
     table, keys = filled(tmp_path, ("big", "text"))
     table.compact(full=True)
-    table.write([{"big": 1, "text": "zz", "part": 9}, {"big": -(1 << 63), "text": "", "part": 9}])
+    put(table, [{"big": 1, "text": "zz", "part": 9}, {"big": -(1 << 63), "text": "", "part": 9}])
     reader = table.split_reader()
     rows = [row for batch in reader.read_bucket(table.scan().splits) for row in batch.to_pylist()]
     wanted = sorted([*keys, (1, "zz")], key=lambda key: (key[0], key[1].encode()))
@@ -78,7 +78,7 @@ def test_several_buckets_are_not_one_order(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table(
         "db.t", pa.schema([("id", pa.int64())]), primary_key=["id"], options={"bucket": "4"}
     )
-    table.write([{"id": i} for i in range(50)])
+    put(table, [{"id": i} for i in range(50)])
     reader = table.split_reader()
     with pytest.raises(InvalidRequest, match="of several buckets"):
         reader.read_bucket(table.scan().splits)
@@ -88,7 +88,7 @@ def test_several_buckets_are_not_one_order(tmp_path: Path) -> None:
 def test_append_tables_have_no_order_but_that_of_writing(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", pa.schema([("id", pa.int64())]))
     for i in (3, 1, 2):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     reader = table.split_reader()
     assert reader.order is None
     assert [r["id"] for b in reader.read_bucket(table.scan().splits) for r in b.to_pylist()] == [3, 1, 2]

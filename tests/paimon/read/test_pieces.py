@@ -14,7 +14,7 @@ from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.pieces import by_file, byte_count, file_count, joined
 from forebay.paimon.read.stream import StreamScan
 from tests.paimon.compact.test_vectors import with_deleted
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 from tests.paimon.read.test_planner import at_level, prepared
 from tests.paimon.stream.model import COLUMNS
 
@@ -22,7 +22,7 @@ from tests.paimon.stream.model import COLUMNS
 def test_files_that_stand_alone_are_cut_apart_and_joined_in_their_order(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
     for i in range(4):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     (whole,) = table.scan().splits
     pieces = by_file([whole])
     assert [file_count(piece) for piece in pieces] == [1, 1, 1, 1]
@@ -35,7 +35,7 @@ def test_files_that_stand_alone_are_cut_apart_and_joined_in_their_order(tmp_path
 def test_splits_that_must_be_merged_stay_whole(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     for _ in range(3):
-        table.write([{"id": i} for i in range(10)])
+        put(table, [{"id": i} for i in range(10)])
     splits = list(table.scan().splits)
     assert by_file(splits) == splits
     assert joined(splits) == splits
@@ -44,9 +44,9 @@ def test_splits_that_must_be_merged_stay_whole(tmp_path: Path) -> None:
 def test_deletion_vectors_stay_with_their_files(tmp_path: Path) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true"}
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
-    table.write([{"id": i, "v": 0} for i in range(6)])
+    put(table, [{"id": i, "v": 0} for i in range(6)])
     table.compact(full=True)
-    table.write([{"id": 2, "v": 1}])
+    put(table, [{"id": 2, "v": 1}])
     table.compact()
     reader = table.split_reader()
     pieces = by_file(table.scan().splits)
@@ -78,7 +78,7 @@ def test_all_splits_of_a_bucket_are_one_sorted_read_without_deleted_rows(tmp_pat
 def test_a_scan_hands_out_what_is_accepted_and_goes_on_behind_it(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
     for i in range(5):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     scan = StreamScan(table.context, table.snapshots, table.manifests, cut_by_file=True)
     assert scan.begin()
     assert scan.state()["full"] == 5

@@ -26,7 +26,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import TrackedIO, new_catalog
+from tests.paimon.lake import TrackedIO, new_catalog, put
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int32()), ("s", pa.string())])
 ROWS = [{"id": 1, "n": 2, "s": "a"}, {"id": 3, "n": None, "s": "b"}]
@@ -37,7 +37,7 @@ def made(folder: Path, *, keyed: bool, columns: pa.Schema = COLUMNS, rows: Seque
     table = new_catalog(folder).create_table(
         "db.t", columns, primary_key=["id"] if keyed else [], options={"bucket": "1"} if keyed else {}
     )
-    table.with_options({"write-only": "true"}).write(pa.Table.from_pylist(rows, columns))
+    put(table.with_options({"write-only": "true"}), pa.Table.from_pylist(rows, columns))
     return table
 
 
@@ -161,7 +161,7 @@ def test_footers_tell_of_deletes_where_they_are_not_counted(
     tmp_path: Path, kinds: list[str], plain: bool, level: int
 ) -> None:
     table = made(tmp_path, keyed=True, rows=[])
-    table.with_options({"write-only": "true"}).write(pa.Table.from_pylist(ROWS, COLUMNS), kinds)
+    put(table.with_options({"write-only": "true"}), pa.Table.from_pylist(ROWS, COLUMNS), kinds)
     split = replace(split_of(table), raw_convertible=True)
     assert is_plain(table, with_file(split, level=level, delete_row_count=None)) is plain
     if level == LEVEL_0:

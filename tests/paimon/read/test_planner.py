@@ -16,7 +16,7 @@ from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
 from forebay.paimon.format.stats import ColumnStats, pack_stats
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, planned_files, rows_of
+from tests.paimon.lake import new_catalog, planned_files, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float64())])
 
@@ -72,7 +72,7 @@ def test_level_zero_is_invisible_where_compaction_has_to_look_things_up_first(
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=options)
     message = prepared(table, pa.table({"id": [1, 2]}))
     table.new_commit().commit([at_level(message, 5)])
-    table.write(pa.table({"id": [3]}))
+    put(table, pa.table({"id": [3]}))
     assert rows_of(table, ["id"]) == [(1,), (2,)]
 
 
@@ -111,7 +111,7 @@ def test_a_limit_counts_on_no_rows_of_files_that_may_hold_deletes(
 def test_a_limit_takes_no_more_splits_than_have_its_rows(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options={"source.split.target-size": "1 b"})
     for _ in range(3):
-        table.write(pa.table({"id": [1, 2, 3]}))
+        put(table, pa.table({"id": [1, 2, 3]}))
     assert [len(table.scan(limit=limit).splits) for limit in (0, 1, 3, 4, 6, 9, 10)] == [0, 1, 1, 2, 2, 3, 3]
 
 

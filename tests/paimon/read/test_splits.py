@@ -18,7 +18,7 @@ from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.read.splits import SplitRules, append_splits, merge_tree_splits, pack_in_order
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 KEYS = row_layout((DataField(0, "id", types.int_().not_null()),))
 
@@ -95,7 +95,7 @@ def test_splits_are_small_values_that_other_workers_read(tmp_path: Path, keyed: 
     columns = pa.schema([("id", pa.int64()), ("s", pa.string())])
     options = {"primary_key": ["id"], "options": {"bucket": "1"}} if keyed else {}
     table = new_catalog(tmp_path).create_table("db.t", columns, **options)
-    table.write([{"id": 1, "s": "a"}])
+    put(table, [{"id": 1, "s": "a"}])
     (split,) = table.scan(col("id") == 1).splits
     sent = pickle.dumps(split)
     assert len(sent) < 300
@@ -110,7 +110,7 @@ def test_splits_are_small_values_that_other_workers_read(tmp_path: Path, keyed: 
 def test_a_split_of_many_files_still_travels_in_less_than_a_kilobyte(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", pa.schema([("id", pa.int64()), ("s", pa.string())]))
     for i in range(20):
-        table.with_options({"write-only": "true"}).write([{"id": i, "s": "a" * i}])
+        put(table.with_options({"write-only": "true"}), [{"id": i, "s": "a" * i}])
     (split,) = table.scan().splits
     assert (len(split.files), len(pickle.dumps(split)) < 1000) == (20, True)
     received = pickle.loads(pickle.dumps(split))

@@ -18,7 +18,7 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.schemas import SchemaManager
 from tests.paimon.commit.tables import FAST, Table, append, data_file, partition
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 
 
 class CountingIO(FailingFileIO):
@@ -60,7 +60,7 @@ def test_manifests_without_the_wanted_partitions_are_not_read(
         "db.t", columns, partition_keys=["p"], options={"manifest.merge-min-count": "99"}
     )
     for partitions in (["a"], ["c"], [None, "c", "e"], [None]):
-        table.write([{"id": 1, "p": p} for p in partitions])
+        put(table, [{"id": 1, "p": p} for p in partitions])
     snapshot = table.snapshots.latest()
     assert snapshot is not None
     layout = table.manifests.partitions

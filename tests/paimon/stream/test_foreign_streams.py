@@ -17,6 +17,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
+from tests.paimon.lake import put
 from tests.paimon.oracle import ask
 from tests.paimon.stream.model import COLUMNS, Change, changes_of, compact_fully, random_rows
 
@@ -68,7 +69,7 @@ def history(folder: Path, producer: str, keyed: bool = True) -> tuple[FileSystem
         elif number == 9:
             table.overwrite(random_rows(rng, 12, 5))
         else:
-            table.write(random_rows(rng, 12, 5))
+            put(table, random_rows(rng, 12, 5))
         clock.advance(STEP_S)
     return catalog, table
 
@@ -138,8 +139,8 @@ def test_java_shows_the_same_system_tables(tmp_path: Path, java_table: JavaTable
         "db.t", columns, primary_key=["p", "id"], partition_keys=["p"], options={"bucket": "1", "write-only": "true"}
     )
     day = datetime.date(2024, 2, 29)
-    table.write([{"p": day, "id": i, "name": f"name number {i} is long", "d": i / 2} for i in range(5)])
-    table.write([{"p": day, "id": 1}, {"p": datetime.date(1969, 1, 1), "id": 7, "name": "é"}])
+    put(table, [{"p": day, "id": i, "name": f"name number {i} is long", "d": i / 2} for i in range(5)])
+    put(table, [{"p": day, "id": 1}, {"p": datetime.date(1969, 1, 1), "id": 7, "name": "é"}])
     table.tags.create("plain", table.snapshots.snapshot(1))
     table.tags.create("short", table.snapshots.snapshot(1), retained_ms=93_784_500)
     table.analyze(["id", "name", "d", "p"])

@@ -16,7 +16,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
-from tests.paimon.lake import rows_of
+from tests.paimon.lake import put, rows_of
 from tests.paimon.stream.model import COLUMNS, changes_of, compact_fully, drain, random_rows, state_of
 
 START = 1_700_000_000_000
@@ -38,7 +38,7 @@ def filled(catalog: FileSystemCatalog, clock: ManualClock, commits: int = 4, **o
     """An append table with rows 1, 2, ... in snapshots of the same number, ten seconds apart."""
     table = catalog.create_table("db.t", COLUMNS, options=options)
     for i in range(1, commits + 1):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         clock.advance(10)
     return table
 
@@ -48,7 +48,7 @@ def streamed(table: Table, options: dict[str, str], more: int = 2) -> list[int]:
     stream = table.with_options(options).stream(["id"], follow=False)
     found = [row[0] for _, row in drain(stream)]
     for i in range(more):
-        table.write([{"id": 100 + i}])
+        put(table, [{"id": 100 + i}])
         found += [row[0] for _, row in drain(stream)]
     return found
 
@@ -107,16 +107,16 @@ def test_rows_of_the_full_snapshot_and_of_appends_are_inserts(catalog: FileSyste
     table = filled(catalog, clock, 1)
     stream = table.stream(follow=False)
     assert drain(stream) == [("+I", (1, None, None))]
-    table.write([{"id": 2, "name": "b", "v": 3}])
+    put(table, [{"id": 2, "name": "b", "v": 3}])
     assert drain(stream) == [("+I", (2, "b", 3))]
 
 
 def test_compacted_full_begins_at_the_last_compaction(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     for i in range(3):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     compact_fully(table)
-    table.write([{"id": 9}])
+    put(table, [{"id": 9}])
     stream = table.stream(["id"], scan_mode="compacted-full", follow=False)
     assert [stream.poll().column("id").to_pylist() for _ in range(2)] == [[0, 1, 2], [9]]  # type: ignore[union-attr]
 
@@ -142,7 +142,7 @@ def test_where_full_compactions_come_regularly_compacted_full_waits_for_one_of_t
     begins = table.with_options({"scan.mode": "compacted-full"})
     assert rows_of(begins) == []
     for i in range(5):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         if i < len(identifiers):
             tasks = table.plan_compaction(full=True)
             table.new_commit().commit([table.run_compaction(task) for task in tasks], identifiers[i])
@@ -213,7 +213,7 @@ def test_what_nobody_records_cannot_be_streamed(catalog: FileSystemCatalog) -> N
     plain = catalog.create_table("db.p", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     with pytest.raises(UnsupportedOperation, match="without a changelog producer"):
         plain.stream(filter=col("v") == 1)
-    plain.write([{"id": 1}, {"id": 2}])
+    put(plain, [{"id": 1}, {"id": 2}])
     assert drain(plain.stream(["id"], filter=col("id") == 2)) == [("+I", (2,))]
 
 
@@ -268,7 +268,7 @@ def test_options_choose_what_a_batch_read_reads(catalog: FileSystemCatalog, cloc
 def test_the_latest_delta_of_a_compaction_is_empty(upserted: Table) -> None:
     assert upserted.snapshots.latest().commit_kind.value == "COMPACT"  # type: ignore[union-attr]
     assert rows_of(upserted.with_options({"scan.mode": "latest-delta"})) == []
-    upserted.write([{"id": 77}])
+    put(upserted, [{"id": 77}])
     assert rows_of(upserted.with_options({"scan.mode": "latest-delta"}), ["id"]) == [(77,)]
     with pytest.raises(InvalidRequest, match="a stream cannot begin so"):
         upserted.stream(scan_mode="latest-delta").poll()
@@ -329,9 +329,9 @@ def test_nothing_lies_between_two_points_of_an_empty_table(catalog: FileSystemCa
 @pytest.fixture
 def upserted(catalog: FileSystemCatalog) -> Table:
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "2"})
-    table.write([{"id": i, "v": 0} for i in range(6)])
+    put(table, [{"id": i, "v": 0} for i in range(6)])
     table.tags.create("before", table.snapshots.snapshot(1))
-    table.write([{"id": 1, "v": 1}, {"id": 2, "v": 0}, {"id": 9, "v": 9}])
+    put(table, [{"id": 1, "v": 1}, {"id": 2, "v": 0}, {"id": 9, "v": 9}])
     table.delete([{"id": 3}])
     compact_fully(table)
     table.tags.create("after", table.snapshots.snapshot(4))
@@ -347,7 +347,7 @@ def test_the_difference_of_tags_is_exact_across_a_compaction(upserted: Table) ->
 
 def test_the_difference_of_a_rewritten_append_table_repeats_no_row(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.a", COLUMNS)
-    table.write([{"id": 1}, {"id": 1}, {"id": 2}])
+    put(table, [{"id": 1}, {"id": 1}, {"id": 2}])
     table.tags.create("a", table.snapshots.snapshot(1))
     table.overwrite([{"id": 1}, {"id": 1}, {"id": 1}, {"id": 3}])
     table.tags.create("b", table.snapshots.snapshot(2))
@@ -367,7 +367,7 @@ def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSy
     from forebay.paimon.store.schema_changes import SetOption
 
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "1"})
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     table = table.alter([SetOption("bucket", "2")])
     table.overwrite([{"id": 1}])
     options = {"incremental-between": "1,2", "incremental-between-scan-mode": "diff"}
@@ -395,7 +395,7 @@ def test_the_difference_of_any_two_snapshots_is_that_of_their_states(
         elif latest > 2 and rng.random() < 0.2:
             table.overwrite(random_rows(rng, 20, 5))
         else:
-            table.write(random_rows(rng, 20, 5))
+            put(table, random_rows(rng, 20, 5))
     states = {i: state_of(table, snapshot=i) for i in table.snapshots.ids()}
     for start, end in ((1, 10), (3, 7), (2, 3), (9, 10)):
         between = {"incremental-between": f"{start},{end}", "incremental-between-scan-mode": "diff"}
@@ -417,9 +417,9 @@ def test_a_scan_is_of_the_snapshot_that_options_name(catalog: FileSystemCatalog,
 def test_the_difference_shows_what_readers_see(catalog: FileSystemCatalog) -> None:
     options = {"bucket": "1", "merge-engine": "first-row", "write-only": "true"}
     table = catalog.create_table("db.f", COLUMNS, primary_key=["id"], options=options)
-    table.write([{"id": 1, "v": 1}])
+    put(table, [{"id": 1, "v": 1}])
     compact_fully(table)
-    table.write([{"id": 1, "v": 2}, {"id": 2, "v": 2}])  # of level 0: not to be seen before a compaction
+    put(table, [{"id": 1, "v": 2}, {"id": 2, "v": 2}])  # of level 0: not to be seen before a compaction
     between = {"incremental-between": "2,3", "incremental-between-scan-mode": "diff"}
     assert rows_of(table.with_options(between)) == []
     compact_fully(table)
@@ -435,8 +435,8 @@ def test_changes_between_snapshots_have_no_rows_that_compaction_is_still_to_deci
     table = catalog.create_table(
         "db.f", COLUMNS, primary_key=["id"], options={"bucket": "1", "write-only": "true", **options}
     )
-    table.write([{"id": 1, "v": 1}])
-    table.write([{"id": 1, "v": 2}, {"id": 2, "v": 2}])
+    put(table, [{"id": 1, "v": 1}])
+    put(table, [{"id": 1, "v": 2}, {"id": 2, "v": 2}])
     between = table.with_options({"incremental-between": "1,2", "incremental-between-scan-mode": mode})
     assert rows_of(between) == []
     assert between.system("audit_log").read().read_all().num_rows == 0
@@ -450,8 +450,8 @@ def test_a_stream_begins_with_the_kinds_that_merged_rows_were_last_written_with(
         primary_key=["id"],
         options={"bucket": "1", "write-only": "true", "merge-engine": "deduplicate"},
     )
-    table.write([{"id": 1, "v": 1}, {"id": 2, "v": 1}], ["+I", "+I"])
-    table.write([{"id": 1, "v": 2}, {"id": 3, "v": 2}, {"id": 2, "v": 1}], ["+U", "+U", "-D"])
+    put(table, [{"id": 1, "v": 1}, {"id": 2, "v": 1}], ["+I", "+I"])
+    put(table, [{"id": 1, "v": 2}, {"id": 3, "v": 2}, {"id": 2, "v": 1}], ["+U", "+U", "-D"])
     assert sorted(drain(table.stream(["id", "v"], follow=False))) == [("+U", (1, 2)), ("+U", (3, 2))]
     compact_fully(table)  # and of a file that is read as it is, rows are +I
     assert sorted(drain(table.stream(["id", "v"], follow=False))) == [("+I", (1, 2)), ("+I", (3, 2))]
@@ -469,8 +469,8 @@ def test_a_stream_begins_with_rows_of_level_0_of_tables_with_deletion_vectors(
 ) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true", "write-only": "true", **options}
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
-    table.write([{"id": 1}, {"id": 2}], ["+U", "+U"])
-    table.write([{"id": 2}, {"id": 3}], ["+I", "-D"])
+    put(table, [{"id": 1}, {"id": 2}], ["+U", "+U"])
+    put(table, [{"id": 2}, {"id": 3}], ["+I", "-D"])
     # No later snapshot brings these rows again, so a stream that begins without them misses them for ever.
     assert _told(table.stream(follow=False, scan_mode="latest-full")) == [("+I", 2), ("+U", 1)]
     batch = [] if len(options) == 3 else [1, 2]
@@ -479,5 +479,5 @@ def test_a_stream_begins_with_rows_of_level_0_of_tables_with_deletion_vectors(
 
 def test_a_stream_of_the_audit_log_begins_with_the_kinds_that_were_written(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1", "write-only": "true"})
-    table.write([{"id": 1}, {"id": 2}, {"id": 3}], ["+U", "+I", "-D"])
+    put(table, [{"id": 1}, {"id": 2}, {"id": 3}], ["+U", "+I", "-D"])
     assert _told(table.system("audit_log").stream(follow=False)) == [("+I", 2), ("+U", 1), ("-D", 3)]

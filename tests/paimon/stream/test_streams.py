@@ -19,7 +19,7 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.paimon.stream.model import (
     COLUMNS,
     Change,
@@ -54,7 +54,7 @@ def random_step(table: Table, rng: np.random.Generator, keys: int = 12) -> None:
         case 3 if table.snapshots.latest_id() is not None:
             table.analyze()
         case _:
-            table.write(random_rows(rng, keys, 4))
+            put(table, random_rows(rng, keys, 4))
 
 
 def visible(table: Table) -> State:
@@ -97,7 +97,7 @@ def test_a_stream_from_any_snapshot_completes_the_state_of_then(catalog: FileSys
     rng = np.random.default_rng(start)
     table = keyed(catalog, **{"changelog-producer": "input"})
     for _ in range(12):
-        table.write(random_rows(rng, 12, 4))
+        put(table, random_rows(rng, 12, 4))
     options = {"scan.mode": "from-snapshot-full", "scan.snapshot-id": str(start)}
     assert apply({}, drain(table.with_options(options).stream(follow=False))) == state_of(table)
     state = state_of(table, snapshot=start)
@@ -107,11 +107,11 @@ def test_a_stream_from_any_snapshot_completes_the_state_of_then(catalog: FileSys
 
 def test_a_reader_far_behind_sees_compacted_rows_once(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
-    table.write([{"id": i} for i in range(3)])
+    put(table, [{"id": i} for i in range(3)])
     stream = table.stream(["id"], follow=False)
     assert [row[0] for _, row in drain(stream)] == [0, 1, 2]
     for i in range(100, 111):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         if i == 104:
             compact_fully(table)
     assert [row[0] for _, row in drain(stream)] == list(range(100, 111))
@@ -119,27 +119,27 @@ def test_a_reader_far_behind_sees_compacted_rows_once(catalog: FileSystemCatalog
 
 def test_buckets_divide_the_work_in_all_phases(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, **{"changelog-producer": "input"})
-    table.write([{"id": i} for i in range(40)])
+    put(table, [{"id": i} for i in range(40)])
     streams = [table.stream(["id"], buckets={b}, follow=False) for b in range(3)]
     streams.append(table.with_options({"scan.bucket": "1"}).stream(["id"], follow=False))
     full = [sorted(row[0] for _, row in drain(s)) for s in streams]
     assert sorted(full[0] + full[1] + full[2]) == list(range(40))
     assert full[3] == full[1]
     for i in range(40, 60):  # a long way to catch up
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     later = [sorted(row[0] for _, row in drain(s)) for s in streams]
     assert sorted(later[0] + later[1] + later[2]) == list(range(40, 60))
 
 
 def test_a_state_says_which_split_is_next_within_a_snapshot(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
-    table.write([{"id": i} for i in range(30)])
+    put(table, [{"id": i} for i in range(30)])
     stream = table.stream(["id"], follow=False)
     stream.poll()
     stream.poll()
     state = json_round_trip(stream.state())
     assert (state["scan"]["full"], state["scan"]["split"]) == (1, 1)
-    table.write([{"id": 100}])
+    put(table, [{"id": 100}])
     rest = [row[0] for _, row in drain(stream)]
     again = [row[0] for _, row in drain(table.stream(["id"], state=state, follow=False))]
     assert again == rest
@@ -153,7 +153,7 @@ def test_a_state_says_which_split_is_next_within_a_snapshot(catalog: FileSystemC
 def test_a_state_within_a_split_is_exact_to_the_row(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"file.block-size": "64 kb"})
     count = 300_000
-    table.write(pa.table({"id": np.arange(count), "v": pa.array(np.arange(count), pa.int32())}))
+    put(table, pa.table({"id": np.arange(count), "v": pa.array(np.arange(count), pa.int32())}))
     stream = table.stream(["id"], follow=False)
     seen: list[Any] = []
     while (batch := stream.poll()) is not None:
@@ -164,7 +164,7 @@ def test_a_state_within_a_split_is_exact_to_the_row(catalog: FileSystemCatalog) 
 
 def test_a_state_of_another_plan_is_refused_also_where_the_plan_is_in_hand(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
-    table.write([{"id": i} for i in range(9)])
+    put(table, [{"id": i} for i in range(9)])
     stream = table.stream(["id"], follow=False)
     stream.poll()
     state = stream.state()
@@ -185,7 +185,7 @@ def test_a_stream_that_follows_waits_between_its_looks(tmp_path: Path) -> None:
         def sleep(self, seconds: float) -> None:
             waits.append(seconds)
             if len(waits) % 2 == 0:
-                table.write([{"id": len(waits)}])
+                put(table, [{"id": len(waits)}])
 
     waits: list[float] = []
     made = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path / "lake"), clock=Clock())
@@ -202,11 +202,11 @@ def test_a_stream_of_new_files_begins_with_those_that_compaction_took_up(tmp_pat
     made = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path / "lake"), clock=clock)
     made.create_database("db")
     table = keyed(made, **{"bucket": "1", "changelog-producer": "lookup", "write-only": "true", **TINY_FILES})
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     table.compact(full=True)
     clock.advance(100)
     since = {"scan.file-creation-time-millis": str(clock.now_ms())}
-    table.write([{"id": 2}])
+    put(table, [{"id": 2}])
     assert drain(table.with_options(since).stream(["id"], follow=False)) == []
     table.compact(full=True)
     assert [row for _, row in drain(table.with_options(since).stream(["id"], follow=False))] == [(2,)]
@@ -216,7 +216,7 @@ def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatal
     from forebay.paimon.read.stream import StreamScan
 
     table = keyed(catalog)
-    table.write([{"id": i} for i in range(30)])
+    put(table, [{"id": i} for i in range(30)])
     scan = StreamScan(table.context, table.snapshots, table.manifests)
     plans = [scan.plan(max_rows=n) for n in (1, 1000)]
     assert [len(p.splits) for p in plans if p] == [1, 2]
@@ -227,7 +227,7 @@ def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatal
     scan = StreamScan(table.context, table.snapshots, table.manifests)
     plans = [scan.plan(max_rows=n) for n in (sizes[0] + sizes[1], 1000)]
     assert [len(p.splits) for p in plans if p] == [2, 1]
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     follow = scan.plan()
     assert follow is not None
     assert (follow.snapshot_id, follow.is_full, len(follow.splits)) == (2, False, 1)
@@ -237,7 +237,7 @@ def test_an_expired_snapshot_is_an_error_that_names_it(catalog: FileSystemCatalo
     table = keyed(catalog)
     stream = table.stream(follow=False)
     for i in range(6):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
         if i == 0:
             drain(stream)
     table.expire_snapshots(2, 2)
@@ -252,7 +252,7 @@ def test_a_start_that_has_expired_is_an_error_unless_it_is_wherever_there_is(
 ) -> None:
     table = keyed(catalog)
     for i in range(6):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     table.expire_snapshots(2, 2)
     begin = {"scan.mode": mode, "scan.snapshot-id": str(start)}
     with pytest.raises(NotFound, match=rf"snapshot {start} of .* has expired; the earliest is 5"):
@@ -264,7 +264,7 @@ def test_a_start_that_has_expired_is_an_error_unless_it_is_wherever_there_is(
 def test_a_consumer_whose_place_has_expired_is_told(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     for i in range(6):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     reader = table.with_options({"consumer-id": "job"})
     reader.context.io.write(f"{table.paths.root}/consumer/consumer-job", b'{"nextSnapshot": 2}')
     for snapshot in (1, 2, 3):
@@ -276,7 +276,7 @@ def test_a_consumer_whose_place_has_expired_is_told(catalog: FileSystemCatalog) 
 def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     for i in range(4):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     stream = table.stream(follow=False)
     drain(stream)
     table.rollback_to(snapshot=2)
@@ -290,12 +290,12 @@ def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
 ) -> None:
     table = keyed(catalog)
     for i in range(4):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     stream = table.stream(follow=False)
     drain(stream)
     table.rollback_to(snapshot=2)
     for i in range(10, 13):
-        table.write([{"id": i}])  # snapshots 3 to 5; the stream has read another 3 and 4
+        put(table, [{"id": i}])  # snapshots 3 to 5; the stream has read another 3 and 4
     if restored:
         stream = table.stream(follow=False, state=json_round_trip(stream.state()))
     with pytest.raises(NotFound, match=r"snapshot 4 is another one than the stream has read.*rolled back"):
@@ -305,18 +305,18 @@ def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
 def test_a_stream_goes_on_after_a_rollback_to_where_it_is(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     for i in range(2):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     stream = table.stream(["id"], follow=False)
     drain(stream)
-    table.write([{"id": 7}])
+    put(table, [{"id": 7}])
     table.rollback_to(snapshot=2)
-    table.write([{"id": 8}])
+    put(table, [{"id": 8}])
     assert drain(stream) == [("+I", (8,))]
 
 
 def test_a_snapshot_that_is_far_ahead_is_no_place_to_begin(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     with pytest.raises(NotFound, match=r"'scan.snapshot-id' is 9, but the latest snapshot of .* is 1; 2 is the next"):
         table.with_options({"scan.snapshot-id": "9"}).stream(follow=False).poll()
 
@@ -325,15 +325,15 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
     table = keyed(catalog)
     table = table.with_options({"consumer-id": "job"})
     for i in range(3):
-        table.write([{"id": i}])
+        put(table, [{"id": i}])
     consumers = ConsumerManager(table.context.io, table.paths)
     stream = table.stream(["id"], follow=False)
     assert stream.poll() is not None
     assert consumers.all() == {}  # the full snapshot is not done
     drain(stream)
     assert consumers.all() == {"job": 4}
-    table.write([{"id": 3}])
-    table.write([{"id": 4}])
+    put(table, [{"id": 3}])
+    put(table, [{"id": 4}])
     assert stream.poll() is not None
     assert consumers.all() == {"job": 4}  # snapshot 4 was handed out, and may not be processed
     table.expire_snapshots(1, 1)
@@ -350,7 +350,7 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
 @pytest.mark.parametrize("wanted", [False, True])
 def test_overwrites_of_a_keyed_table_are_changes_if_wanted(catalog: FileSystemCatalog, wanted: bool) -> None:
     table = keyed(catalog, **{"streaming-read-overwrite": str(wanted).lower(), "changelog-producer": "input"})
-    table.write([{"id": 1, "v": 1}, {"id": 2, "v": 2}])
+    put(table, [{"id": 1, "v": 1}, {"id": 2, "v": 2}])
     stream = table.stream(["id", "v"], follow=False)
     state = apply({}, drain(stream))
     table.overwrite([{"id": 2, "v": 3}, {"id": 4, "v": 4}])
@@ -367,7 +367,7 @@ def test_an_overwrite_that_took_away_rows_which_expired_is_an_error_that_names_b
         catalog,
         **{"streaming-read-overwrite": "true", "changelog-producer": "input", "deletion-vectors.enabled": "true"},
     )
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     compact_fully(table)
     table.overwrite([{"id": 1, "v": 2}])
     last = table.snapshots.latest_id()
@@ -391,12 +391,12 @@ def test_overwrites_that_the_changelog_tells_anyway_are_not_told_twice(catalog: 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_overwrites_of_an_append_table_bring_their_rows_if_wanted(catalog: FileSystemCatalog, wanted: bool) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"streaming-read-append-overwrite": str(wanted).lower()})
-    table.write([{"id": 1}])
+    put(table, [{"id": 1}])
     stream = table.stream(["id"], follow=False)
     drain(stream)
     table.overwrite([{"id": 2}])
     assert drain(stream) == ([("+I", (2,))] if wanted else [])
-    table.write([{"id": 3}])
+    put(table, [{"id": 3}])
     assert drain(stream) == [("+I", (3,))]
 
 
@@ -407,11 +407,11 @@ def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemC
     from forebay.metadata import types
 
     table = catalog.create_table("db.t", COLUMNS)
-    table.write([{"id": 1, "name": "a", "v": 1}])
+    put(table, [{"id": 1, "name": "a", "v": 1}])
     stream = table.stream(follow=False)
     assert drain(stream) == [("+I", (1, "a", 1))]
     changed = table.alter([RenameColumn(("name",), "label"), AddColumn(("more",), types.int_()), DropColumn(("v",))])
-    changed.write([{"id": 2, "label": "b", "more": 7}])
+    put(changed, [{"id": 2, "label": "b", "more": 7}])
     assert drain(stream) == [("+I", (2, "b", None))]
     assert drain(catalog.table("db.t").stream(follow=False)) == [
         ("+I", (1, "a", None)),
@@ -421,11 +421,11 @@ def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemC
 
 def test_filters_and_columns_apply_to_every_phase(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, **{"changelog-producer": "input"})
-    table.write([{"id": i, "v": i} for i in range(10)])
+    put(table, [{"id": i, "v": i} for i in range(10)])
     stream = table.stream(["name"], filter=(col("v") > 6) & (col("id") < 9), follow=False)
     assert len(drain(stream)) == 2
-    table.write(pa.table({"id": [1, 2], "name": ["x", "y"], "v": pa.array([8, 1], pa.int32())}))
-    table.write(pa.table({"id": [1], "name": ["x"], "v": pa.array([8], pa.int32())}), kinds=["-U"])
+    put(table, pa.table({"id": [1, 2], "name": ["x", "y"], "v": pa.array([8, 1], pa.int32())}))
+    put(table, pa.table({"id": [1], "name": ["x"], "v": pa.array([8], pa.int32())}), kinds=["-U"])
     assert drain(stream) == [("+I", ("x",)), ("-U", ("x",))]
 
 
@@ -435,7 +435,7 @@ def test_partitions_come_in_order_if_wanted(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", columns, partition_keys=["p"], options=options)
     stream = table.stream(["p"], follow=False)
     for order in ([10, 9, 2, None], [3, 1, 20]):
-        table.write([{"p": p, "id": 1} for p in order])
+        put(table, [{"p": p, "id": 1} for p in order])
         expected: list[Change] = [("+I", (p,)) for p in sorted(order, key=lambda p: -1 if p is None else p)]
         assert drain(stream) == expected
 
@@ -445,7 +445,7 @@ def test_the_order_of_a_bucket_is_the_order_of_writing(catalog: FileSystemCatalo
     stream = table.stream(["id", "v"], follow=False)
     written: dict[int, list[int]] = {}
     for i in range(60):
-        table.write([{"id": i, "v": i % 3}])
+        put(table, [{"id": i, "v": i % 3}])
         written.setdefault(i % 3, []).append(i)
     read: dict[int, list[int]] = {}
     for _, row in drain(stream):
@@ -466,7 +466,7 @@ def test_changelogs_of_our_own_compactions_replay_to_the_table(
     stream = table.stream(follow=False)
     replayed: State = {}
     for i in range(16):
-        table.write(random_rows(rng, 12, 4))
+        put(table, random_rows(rng, 12, 4))
         if i % 5 == 4:
             table.compact(full=True)
         apply(replayed, drain(stream))
@@ -480,7 +480,7 @@ def test_changelogs_of_our_own_compactions_replay_to_the_table(
 def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog: FileSystemCatalog) -> None:
     options = {"changelog-producer": "input", "snapshot.num-retained.min": "1", "snapshot.num-retained.max": "2"}
     table = keyed(catalog, **options)
-    table.write([{"id": 0, "v": 0}])
+    put(table, [{"id": 0, "v": 0}])
     with_id = {"consumer-id": "reader", "scan.snapshot-id": "1", "continuous.discovery-interval": "1 ms"}
     ConsumerManager(table.context.io, table.paths).record("reader", 1)
     failures: list[BaseException] = []
@@ -489,7 +489,7 @@ def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog
         try:
             rng = np.random.default_rng(1)
             for _ in range(40):
-                catalog.table("db.t").write(random_rows(rng, 30, 6))  # compacts and expires as it goes
+                put(catalog.table("db.t"), random_rows(rng, 30, 6))  # compacts and expires as it goes
         except BaseException as e:  # noqa: BLE001 - told to the test's thread
             failures.append(e)
 

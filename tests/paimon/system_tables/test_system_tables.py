@@ -19,7 +19,7 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.system_tables.registry import NAMES
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.paimon.maintain.lakes import FAST, NOW, make_table, open_table
 from tests.paimon.stream.model import COLUMNS, compact_fully
 
@@ -36,9 +36,9 @@ def system(table: Table, name: str, **options: str) -> list[dict[str, Any]]:
 def table(tmp_path: Path) -> Table:
     clock = ManualClock(NOW)
     made = make_table(tmp_path / "t", {"bucket": "1"}, PARTITIONED, ("p", "id"), ("p",), clock=clock)
-    made.write([{"p": DAY, "id": i, "name": f"n{i}"} for i in range(5)])
+    put(made, [{"p": DAY, "id": i, "name": f"n{i}"} for i in range(5)])
     clock.advance(60)
-    made.write([{"p": DAY, "id": 3, "name": "three"}, {"p": datetime.date(2024, 3, 1), "id": 3}])
+    put(made, [{"p": DAY, "id": 3, "name": "three"}, {"p": datetime.date(2024, 3, 1), "id": 3}])
     return made
 
 
@@ -121,7 +121,7 @@ def test_files_partitions_and_buckets(table: Table) -> None:
 
 def test_the_snapshot_of_a_tag_can_be_named_after_it_expired(table: Table) -> None:
     table.tags.create("first", table.snapshots.snapshot(1))
-    table.write([{"p": DAY, "id": 9}])
+    put(table, [{"p": DAY, "id": 9}])
     table.expire_snapshots(1, 1)
     assert table.snapshots.ids() == [3]
     assert len(system(table, "files", **{"scan.snapshot-id": "1"})) == 1
@@ -132,14 +132,14 @@ def test_the_snapshot_of_a_tag_can_be_named_after_it_expired(table: Table) -> No
 def test_bytes_of_keys_are_shown_with_their_sign(tmp_path: Path) -> None:
     columns = pa.schema([("k", pa.binary()), ("v", pa.int64())])
     made = make_table(tmp_path / "t", {"bucket": "1"}, columns, ("k",))
-    made.write([{"k": b"\x00\x7f"}, {"k": b"\x80\xff"}])
+    put(made, [{"k": b"\x00\x7f"}, {"k": b"\x80\xff"}])
     (found,) = system(made, "files")
     assert (found["min_key"], found["max_key"]) == ("[[0, 127]]", "[[-128, -1]]")
 
 
 def test_files_of_an_append_table_have_no_keys(tmp_path: Path) -> None:
     made = make_table(tmp_path / "t", {"bucket": "-1"}, COLUMNS, ())
-    made.write([{"id": 1}])
+    put(made, [{"id": 1}])
     (found,) = system(made, "files")
     assert (found["min_key"], found["max_key"]) == (None, None)
     assert found["min_value_stats"] == "{id=1, name=null, v=null}"
@@ -189,16 +189,18 @@ def test_statistics_come_from_analyze(table: Table) -> None:
     }  # fmt: skip
     assert columns["p"]["min"] == "19782"
     assert table.snapshots.latest().commit_kind == "ANALYZE"  # type: ignore[union-attr]
-    table.write([{"p": DAY, "id": 9}])
+    put(table, [{"p": DAY, "id": 9}])
     assert len(system(table, "statistics")) == 1  # still the table's, though older than its rows
 
 
 @pytest.fixture
 def changed(tmp_path: Path) -> Table:
     made = make_table(tmp_path / "t", {"changelog-producer": "input"}, COLUMNS)
-    made.write([{"id": 1, "v": 1}, {"id": 2, "v": 2}])
-    made.write(
-        pa.table({"id": [1, 1, 2], "name": ["", "x", ""], "v": pa.array([1, 5, 2], pa.int32())}), ["-U", "+U", "-D"]
+    put(made, [{"id": 1, "v": 1}, {"id": 2, "v": 2}])
+    put(
+        made,
+        pa.table({"id": [1, 1, 2], "name": ["", "x", ""], "v": pa.array([1, 5, 2], pa.int32())}),
+        ["-U", "+U", "-D"],
     )
     return made
 
@@ -218,7 +220,7 @@ def test_the_audit_log_shows_changes_in_batches_and_streams(changed: Table) -> N
     rows = [tuple(r.values()) for b in stream for r in b.select(["rowkind", "id", "v"]).to_pylist()]
     assert rows == expected
     assert stream.schema.names == ["rowkind", "id", "name", "v"]
-    changed.write([{"id": 3}])
+    put(changed, [{"id": 3}])
     going_on = changed.system("audit_log").stream(stream.state(), follow=False)
     assert [r["id"] for b in going_on for r in b.to_pylist()] == [3]
 
@@ -254,7 +256,7 @@ def test_a_binlog_pair_may_lie_across_batches() -> None:
 def test_read_optimized_is_the_last_full_compaction(changed: Table) -> None:
     assert system(changed, "ro") == []
     compact_fully(changed)
-    changed.write([{"id": 7}])
+    put(changed, [{"id": 7}])
     assert [r["id"] for r in system(changed, "ro")] == [1]
     assert len(system(changed, "ro", **{"scan.snapshot-id": "2"})) == 0
 

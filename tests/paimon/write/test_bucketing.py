@@ -14,7 +14,7 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import FixedBuckets, PartitionSplitter, java_row_hash, parts_of
-from tests.paimon.lake import new_catalog, rows_of
+from tests.paimon.lake import new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("dt", pa.string()), ("v", pa.int32())])
 
@@ -78,9 +78,9 @@ def rows(ids: range, v: int) -> pa.Table:
 
 def test_keys_stay_in_the_bucket_they_first_went_to(tmp_path: Path) -> None:
     table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "100"})
-    table.write(rows(range(250), 0))
+    put(table, rows(range(250), 0))
     assert {s.bucket for s in table.scan().splits} == {0, 1, 2}
-    table.write(rows(range(200, 330), 1))
+    put(table, rows(range(200, 330), 1))
     assert rows_of(table) == sorted([(i, int(i >= 200)) for i in range(330)], key=repr)
     held = {s.bucket: sum(f.row_count for f in s.files) for s in table.scan().splits}
     assert set(held) == {0, 1, 2, 3}
@@ -88,8 +88,8 @@ def test_keys_stay_in_the_bucket_they_first_went_to(tmp_path: Path) -> None:
 
 def test_with_a_limit_of_buckets_the_rest_is_spread(tmp_path: Path) -> None:
     table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "10", "dynamic-bucket.max-buckets": "3"})
-    table.write(rows(range(100), 0))
-    table.write(rows(range(50, 150), 1))
+    put(table, rows(range(100), 0))
+    put(table, rows(range(50, 150), 1))
     assert {s.bucket for s in table.scan().splits} == {0, 1, 2}
     assert rows_of(table) == sorted([(i, int(i >= 50)) for i in range(150)], key=repr)
 

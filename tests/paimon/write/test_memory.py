@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.paimon.table import Table
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 
 MB = 1 << 20
 COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("a", pa.int64()), ("b", pa.float64()), ("text", pa.string())])
@@ -67,7 +67,7 @@ def table_of(folder: Path, keyed: bool) -> Table:
 @pytest.mark.parametrize("rows", SIZES)
 def test_a_primary_key_table_is_written_merged_and_compacted_in_little_memory(tmp_path: Path, rows: int) -> None:
     table = table_of(tmp_path, keyed=True)
-    assert peak(lambda: table.write(arriving(rows))) < 8
+    assert peak(lambda: put(table, arriving(rows))) < 8
     assert len(live_files(table)) >= rows // 40_000  # many runs, which all hold keys from everywhere
     counts: list[int] = []
     assert peak(lambda: counts.append(read_through(table))) < 12
@@ -81,6 +81,6 @@ def test_a_primary_key_table_is_written_merged_and_compacted_in_little_memory(tm
 @pytest.mark.parametrize("rows", SIZES)
 def test_an_append_table_is_written_compacted_and_sorted_in_little_memory(tmp_path: Path, rows: int) -> None:
     table = table_of(tmp_path, keyed=False)
-    assert peak(lambda: table.write(arriving(rows))) < 8
+    assert peak(lambda: put(table, arriving(rows))) < 8
     assert peak(lambda: table.compact(order_by=["b"])) < 12
     assert read_through(table) == rows

@@ -25,7 +25,7 @@ from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from forebay.paimon.write.table_write import Lane
 from tests.codec.test_empty_offsets import one_null
-from tests.paimon.lake import live_files, new_catalog, rows_of
+from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
 
@@ -40,7 +40,7 @@ def rows(*pairs: tuple[int, int]) -> pa.Table:
 
 def test_sequence_numbers_go_on_through_commits_and_writers(tmp_path: Path) -> None:
     table = keyed(tmp_path)
-    table.write(rows((1, 1), (2, 2), (1, 3)))
+    put(table, rows((1, 1), (2, 2), (1, 3)))
     with table.new_write() as writer:
         for step in range(2):
             writer.write(rows((1, 4), (5, 5)))
@@ -52,7 +52,7 @@ def test_sequence_numbers_go_on_through_commits_and_writers(tmp_path: Path) -> N
 def test_rows_of_bucketed_append_tables_are_numbered_in_the_order_of_commits(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options={"bucket": "1", "bucket-key": "id"})
     for start in (0, 10, 20):
-        table.write(rows(*((start + i, 0) for i in range(10))))
+        put(table, rows(*((start + i, 0) for i in range(10))))
     assert sorted((f.min_sequence_number, f.max_sequence_number) for f in live_files(table)) == [
         (0, 9),
         (10, 19),
@@ -173,7 +173,7 @@ def test_rows_deleted_by_their_keys_are_written_with_neutral_values_where_null_i
     assert (kind, key, null) == ("-D", 7, None)
     assert values == [value for _, value in NEUTRAL]
     with pytest.raises(InvalidRequest, match="c0"):
-        table.write([{"id": 7}])
+        put(table, [{"id": 7}])
 
 
 @pytest.mark.parametrize("io", [LocalFileIO(sync=False), ArrowFileIO(fs.LocalFileSystem())], ids=["local", "arrow"])
@@ -201,9 +201,11 @@ def test_a_writer_is_one_of_those_that_there_are(index: int, count: int) -> None
 
 def test_kinds_may_come_in_chunks_of_arrow(tmp_path: Path) -> None:
     table = keyed(tmp_path)
-    table.write(rows((1, 1), (2, 2), (3, 3)), pa.chunked_array([["+I"], ["-D", "+U"]]))
+    with table.new_write() as writer:
+        writer.write(rows((1, 1), (2, 2), (3, 3)), pa.chunked_array([["+I"], ["-D", "+U"]]))
+        assert writer.write(rows(), pa.chunked_array([], pa.string())) == 0
+        table.new_commit().commit(writer.prepare_commit())
     assert rows_of(table) == [(1, 1), (3, 3)]
-    assert table.write(rows(), pa.chunked_array([], pa.string())) is None
 
 
 def kinds_of(*kinds: int) -> Any:
@@ -238,14 +240,14 @@ def test_kinds_of_rows_that_a_table_ignores_are_not_even_in_its_changelog(
     tmp_path: Path, options: dict[str, str], kept: list[int]
 ) -> None:
     table = keyed(tmp_path, **{"changelog-producer": "input", **options})
-    table.write(rows(*((i, i) for i in range(4))), [0, 1, 2, 3])
+    put(table, rows(*((i, i) for i in range(4))), [0, 1, 2, 3])
     log = table.with_options({"incremental-between": "0,1"}).system("audit_log").read().read_all().to_pylist()
     assert sorted(row["id"] for row in log) == kept
 
 
 def test_a_writer_of_a_rescaled_table_is_told_which_partition_has_which_buckets(tmp_path: Path) -> None:
     table = keyed(tmp_path, bucket="2")
-    table.write(rows((1, 1)))
+    put(table, rows((1, 1)))
     other = table.with_options({"bucket": "3"})
     with (
         other.new_write() as writer,
@@ -256,10 +258,11 @@ def test_a_writer_of_a_rescaled_table_is_told_which_partition_has_which_buckets(
 
 def test_as_many_kinds_are_needed_as_rows(tmp_path: Path) -> None:
     table = keyed(tmp_path)
-    with pytest.raises(InvalidRequest, match="1 row kinds were given for more rows"):
-        table.write(rows((1, 1), (2, 2)), ["+I"])
-    with pytest.raises(InvalidRequest, match="3 row kinds were given for 2 rows"):
-        table.write(rows((1, 1), (2, 2)), ["+I"] * 3)
+    with table.new_write() as writer:
+        with pytest.raises(InvalidRequest, match="1 row kinds were given for more rows"):
+            writer.write(rows((1, 1), (2, 2)), ["+I"])
+        with pytest.raises(InvalidRequest, match="3 row kinds were given for 2 rows"):
+            writer.write(rows((1, 1), (2, 2)), ["+I"] * 3)
     with table.new_write() as writer:
         assert writer.write(rows((1, 1), (2, 2)), ["+I", "-D"]) == 2
         assert writer.delete([{"id": 1}, {"id": 2}]) == 2
@@ -269,15 +272,15 @@ def test_append_tables_take_no_deletes_and_kinds_must_fit(tmp_path: Path) -> Non
     catalog = new_catalog(tmp_path)
     append = catalog.create_table("db.a", COLUMNS)
     with pytest.raises(InvalidRequest, match="takes no deletes"):
-        append.write(rows((1, 1)), ["-D"])
+        put(append, rows((1, 1)), ["-D"])
     with pytest.raises(InvalidRequest, match="no primary key"):
         append.delete([{"id": 1}])
     with pytest.raises(InvalidRequest, match="no primary key"):
         append.upsert(rows((1, 1)))
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     for kinds in (["+I"], ["+I"] * 3, ["+I", "?"], [0, 4]):
-        with pytest.raises(InvalidRequest):
-            table.write(rows((1, 1), (2, 2)), kinds)
+        with table.new_write() as writer, pytest.raises(InvalidRequest):
+            writer.write(rows((1, 1), (2, 2)), kinds)
     assert table.snapshots.latest() is None
 
 
@@ -322,7 +325,7 @@ def test_a_table_holds_what_a_dictionary_would(
             for i in items:
                 model.pop(i, None)
         else:
-            table.write(rows(*((i, v) for i, v, _ in items)), ["-D" if gone else "+U" for _, _, gone in items])
+            put(table, rows(*((i, v) for i, v, _ in items)), ["-D" if gone else "+U" for _, _, gone in items])
             for i, v, gone in items:
                 if gone:
                     model.pop(i, None)

@@ -20,6 +20,7 @@ from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.system_tables.registry import METADATA_NAMES, NAMES
 from tests.paimon.catalog.conftest import hive_options, metastore
 from tests.paimon.catalog.rest_server import RestServer
+from tests.paimon.lake import put
 
 pytestmark = pytest.mark.spark
 
@@ -69,10 +70,10 @@ def test_a_table_that_is_not_there_is_sparks_own_error(lake_sql: Sql) -> None:
 
 def test_a_table_of_another_engine_is_found_and_read(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     table = lake_catalog.create_table(f"{lake}.t", pa.schema([("id", pa.int64()), ("v", pa.string())]))
-    table.write(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    put(table, pa.table({"id": [1, 2], "v": ["a", "b"]}))
     assert lake_sql("SHOW TABLES IN {db}") == [(lake, "t", False)]
     assert sorted(lake_sql("SELECT * FROM {db}.t WHERE id > 0")) == [(1, "a"), (2, "b")]
-    table.write(pa.table({"id": [3], "v": ["c"]}))
+    put(table, pa.table({"id": [3], "v": ["c"]}))
     assert lake_sql("SELECT count(*) FROM {db}.t") == [(3,)]
 
 
@@ -83,11 +84,11 @@ def test_a_table_of_another_engine_is_found_and_read(lake_sql: Sql, lake: str, l
 def history(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> str:
     """Table `h`: snapshot 1 (tag `first`, branch `dev`) has row 1, snapshot 2 has row 2 and a new column."""
     table = lake_catalog.create_table(f"{lake}.h", pa.schema([("id", pa.int64())]), options={"bucket": "-1"})
-    table.write(pa.table({"id": [1]}))
+    put(table, pa.table({"id": [1]}))
     table.create_tag("first", 1)
     BranchManager(table.context.io, table.paths).create("dev", "first")
     lake_sql("ALTER TABLE {db}.h ADD COLUMN v STRING")
-    lake_catalog.table(f"{lake}.h").write(pa.table({"id": [2], "v": ["b"]}))
+    put(lake_catalog.table(f"{lake}.h"), pa.table({"id": [2], "v": ["b"]}))
     return f"{lake}.h"
 
 
@@ -163,11 +164,12 @@ def test_system_tables_are_for_reading(lake_sql: Sql, history: str) -> None:
 
 def test_partitions_are_shown_described_and_dropped(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> None:
     lake_sql("CREATE TABLE {db}.p (id INT, dt DATE, d DECIMAL(4, 2), s STRING) PARTITIONED BY (dt, d, s)")
-    lake_catalog.table(f"{lake}.p").write(
+    put(
+        lake_catalog.table(f"{lake}.p"),
         [
             {"id": n, "dt": None if n == 4 else dt.date(2026, 1, n), "d": Decimal("1.50"), "s": f"a/{n}"}
             for n in (1, 2, 3, 4)
-        ]
+        ],
     )
     shown = [f"dt={'null' if n == 4 else f'2026-01-0{n}'}/d=1.50/s=a%2F{n}" for n in (1, 2, 3, 4)]
     assert sorted(lake_sql("SHOW PARTITIONS {db}.p")) == [(name,) for name in shown]

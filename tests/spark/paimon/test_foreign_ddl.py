@@ -13,6 +13,7 @@ import pytest
 
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
+from tests.paimon.lake import put
 from tests.paimon.oracle import ask
 from tests.paimon.test_foreign_pypaimon import PROGRAM
 
@@ -96,6 +97,6 @@ def test_java_writes_defaults_that_sql_has_set(
     nulls = pa.table({"id": pa.array([1], pa.int32()), "v": pa.nulls(1, pa.int32()), "s": pa.nulls(1, pa.string()),
                       "day": pa.nulls(1, pa.date32())})  # fmt: skip
     java_table(lake_catalog, f"{lake}.d").write(table.schema, nulls)
-    table.write([{"id": 2}])
+    put(table, [{"id": 2}])
     found = sorted(lake_sql("SELECT * FROM {db}.d"))
     assert found == [(n, 9, "abc", dt.date(2026, 1, 31)) for n in (1, 2)]

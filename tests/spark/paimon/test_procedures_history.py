@@ -15,6 +15,7 @@ from forebay.paimon import Catalog
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
@@ -32,7 +33,7 @@ def table(lake_catalog: Catalog, lake: str) -> Table:
         f"{lake}.t", COLUMNS, partition_keys=["dt"], options={"write-only": "true", "snapshot.num-retained.min": "1"}
     )
     for day in range(1, 5):
-        table.write([{"id": day, "dt": f"2026-01-0{day}"}])
+        put(table, [{"id": day, "dt": f"2026-01-0{day}"}])
     return table
 
 
@@ -72,7 +73,7 @@ def test_snapshots_expire_by_number_and_time(table: Table, call: Call) -> None:
 
 
 def test_old_partitions_are_dropped_and_named(table: Table, call: Call) -> None:
-    table.write([{"id": 9, "dt": "2999-01-01"}])
+    put(table, [{"id": 9, "dt": "2999-01-01"}])
     how = "expiration_time => '1 d', timestamp_formatter => 'yyyy-MM-dd', timestamp_pattern => '$dt'"
     expected = [(f"dt=2026-01-0{day}",) for day in range(1, 5)]
     assert call("expire_partitions", f"{how}, dry_run => true") == expected
@@ -96,7 +97,7 @@ def test_dropped_partitions_are_called_as_their_directories(
     table = lake_catalog.create_table(
         f"{lake}.t", columns, partition_keys=["day", "hour"], options={**options, "partition.legacy-name": legacy}
     )
-    table.write([{"id": 1, "day": datetime.date(2020, 1, 1), "hour": 7}])
+    put(table, [{"id": 1, "day": datetime.date(2020, 1, 1), "hour": 7}])
     assert Path(table.paths.root, named.replace(", ", "/")).is_dir()
     assert call("expire_partitions", "dry_run => true") == call("expire_partitions") == [(named,)]
 
@@ -144,7 +145,7 @@ def test_branches_are_made_written_and_become_the_table(table: Table, call: Call
     assert call("create_branch", "branch => 'dev', ignoreIfExists => 'true'") == DONE
     with pytest.raises(Exception, match="there is a branch 'dev' already"):
         call("create_branch", "branch => 'dev'")
-    table.on_branch("dev").write([{"id": 77, "dt": "2026-02-01"}])
+    put(table.on_branch("dev"), [{"id": 77, "dt": "2026-02-01"}])
     assert call("compact", "dry_run => true", table="t$branch_dev")[0][0] is True
     assert call("rename_branch", "from_branch => 'dev', to_branch => 'next'") == DONE
     assert call("create_branch", "branch => 'b1'") == call("create_branch", "branch => 'b2'") == DONE
@@ -251,7 +252,7 @@ def test_statistics_are_collected(table: Table, call: Call) -> None:
 def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, call: Call, name: str) -> None:
     call("create_tag", "tag => 'a', snapshot => 1")
     call("create_branch", "branch => 'dev', tag => 'a'")
-    table.on_branch("dev").write([{"id": 5, "dt": "2026-03-01"}])
+    put(table.on_branch("dev"), [{"id": 5, "dt": "2026-03-01"}])
     ConsumerManager(table.context.io, table.paths).record("reader", 2)
     would = "Would delete 4 rows, 4 files, 4 snapshots, 1 tags, 1 branches, 1 consumers"
     assert call(name, "dry_run => true") == [(would,)]
@@ -261,7 +262,7 @@ def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, c
     assert (table.tags.names(), table.snapshots.ids()) == ([], [5])
     assert ConsumerManager(table.context.io, table.paths).all() == {}
     assert list(Path(table.paths.root).rglob("*.parquet")) == []
-    table.write([{"id": 6, "dt": "2026-03-01"}])
+    put(table, [{"id": 6, "dt": "2026-03-01"}])
     assert ids(table) == [6]
 
 

@@ -13,6 +13,7 @@ import pytest
 from forebay.base.errors import Conflict, InvalidRequest
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +44,7 @@ def appended(catalog: Catalog, database: str, files: int = 3) -> Table:
 def fill(table: Table, version: int = 0, days: tuple[str, ...] = DAYS, ids: range = range(20)) -> None:
     import datetime as dt
 
-    table.write([{"id": i, "dt": dt.date.fromisoformat(day), "v": version} for day in days for i in ids])
+    put(table, [{"id": i, "dt": dt.date.fromisoformat(day), "v": version} for day in days for i in ids])
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:

@@ -22,7 +22,7 @@ from forebay.spark.paimon.planning import PaimonPlan, PaimonScan
 from forebay.spark.paimon.read_options import paimon_read_options
 from forebay.spark.scan_plan import Wanted
 from forebay.spark.schemas import spark_arrow_schema
-from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog
+from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ def parts(catalog: FileSystemCatalog) -> Table:
     """Partitions a, b and c, each with two files of three rows."""
     table = catalog.create_table("db.parts", COLUMNS, partition_keys=["name"])
     for n, name in enumerate("abcabc"):
-        table.write([{"id": 10 * n + i, "name": name, "v": i} for i in range(3)])
+        put(table, [{"id": 10 * n + i, "name": name, "v": i} for i in range(3)])
     return table
 
 
@@ -46,8 +46,8 @@ def parts(catalog: FileSystemCatalog) -> Table:
 def keyed(catalog: FileSystemCatalog) -> Table:
     """A primary-key table with updates and deletes in several files."""
     table = catalog.create_table("db.keyed", COLUMNS, primary_key=["id"], options={"bucket": "2"})
-    table.write([{"id": i, "name": "old", "v": i} for i in range(20)])
-    table.write([{"id": i, "name": "new", "v": i} for i in range(5, 10)])
+    put(table, [{"id": i, "name": "old", "v": i} for i in range(20)])
+    put(table, [{"id": i, "name": "new", "v": i} for i in range(5, 10)])
     table.delete([{"id": i} for i in range(3)])
     return table
 
@@ -99,7 +99,7 @@ def test_rows_are_those_of_the_engine_with_spark_s_very_schema(parts: Table, key
 
 def test_every_type_comes_with_spark_s_schema(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.all", ALL_TYPES)
-    table.write(all_types_rows(20))
+    put(table, all_types_rows(20))
     plan = planned(table)
     (task,) = batches_of(plan)
     assert sum(batch.num_rows for batch in task) == 20
@@ -133,7 +133,7 @@ def test_parts_of_nested_rows_are_read_alone(catalog: FileSystemCatalog) -> None
     outer = types.row(types.field("home", inner), types.field("age", types.int_()))
     table = catalog.create_table("db.nested", {"id": types.bigint(), "who": outer, "l": types.array(inner)})
     home = {"city": "Rome", "zip": 7}
-    table.write([{"id": 1, "who": {"home": home, "age": 3}, "l": [home]}, {"id": 2, "who": None, "l": None}])
+    put(table, [{"id": 1, "who": {"home": home, "age": 3}, "l": [home]}, {"id": 2, "who": None, "l": None}])
     asked = StructType(
         [
             StructField("who", StructType([StructField("home", StructType([StructField("city", StringType())]))])),
@@ -172,7 +172,7 @@ def test_counts_are_exact_with_updates_and_deletes(catalog: FileSystemCatalog, v
     options = {"bucket": "1", "deletion-vectors.enabled": vectors}
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for step in range(3):
-        table.write([{"id": i, "name": "x", "v": step} for i in range(step, 10)])
+        put(table, [{"id": i, "name": "x", "v": step} for i in range(step, 10)])
         table.delete([{"id": step}])
         table.compact(full=step == 1)
         count = sum(batch.num_rows for task in batches_of(planned(table, [])) for batch in task)
@@ -221,7 +221,7 @@ def test_changes_of_a_bucket_are_read_by_one_task_in_their_order(
     options = {"bucket": "2", "changelog-producer": "input"}
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for step in range(4):
-        table.write([{"id": i, "v": step} for i in range(6)])
+        put(table, [{"id": i, "v": step} for i in range(6)])
     plan = planned(PaimonScan.of(table, "t", side).with_options({"incremental-between": "0,4"}))
     tasks = [[row for batch in task for row in batch.to_pylist()] for task in batches_of(plan)]
     assert len(tasks) == 2
@@ -262,7 +262,7 @@ def test_many_rows_in_plain_files_are_mixed_with_few_that_must_be_merged(
     keyed: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keyed.compact(full=True)
-    keyed.write([{"id": 7, "name": "newest", "v": 7}])
+    put(keyed, [{"id": 7, "name": "newest", "v": 7}])
     assert planned(keyed).native is None
     monkeypatch.setattr("forebay.spark.paimon.planning.ROWS_MIN", 1)
     plan = planned(keyed)
@@ -305,7 +305,7 @@ def test_options_choose_what_a_read_reads(catalog: FileSystemCatalog, mode: str,
     options = {"bucket": "2", "changelog-producer": producer}
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for i in range(1, 5):
-        table.write([{"id": i, "name": "x", "v": i}, {"id": i + 1, "name": "y", "v": i}])
+        put(table, [{"id": i, "name": "x", "v": i}, {"id": i + 1, "name": "y", "v": i}])
         table.create_tag(f"t{i}")
     table.delete([{"id": 2}])
     expected = table.with_options(MODES[mode]).read().read_all().to_pylist()
@@ -317,7 +317,7 @@ def test_options_choose_what_a_read_reads(catalog: FileSystemCatalog, mode: str,
 
 def test_time_travel_of_the_table_shows_the_columns_of_then_and_that_of_a_read_those_of_now(parts: Table) -> None:
     now = parts.alter([AddColumn(("w",), types.int_())])
-    now.write([{"id": 1, "name": "z", "v": 1, "w": 1}])
+    put(now, [{"id": 1, "name": "z", "v": 1, "w": 1}])
     option = {"scan.snapshot-id": "1"}
     assert PaimonScan.of(now.with_options(option), "t").schema.names == ["id", "name", "v"]
     assert rows_of(planned(now.with_options(option)))[0] == {"id": 0, "name": "a", "v": 0}
@@ -329,7 +329,7 @@ def test_time_travel_of_the_table_shows_the_columns_of_then_and_that_of_a_read_t
 @pytest.mark.parametrize("options", [{}, {"scan.snapshot-id": "1"}, {"incremental-between": "0,3"}])
 def test_side_tables_are_those_of_the_engine(keyed: Table, side: str, options: dict[str, str]) -> None:
     keyed.compact(full=True)
-    keyed.write([{"id": 7, "name": "newest", "v": 7}])
+    put(keyed, [{"id": 7, "name": "newest", "v": 7}])
     then = keyed.with_options(options) if side != "ro" or "incremental-between" not in options else keyed
     expected = then.system(side).read().read_all()
     scan = PaimonScan.of(keyed, "t", side).with_options(options)

@@ -14,6 +14,7 @@ from forebay.metadata import types
 from forebay.paimon import Catalog
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 from tests.paimon.stream.model import COLUMNS
 from tests.spark.releases import SPARK
 
@@ -30,7 +31,7 @@ def parts(lake_catalog: Catalog, lake: str) -> Table:
     """Partitions a, b and c, each with two files of three rows."""
     table = lake_catalog.create_table(f"{lake}.parts", COLUMNS, partition_keys=["name"])
     for n, name in enumerate("abcabc"):
-        table.write([{"id": 10 * n + i, "name": name, "v": i} for i in range(3)])
+        put(table, [{"id": 10 * n + i, "name": name, "v": i} for i in range(3)])
     return table
 
 
@@ -39,8 +40,8 @@ def keyed(lake_catalog: Catalog, lake: str) -> Table:
     """A primary-key table with a changelog: 1 is inserted, updated and deleted; 2 stays."""
     options = {"bucket": "1", "changelog-producer": "input"}
     table = lake_catalog.create_table(f"{lake}.keyed", COLUMNS, primary_key=["id"], options=options)
-    table.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
-    table.write([{"id": 1, "name": "c"}])
+    put(table, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    put(table, [{"id": 1, "name": "c"}])
     table.delete([{"id": 1}])
     return table
 
@@ -99,8 +100,8 @@ def test_parts_of_nested_rows_are_read_alone(lake_catalog: Catalog, lake: str, l
         options={"bucket": "1"},
     )
     home = {"city": "Rome", "zip": 7}
-    table.write([{"id": 1, "home": home, "l": [home, home]}])
-    table.write([{"id": 2, "home": None, "l": None}])
+    put(table, [{"id": 1, "home": home, "l": [home, home]}])
+    put(table, [{"id": 2, "home": None, "l": None}])
     found = lake_sql("SELECT id, home.city, l.zip FROM {db}.nested ORDER BY id")
     assert found == [(1, "Rome", [7, 7]), (2, None, None)]
     assert lake_sql("SELECT id FROM {db}.nested WHERE home.zip = 7") == [(1,)]
@@ -132,7 +133,7 @@ def test_filters_on_every_type_give_what_spark_s_own_evaluation_gives(
             }
         )  # fmt: skip
     for row in rows:
-        table.write([row])
+        put(table, [row])
     frame = lake_session.table(f"lake.{lake}.types")
     whole = lake_session.createDataFrame(frame.collect(), frame.schema)
     for condition in (
@@ -171,7 +172,7 @@ def test_options_and_the_session_choose_what_is_read(lake_session: Any, lake: st
 
 def test_time_travel_shows_the_columns_of_then(lake_sql: Sql, parts: Table) -> None:
     later = parts.alter([AddColumn(("w",), types.int_())])
-    later.write([{"id": 99, "name": "z", "v": 1, "w": 1}])
+    put(later, [{"id": 99, "name": "z", "v": 1, "w": 1}])
     assert lake_sql("SELECT * FROM {db}.parts VERSION AS OF 1 ORDER BY id LIMIT 1") == [(0, "a", 0)]
     assert lake_sql("SELECT * FROM {db}.parts WHERE id IN (0, 99) ORDER BY id") == [(0, "a", 0, None), (99, "z", 1, 1)]
 
@@ -217,7 +218,7 @@ def test_a_table_of_the_catalog_is_streamed_in_batches_and_goes_on_after_a_resta
     assert [len(batch) for batch in batches] == [12, 6]
     assert len({row[0] for batch in batches for row in batch}) == 18
     later = parts.alter([AddColumn(("w",), types.int_())])
-    later.write([{"id": 99, "name": "z", "v": 1, "w": 5}])
+    put(later, [{"id": 99, "name": "z", "v": 1, "w": 5}])
     assert run(lake_session.readStream.table(f"lake.{lake}.parts")) == [[(99, "z", 1, 5)]]
     assert run(lake_session.readStream.table(f"lake.{lake}.parts")) == []
 
@@ -265,7 +266,7 @@ def test_a_query_that_runs_reads_what_is_committed_meanwhile_and_records_its_con
     try:
         query.processAllAvailable()
         for number in (1000, 1001):
-            parts.write([{"id": number, "name": "n", "v": 1}])
+            put(parts, [{"id": number, "name": "n", "v": 1}])
             query.processAllAvailable()
         parts.compact(full=True)
         query.processAllAvailable()
@@ -287,7 +288,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
     query = stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(Exception, match="the sink is away"):
         query.awaitTermination(60)
-    parts.write([{"id": 99, "name": "z", "v": 1}])
+    put(parts, [{"id": 99, "name": "z", "v": 1}])
     parts.compact(full=True)
     first, second, third = run(stream)
     assert [len(first), len(second)] == [12, 6], "as the table was when the query was first started"
@@ -302,7 +303,7 @@ def test_a_stream_whose_next_snapshot_has_expired_says_so(
     stream = lake_session.readStream.table(f"lake.{lake}.parts")
     run(stream)
     for number in range(3):
-        parts.write([{"id": number, "name": "n", "v": 1}])
+        put(parts, [{"id": number, "name": "n", "v": 1}])
     parts.expire_snapshots(retain_max=1, retain_min=1)
     with pytest.raises(Exception, match=r"snapshot 7 .* has expired .*consumer-id"):
         run(stream)

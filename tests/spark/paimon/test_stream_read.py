@@ -20,7 +20,7 @@ from forebay.spark.paimon.planning import PaimonScan
 from forebay.spark.paimon.read_options import StreamLimits
 from forebay.spark.paimon.stream_source import PaimonStreamReader
 from forebay.spark.scan_plan import Wanted
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.paimon.stream.test_modes import STREAMS, filled
 from tests.spark.paimon.streams import PaimonStream
@@ -47,7 +47,7 @@ def ids(rows: list[dict[str, Any]]) -> list[int]:
 
 def write(table: Table, *numbers: int) -> None:
     """One commit with rows of these ids."""
-    table.write([{"id": number} for number in numbers])
+    put(table, [{"id": number} for number in numbers])
 
 
 def consumers(table: Table) -> dict[str, int]:
@@ -281,13 +281,13 @@ def test_few_rows_wait_for_more_until_the_delay_has_passed(table: Table) -> None
 
 def test_a_bucket_of_an_append_table_is_read_in_order_by_one_task(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"bucket": "3", "bucket-key": "name"})
-    table.write([{"id": 0, "name": "n0"}])
+    put(table, [{"id": 0, "name": "n0"}])
     stream = PaimonStream(table, scan_mode="latest")
     stream.offset = stream.start
     number = 0
     for _ in range(4):
         rows = [{"id": (number := number + 1), "name": f"n{i}"} for i in range(8)]
-        table.write(rows)
+        put(table, rows)
     table.compact(full=True)
     start, end = stream.plan()
     tasks = stream.reader.partitions(start, end)
@@ -331,12 +331,12 @@ def test_changes_of_a_key_come_after_the_rows_in_full(catalog: FileSystemCatalog
 
 def test_a_keyed_table_gives_new_rows_and_with_read_changelog_every_change(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=KEYED)
-    table.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    put(table, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     streams = PaimonStream(table), PaimonStream(table, read_changelog="true"), PaimonStream(table, "$audit_log")
     binlog = PaimonStream(table, "$binlog")
     for stream in (*streams, binlog):
         assert len(stream.rest()) == 2
-    table.write([{"id": 1, "name": "c"}, {"id": 3, "name": "d"}])
+    put(table, [{"id": 1, "name": "c"}, {"id": 3, "name": "d"}])
     table.delete([{"id": 2}])
     plain, changelog, audit = (stream.rest() for stream in streams)
     assert sorted((row["id"], row["name"]) for row in plain) == [(1, "c"), (3, "d")]
@@ -353,7 +353,7 @@ def test_a_keyed_table_gives_new_rows_and_with_read_changelog_every_change(catal
 def test_columns_and_filters_are_options(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, partition_keys=["name"])
     for name in ("a", "b"):
-        table.write([{"id": i, "name": name, "v": i} for i in range(4)])
+        put(table, [{"id": i, "name": name, "v": i} for i in range(4)])
     stream = PaimonStream(table, columns="v, id", filter="name = 'b' AND id >= 2")
     assert stream.rest() == [{"v": 2, "id": 2}, {"v": 3, "id": 3}]
     start, end = PaimonStream(table, filter="name = 'b'", maxFilesPerTrigger="1").plan()
@@ -424,7 +424,7 @@ def test_a_query_keeps_its_columns_and_its_restart_has_the_new_ones(table: Table
     stream = PaimonStream(table)
     stream.rest()
     table = table.alter([AddColumn(("w",), types.int_()), DropColumn(("v",)), RenameColumn(("name",), "title")])
-    table.write([{"id": 2, "title": "x", "w": 7}])
+    put(table, [{"id": 2, "title": "x", "w": 7}])
     start, end = stream.plan()
     assert [row for batch in stream.read(start, end) for row in batch.to_pylist()] == [
         {"id": 2, "name": "x", "v": None}

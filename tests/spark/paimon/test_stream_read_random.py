@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.spark.paimon.streams import PaimonStream
 
@@ -108,7 +108,7 @@ def test_rows_of_an_append_table_arrive_once(tmp_path: Path, seed: int) -> None:
         match dice.choice(["write", "write", "write", "compact", "overwrite", "expire", "alter", "read", "read"]):
             case "write":
                 rows = [{"id": next(numbers), "v": dice.randrange(4)} for _ in range(dice.randint(1, 6))]
-                table.write(rows)
+                put(table, rows)
                 expected.update(row["id"] for row in rows)
             case "compact":
                 table.compact(full=dice.random() < 0.5)
@@ -160,7 +160,7 @@ def test_changes_of_a_keyed_table_come_to_its_state(tmp_path: Path, seed: int, p
         match dice.choice(["write", "write", "delete", "compact", "expire", "read", "read"]):
             case "write":
                 keys = dice.sample(range(12), dice.randint(1, 6))
-                table.write([{"id": key, "name": f"n{dice.randrange(5)}", "v": step} for key in keys])
+                put(table, [{"id": key, "name": f"n{dice.randrange(5)}", "v": step} for key in keys])
             case "delete":
                 table.delete([{"id": dice.randrange(12)}])
             case "compact":

@@ -18,6 +18,7 @@ import pytest
 
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
+from tests.paimon.lake import put
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
@@ -240,7 +241,7 @@ def test_columns_that_a_stream_lacks_keep_their_values_by_partial_update(
 ) -> None:
     columns = pa.schema([("id", pa.int64()), ("name", pa.string()), ("other", pa.int32())])
     made = table("id", columns, bucket="1", merge_engine="partial-update")
-    made.write([{"id": 1, "name": "old", "other": 10}])
+    put(made, [{"id": 1, "name": "old", "other": 10}])
     feed.add(1, name="new")
     writer = feed.frame(lake_session).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     run(writer, starter("catalog", lake, made))

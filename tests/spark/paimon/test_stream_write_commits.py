@@ -19,6 +19,7 @@ from forebay.spark.paimon.background import BackgroundCompaction, FewAtATime, Pa
 from forebay.spark.paimon.committing import Overwrite
 from forebay.spark.paimon.stream_commits import Epoch, StreamCommits, must_wait
 from forebay.spark.paimon.write_options import write_options
+from tests.paimon.lake import put
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
 
 WAIT_S = 60.0
@@ -119,7 +120,7 @@ def test_a_query_whose_snapshots_have_all_expired_is_warned_when_it_is_restarted
 ) -> None:
     table = make(tmp_path, write_only="true")
     commits_of(table).commit(epoch(table, 0, some(1)))
-    table.write(some(2))
+    put(table, some(2))
     table.expire_snapshots(retain_min=1, retain_max=1)
     with caplog.at_level(logging.WARNING):
         commits_of(table).commit(epoch(table, 1, some(3)))
@@ -192,7 +193,7 @@ def test_packed_files_that_are_small_are_packed_again_each_row_a_few_times_only(
 def test_files_from_before_the_query_are_packed_too(tmp_path: Path) -> None:
     table = make(tmp_path)
     for i in range(6):
-        table.write(some(i))
+        put(table, some(i))
     commits = commits_of(table)
     commits.commit(epoch(table, 0, some(6)))
     settled(commits)
@@ -257,7 +258,7 @@ def test_every_commit_has_its_changelog_when_full_compaction_makes_it(tmp_path: 
 def test_a_lost_race_is_run_again_and_loses_no_row(tmp_path: Path) -> None:
     table = make(tmp_path)
     for i in range(6):
-        table.write(some(i))
+        put(table, some(i))
 
     class Overtaken(ThreadRunner):
         """Others compact the same files before this compaction can be committed, once."""
@@ -277,7 +278,7 @@ def test_a_lost_race_is_run_again_and_loses_no_row(tmp_path: Path) -> None:
     assert rounds.run({}) == 0
     assert len(set(tmp_path.rglob("data-*")) - before) == 1, "only what the others wrote is there"
     for i in range(6, 12):
-        table.write(some(i))
+        put(table, some(i))
     assert rounds.run({}) == 7, "planned anew from what is there"
     assert runner.times == 2
     assert rows_of(table) == sorted(some(*range(12)), key=str)
@@ -299,7 +300,7 @@ def test_a_round_that_fails_is_logged_and_the_next_one_works(tmp_path: Path, cap
     with caplog.at_level(logging.WARNING):
         for number in range(3):
             for i in range(6):
-                table.write(some(10 * number + i))
+                put(table, some(10 * number + i))
             messages = epoch(table, number, some(10 * number + 9)).messages
             table.new_commit().commit(messages)
             background.committed(messages)

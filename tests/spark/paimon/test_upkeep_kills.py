@@ -17,7 +17,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from forebay.spark.paimon.jobs import SparkTasks
 from tests.paimon.kills import KillingFileIO
-from tests.paimon.lake import new_catalog, rows_of
+from tests.paimon.lake import new_catalog, put, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +61,7 @@ def new_table(folder: Path) -> Table:
         "db.t", COLUMNS, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2", "write-only": "true"}
     )
     for version in range(3):
-        table.write([{"id": i, "dt": day, "v": version} for day in "ab" for i in range(20)])
+        put(table, [{"id": i, "dt": day, "v": version} for day in "ab" for i in range(20)])
     return table
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.functions import col
 
 from forebay.paimon import Catalog
 from forebay.spark.paimon import committing
+from tests.paimon.lake import put
 from tests.server.test_hostile_clients import wait_until
 from tests.spark.releases import needs
 
@@ -35,7 +36,7 @@ def fill(lake_catalog: Catalog, lake: str) -> Callable[..., Any]:
             f"{lake}.t", schema, primary_key=key.split(), partition_keys=parts.split(), options=given
         )
         if rows:
-            table.write(rows)
+            put(table, rows)
         return table
 
     return make
@@ -161,7 +162,7 @@ def test_delete_takes_rows_and_whole_partitions(
     lake_sql: Sql, fill: Callable[..., Any], options: dict[str, str]
 ) -> None:
     table = fill([row(i, f"d{i % 2}") for i in range(6)], parts="day", **options)
-    table.write([row(10, "d0"), row(11, "d1")])
+    put(table, [row(10, "d0"), row(11, "d1")])
     lake_sql("DELETE FROM {db}.t WHERE id >= 4 AND id < 11 AND name <> 'n10'")
     assert [r[0] for r in lake_sql(ALL)] == [0, 1, 2, 3, 10, 11]
     lake_sql("DELETE FROM {db}.t WHERE name IS NULL")
@@ -175,9 +176,9 @@ def test_delete_takes_rows_and_whole_partitions(
 
 def test_a_delete_keeps_the_order_of_a_bucketed_append_table(lake_sql: Sql, fill: Callable[..., Any]) -> None:
     table = fill([row(i) for i in range(5)], bucket="1", bucket_key="day")
-    table.write([row(i) for i in range(5, 9)])
+    put(table, [row(i) for i in range(5, 9)])
     lake_sql("DELETE FROM {db}.t WHERE id IN (1, 6)")
-    table.write([row(9)])
+    put(table, [row(9)])
     assert [r["id"] for r in table.read().read_all().to_pylist()] == [0, 2, 3, 4, 5, 7, 8, 9]
 
 

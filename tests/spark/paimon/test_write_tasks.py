@@ -32,7 +32,7 @@ from forebay.spark.paimon.writing import (
     messages_of,
     new_write,
 )
-from tests.paimon.lake import live_files, new_catalog
+from tests.paimon.lake import live_files, new_catalog, put
 
 Rows = list[dict[str, Any]]
 
@@ -86,7 +86,7 @@ def write_in_lanes(table: Table, tasks: Sequence[Sequence[Rows]]) -> list[Commit
 
 def test_tasks_that_write_one_bucket_never_use_the_same_sequence_number(tmp_path: Path) -> None:
     table = make(tmp_path, key="id", bucket="1")
-    table.write([{"id": 1, "name": "before"}])
+    put(table, [{"id": 1, "name": "before"}])
     tasks = [[[{"id": i, "name": f"{t}"} for i in range(10 * t, 10 * t + 5 + t)]] for t in range(3)]
     table.new_commit().commit(write_in_lanes(table, tasks))
     planned = [f for split in table.scan().splits for f in split.files]
@@ -94,7 +94,7 @@ def test_tasks_that_write_one_bucket_never_use_the_same_sequence_number(tmp_path
     assert first == {1, 2, 3}
     assert all((f.max_sequence_number - f.min_sequence_number) % 3 == 0 for f in planned)
     assert len(rows_of(table)) == 18
-    table.write([{"id": 20, "name": "after"}])
+    put(table, [{"id": 20, "name": "after"}])
     assert {"id": 20, "name": "after"} in rows_of(table)
 
 
@@ -343,7 +343,7 @@ def test_overwrites_replace_partitions_that_are_named_or_written_to_or_all(tmp_p
         commit_batch(table, messages_of([written]), how, threads)
         return rows_of(table)
 
-    table.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    put(table, [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
     assert overwrite([{"id": 3, "name": "a"}], Overwrite({"name": "a"})) == [
         {"id": 2, "name": "b"},
         {"id": 3, "name": "a"},

@@ -35,11 +35,15 @@ BATCH_ROWS = 1 << 16
 class Intake:
     """Converts data for one table. `columns` are those that the data may have; others get their default or null."""
 
-    def __init__(self, schema: TableSchema, columns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, schema: TableSchema, columns: Sequence[str] | None = None, *, leaves_others: bool = False
+    ) -> None:
+        """`leaves_others`: columns that are not given are null, for merging to leave alone, and not their default."""
         self._fields = schema.fields
         self._given = schema.fields_named(columns) if columns is not None else schema.fields
         self.arrow = arrow_schema(schema.fields)
         self._rowkind_field = schema.options.get("rowkind.field")
+        self._leaves_others = leaves_others
 
     def batches(self, data: Any, *, deletes: bool = False) -> Iterator[pa.RecordBatch]:
         """`data` as batches of all of the table's columns.
@@ -67,7 +71,8 @@ class Intake:
         columns = []
         for f in self._fields:
             index = batch.schema.get_field_index(f.name)
-            columns.append(batch.column(index) if index >= 0 else missing_column(f, batch.num_rows, deletes))
+            left = replace(f, default=None) if self._leaves_others else f
+            columns.append(batch.column(index) if index >= 0 else missing_column(left, batch.num_rows, deletes))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def kinds_of(self, batch: pa.RecordBatch, default: int) -> npt.NDArray[np.int8]:

@@ -34,6 +34,7 @@ from forebay.paimon.write.bucketing import UNAWARE, FixedBuckets, Part, Partitio
 from forebay.paimon.write.compaction import BucketCompaction, WriteCompaction
 from forebay.paimon.write.dynamic_buckets import DynamicBuckets
 from forebay.paimon.write.incoming import DELETE, INSERT, UPDATE_BEFORE, Intake, parse_kinds
+from forebay.paimon.write.partial import partial_columns
 from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWriter
 
 OPEN_FILES_MAX = 64
@@ -142,14 +143,15 @@ class TableWrite:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def write(self, data: Any, kinds: Any = None) -> int:
-        """Write rows; how many.
+    def write(self, data: Any, kinds: Any = None, columns: Sequence[str] | None = None) -> int:
+        """Write rows; how many. With `columns` they have only these, and merging leaves the others as they are.
 
         `data` is anything that `forebay.codec.cast` takes. `kinds` are row kinds, one for each row (a sequence or
         Arrow array of +I, -U, +U, -D or 0 to 3); without them rows are inserts.
         """
         given = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
-        intake = Intake(self._table.schema)
+        chosen = None if columns is None else partial_columns(self._table, self._spec, columns)
+        intake = Intake(self._table.schema, chosen, leaves_others=chosen is not None)
         done = 0
         for batch in intake.batches(data):
             if given is None:
