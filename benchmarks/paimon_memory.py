@@ -43,7 +43,7 @@ def _written(table: Table, rows: int, commits: int = 1) -> None:
 
 
 def _consumed(lake: Lake, name: str) -> int:
-    return sum(batch.num_rows for batch in lake.open(name).read())
+    return sum(batch.num_rows for batch in lake.open(name).scan())
 
 
 def _append(lake: Lake, rows: int) -> None:

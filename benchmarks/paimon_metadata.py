@@ -96,7 +96,7 @@ def measure(lake: Lake, name: str, work: Work, repeat: int) -> Measured:
     found: dict[str, list[Cost]] = {"commit_cold": [], "commit_warm": [], "plan_cold": [], "plan_warm": []}
     for _ in range(repeat):
         found["plan_cold"].append(cost_of(lambda: _planned(lake.open(name), files)))
-    table.scan()
+    table.scan().plan()
     for _ in range(repeat):
         found["plan_warm"].append(cost_of(lambda: _planned(table, files)))
     for _ in range(repeat):
@@ -108,7 +108,7 @@ def measure(lake: Lake, name: str, work: Work, repeat: int) -> Measured:
 
 
 def _planned(table: Table, files: int) -> None:
-    found = sum(len(split.files) for split in table.scan().splits)
+    found = sum(len(split.files) for split in table.scan().plan())
     if found != files:
         raise AssertionError(f"{found} files were planned where there are {files}")
 

@@ -111,7 +111,7 @@ def read_cost(table: Table, rows: int) -> Cost:
 
     def work() -> None:
         nonlocal found
-        found = table.read().read_all().num_rows
+        found = table.scan().to_arrow().num_rows
 
     cost = cost_of(work)
     check_rows(found, rows)
@@ -124,7 +124,7 @@ def find_cost(table: Table, key: int) -> Cost:
 
     def work() -> None:
         nonlocal found
-        found = table.read(filter=col(data.KEY) == key).read_all().num_rows
+        found = table.scan(filter=col(data.KEY) == key).to_arrow().num_rows
 
     cost = cost_of(work)
     check_rows(found, 1)
@@ -178,6 +178,6 @@ def data_paths(lake: Lake, name: str) -> list[Path]:
     """The data files that a scan of the table reads."""
     return [
         lake.path(name) / f"bucket-{split.bucket}" / file.file_name
-        for split in lake.open(name).scan().splits
+        for split in lake.open(name).scan().plan()
         for file in split.files
     ]

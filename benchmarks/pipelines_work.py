@@ -166,7 +166,7 @@ class Pipelines:
         return cost
 
     def check_count(self, name: str, rows: int) -> None:
-        found = self.lake.open(name).read([data.KEY]).read_all().num_rows
+        found = self.lake.open(name).scan([data.KEY]).to_arrow().num_rows
         check(found == rows, f"{name} has {found} rows, not {rows}")
 
 

@@ -155,7 +155,7 @@ def by_duckdb(spark: SparkSession, warehouse: str) -> Totals:
 
 
 def by_forebay(spark: SparkSession, warehouse: str) -> Totals:
-    rows = Catalog.open(warehouse).table(TABLE).read(["item", "cents"]).read_all()
+    rows = Catalog.open(warehouse).table(TABLE).scan(["item", "cents"]).to_arrow()
     return by_item(rows)
 
 

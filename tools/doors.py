@@ -140,7 +140,7 @@ def _paimon_operations(folder: Path) -> dict[str, Operation]:
 
     return {
         "lake write": Operation(lambda: put(table, _ROWS)),
-        "lake read": Operation(lambda: table.read().read_all()),
+        "lake read": Operation(lambda: table.scan().to_arrow()),
         "lake commit": Operation(lambda: table.new_commit().commit(waiting.pop()), prepare_commit),
         "lake compaction": Operation(lambda: table.compact(full=True), lambda: put(table, _ROWS)),
     }

@@ -125,7 +125,7 @@ def test_what_is_done_to_a_copy_of_a_table_leaves_the_table_alone(lake: Lake) ->
     assert paimon_work.data_paths(lake, "t") == before
     assert len(paimon_work.data_paths(lake, "copy")) == paimon_work.BUCKETS < len(before)
     left = paimon_work.distinct_rows(parts)
-    assert table.read().read_all().num_rows == lake.open("copy").read().read_all().num_rows == left
+    assert table.scan().to_arrow().num_rows == lake.open("copy").scan().to_arrow().num_rows == left
 
 
 def test_files_of_a_table_with_many_files_are_there_and_hold_what_their_statistics_say(lake: Lake) -> None:
@@ -133,10 +133,10 @@ def test_files_of_a_table_with_many_files_are_there_and_hold_what_their_statisti
     table = lake.open("t")
     assert measured.files == 300
     assert len(set(paimon_work.data_paths(lake, "t"))) == 320  # with those of the two commits that were measured
-    rows: pa.Table = table.read().read_all()
+    rows: pa.Table = table.scan().to_arrow()
     assert rows.num_rows == 32 * paimon_metadata.ROWS_PER_COMMIT
     times = Counter(rows["id"].to_pylist())
-    assert table.read(filter=col("id") == 1500).read_all().num_rows == times[1500] > 1
+    assert table.scan(filter=col("id") == 1500).to_arrow().num_rows == times[1500] > 1
 
 
 def test_a_table_with_many_snapshots_has_each_of_them(lake: Lake) -> None:

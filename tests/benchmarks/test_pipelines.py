@@ -26,7 +26,7 @@ def test_micro_batches_leave_all_rows_and_as_many_files_as_their_compaction_says
     lake: Lake, way: Way, keyed: bool
 ) -> None:
     left = hour(lake, "t", keyed, way, BATCHES, 1)
-    rows = left.table.read().read_all()
+    rows = left.table.scan().to_arrow()
     assert rows.num_rows == left.rows == len(rows["id"].unique())
     assert left.rows < BATCHES * TASKS * TASK_ROWS if keyed else left.rows == BATCHES * TASKS * TASK_ROWS
     assert left.files <= left.files_max

@@ -74,7 +74,7 @@ def test_what_is_due_is_compacted_where_that_is_asked_for_and_everything_else(ta
 def test_rows_are_sorted_by_the_columns_that_are_named(tables: dict[str, Table], typed) -> None:
     put(tables["b"], [{"id": i, "day": "wed"} for i in (7, 3, 9)])
     assert typed("--table", "db.b", "--order", "order", "--order-by", "id")[0] == 0
-    assert [row["id"] for row in tables["b"].read().read_all().to_pylist() if row["day"] == "wed"] == [3, 7, 9]
+    assert [row["id"] for row in tables["b"].scan().to_arrow().to_pylist() if row["day"] == "wed"] == [3, 7, 9]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

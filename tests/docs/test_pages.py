@@ -22,7 +22,7 @@ PRINTED = {
         "\n4\n",
         "\n5 3\n",
         "there is no column 'amuont'; columns are id, customer, item, amount; did you mean 'amount'?\n",
-        "['-U', '+U']\n",
+        "['update_before', 'update_after']\n",
         "[{'item': 'rum', 'amount': 10.0}]\n",
         "{'order': 99, 'item': None, 'amount': None}",
         "{'id': 2, 'what': 'tea', 'note': None}",

@@ -64,7 +64,7 @@ def test_a_lake_table_filters_as_the_filter_says(tmp_path: Path, kind: str, seed
         rows |= unique
     if kind == "compacted":
         table.compact(full=True)
-    check(rng, list(rows.values()), lambda p: table.read(["id"], p).read_all())
+    check(rng, list(rows.values()), lambda p: table.scan(["id"], p).to_arrow())
 
 
 PARTITION_KINDS = ("bool", "int", "big", "float", "double", "dec4", "text", "bytes", "date", "micros")
@@ -80,7 +80,7 @@ def test_a_lake_table_with_partitions_filters_as_the_filter_says(tmp_path: Path,
     for row in rows:
         row.update({key: row[key] or None for key in keys if key in ("text", "bytes")})
     put(table, pa.Table.from_pylist(rows, schema=table.arrow_schema))
-    check(rng, rows, lambda p: table.read(["id"], p).read_all())
+    check(rng, rows, lambda p: table.scan(["id"], p).to_arrow())
 
 
 # ---- tables of a server ---------------------------------------------------------------------------------------------

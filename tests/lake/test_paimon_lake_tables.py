@@ -22,6 +22,7 @@ from forebay.paimon.table import Table
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened, with_options
 from forebay.testing.lake_rounds import PATH, LakeTable, Row, changes_of, in_order
+from tests.paimon.lake import stream_of
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 
@@ -176,8 +177,8 @@ def test_the_bucket_of_the_stream_is_the_bucket_that_paimon_would_choose(storage
     lake = engine_table(storage)
     lake.upsert([{**r, "v": -1} for r in rows])
     # Had Paimon put a row into another bucket, its old version would still be there.
-    assert sorted(r["v"] for r in lake.read().read_all().to_pylist()) == [-1] * 60
-    assert {split.bucket for split in lake.scan().splits} == {0, 1, 2, 3}
+    assert sorted(r["v"] for r in lake.scan().to_arrow().to_pylist()) == [-1] * 60
+    assert {split.bucket for split in lake.scan().plan()} == {0, 1, 2, 3}
 
 
 def test_followers_of_the_paimon_table_see_both_images_of_an_update(storage: PaimonLakeStorage) -> None:
@@ -186,7 +187,7 @@ def test_followers_of_the_paimon_table_see_both_images_of_an_update(storage: Pai
     table.round({((), 0): [("+I", old), ("-U", old), ("+U", new)]}, chunk=2)
     table.round({((), 0): [("-D", new)]})
     audit = engine_table(storage).with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": "1"})
-    seen = [(r["_row_kind"], r["name"]) for batch in audit.stream(follow=False) for r in batch.to_pylist()]
+    seen = [(r["_row_kind"], r["name"]) for batch in stream_of(audit, follow=False) for r in batch.to_pylist()]
     assert seen == [("+I", "old1"), ("-U", "old1"), ("+U", "new1"), ("-D", "new1")]
 
 
@@ -200,7 +201,7 @@ def test_followers_see_old_images_only_with_the_new_ones_wherever_runs_of_record
     alone = [("-U", c)]  # its new image is in the next round
     table.round({((), 0): [("+I", a), ("-U", a), ("+U", b), ("-U", b), ("+U", c), ("+I", other), *alone]}, chunk=chunk)
     audit = engine_table(storage).with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": "1"})
-    seen = [(r["_row_kind"], r["name"]) for batch in audit.stream(follow=False) for r in batch.to_pylist()]
+    seen = [(r["_row_kind"], r["name"]) for batch in stream_of(audit, follow=False) for r in batch.to_pylist()]
     assert [row for row in seen if row[1] != "v2"] == [
         ("+I", "a1"), ("-U", "a1"), ("+U", "b1"), ("-U", "b1"), ("+U", "c1")
     ]  # fmt: skip
@@ -237,7 +238,7 @@ def released(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> Lake
 def test_a_table_of_a_released_cluster_is_taken_and_its_system_columns_are_filled(released: LakeTable) -> None:
     released.round({((), 1): [("+A", r) for r in people(1, 2)]})
     assert released.read() == people(1, 2)
-    rows = engine_table(released.storage).read(columns=list(SYSTEM_COLUMNS)).read_all().to_pylist()
+    rows = engine_table(released.storage).scan(columns=list(SYSTEM_COLUMNS)).to_arrow().to_pylist()
     when = dt.datetime.fromtimestamp(1_700_000_000, dt.UTC)
     assert [(r["__bucket"], r["__offset"], r["__timestamp"].astimezone(dt.UTC)) for r in rows] == [
         (1, 0, when),
@@ -277,7 +278,7 @@ def test_rows_of_a_table_with_a_key_say_which_change_they_come_from(storage: Pai
     table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))
     old, new = people(1, name="old")[0], people(1, name="new")[0]
     table.round({((), 0): [("+I", old), ("+I", people(2)[0]), ("-U", old), ("+U", new)]})
-    found = engine_table(storage).read(columns=["id", "__bucket", "__offset"]).read_all().to_pylist()
+    found = engine_table(storage).scan(columns=["id", "__bucket", "__offset"]).to_arrow().to_pylist()
     assert in_order(found) == [
         {"id": 1, "__bucket": 0, "__offset": 3},
         {"id": 2, "__bucket": 0, "__offset": 1},
@@ -482,7 +483,7 @@ def test_rows_of_all_buckets_of_a_log_without_a_key_are_in_one_of_paimon(storage
     table.round({((), bucket): [("+A", row) for row in people(bucket)] for bucket in (0, 3)})
     entries = engine_table(storage).manifests.live_files(engine_table(storage).snapshots.latest())
     assert {entry.bucket for entry in entries} == {0}
-    rows = engine_table(storage).read().read_all().to_pylist()
+    rows = engine_table(storage).scan().to_arrow().to_pylist()
     assert sorted((row["id"], row["__bucket"]) for row in rows) == [(0, 0), (3, 3)]
 
 

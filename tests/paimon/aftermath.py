@@ -26,9 +26,9 @@ def check(root: Path, act: str, step: str, kept: dict[int, Any]) -> None:
     there = rows(table)
     assert there in ACTS[act].states, where
     for snapshot_id, expected in kept.items():
-        assert rows(table, snapshot=snapshot_id) == expected, where
+        assert rows(table, as_of=snapshot_id) == expected, where
     for tag in table.tags.tags():
-        rows(table, tag=tag.name)
+        rows(table, as_of=tag.name)
     check_orphans(root, where)
     assert rows(open_table(root)) == there, where
     if ACTS[act].again:

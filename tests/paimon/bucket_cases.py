@@ -238,4 +238,4 @@ def data_of(case: Case) -> pa.Table:
 def buckets_by_id(table: Table) -> dict[int, int]:
     """The bucket that each row of `table` lies in."""
     reader = table.split_reader()
-    return {i: s.bucket for s in table.scan().splits for b in reader.read(s) for i in b.column("id").to_pylist()}
+    return {i: s.bucket for s in table.scan().plan() for b in reader.read(s) for i in b.column("id").to_pylist()}

@@ -32,7 +32,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import put
+from tests.paimon.lake import put, stream_of
 
 COLUMNS = {"p": types.string(), "k": types.int_(), "g": types.int_(), "a": types.bigint(), "b": types.string()}
 P, K, G, A, B = range(5)
@@ -276,7 +276,7 @@ class Life:
     def read(table: Table, snapshot: int | None = None, schema: TableSchema | None = None) -> list[str]:
         schema = schema or table.schema
         ids = {f.name: f.id for f in schema.fields}
-        rows = table.read(snapshot=snapshot).read_all().to_pylist()
+        rows = table.scan(as_of=snapshot).to_arrow().to_pylist()
         return shown([{ids[n]: v for n, v in row.items()} for row in rows], schema)
 
 
@@ -319,7 +319,7 @@ class Follower:
         """Take what is new."""
         table = self._catalog.table(self._name).with_options({"consumer-id": f"follower {self.number}"})
         ids = {f.name: f.id for f in table.schema.fields}
-        stream = table.stream(state=self._at, follow=False)
+        stream = stream_of(table, state=self._at, follow=False)
         for batch in stream:
             for row in batch.to_pylist():
                 kind = row.pop("_row_kind")

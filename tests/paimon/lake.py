@@ -15,6 +15,8 @@ from forebay.metadata.predicate import Predicate
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.read.facade import open_stream
+from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import ROW_KINDS
@@ -63,10 +65,30 @@ def with_kinds(rows: Any, kinds: Any) -> Any:
     return [{**row, CHANGE_TYPE_COLUMN: word} for row, word in zip(rows, words, strict=True)]
 
 
-def rows_of(table: Table, columns: list[str] | None = None, where: Predicate | None = None, **travel: Any) -> list[Any]:
+def rows_of(table: Table, columns: list[str] | None = None, where: Any = None, as_of: Any = None) -> list[Any]:
     """All rows, as tuples, sorted by their text (for tables without nested columns: any order serves)."""
-    read = table.read(columns, where, **travel).read_all()
+    read = table.scan(columns, where, as_of=as_of).to_arrow()
     return sorted((tuple(row.values()) for row in read.to_pylist()), key=repr)
+
+
+def stream_of(
+    table: Table,
+    columns: list[str] | None = None,
+    filter: Any = None,  # noqa: A002
+    *,
+    scan_mode: str | None = None,
+    follow: bool = True,
+    **how: Any,
+) -> TableStream:
+    """A stream with Paimon's row kinds, from where the table's options say, as engines read it."""
+    options = {**table.schema.options, **({} if scan_mode is None else {"scan.mode": scan_mode})}
+    context = table.context.with_schema(table.schema.with_options(options))
+    return open_stream(context, columns=columns, predicate=filter, follow=follow, clock=context.clock, **how)
+
+
+def at_ms(milliseconds: int) -> datetime.datetime:
+    """The moment that many milliseconds after 1970 began in UTC."""
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=milliseconds)
 
 
 def live_files(table: Table) -> list[DataFileMeta]:
@@ -77,7 +99,7 @@ def live_files(table: Table) -> list[DataFileMeta]:
 
 def planned_files(table: Table, where: Predicate | None = None) -> list[DataFileMeta]:
     """The files that a scan with a filter reads."""
-    return [f for split in table.scan(where).splits for f in split.files]
+    return [f for split in table.scan(filter=where).plan() for f in split.files]
 
 
 ALL_TYPES = pa.schema(

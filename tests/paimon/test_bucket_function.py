@@ -103,7 +103,7 @@ def test_lookups_find_keys_before_and_after_rescaling(tmp_path: Path, function: 
     with table.lookup() as lookup:
         assert lookup.get(keys).to_pylist() == found
     table = table.rescale(3)
-    assert {s.bucket for s in table.scan().splits} == {0, 1, 2}
+    assert {s.bucket for s in table.scan().plan()} == {0, 1, 2}
     with table.lookup() as lookup:
         assert lookup.get(keys).to_pylist() == found
     put(table, rows(range(-50, 50), 2))

@@ -86,8 +86,8 @@ def test_we_read_what_pypaimon_writes(tmp_path: Path, kind: str, rust: str) -> N
     parts = [data, data.slice(0, 5)] if "primary_key" in definition else [data]
     write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, parts)
     table = catalog.table("db.t")
-    assert table.read().read_all().sort_by("id").to_pylist() == data.to_pylist()
-    assert table.read(["text"], col("id") == 7).read_all().to_pylist() == [{"text": "é" * 7 + "z"}]
+    assert table.scan().to_arrow().sort_by("id").to_pylist() == data.to_pylist()
+    assert table.scan(["text"], col("id") == 7).to_arrow().to_pylist() == [{"text": "é" * 7 + "z"}]
 
 
 @pytest.mark.parametrize("rust", ["python", "rust"])
@@ -99,7 +99,7 @@ def test_both_write_to_one_primary_key_table(tmp_path: Path, rust: str) -> None:
     catalog.table("db.t").delete(data.slice(0, 1))
     write_by_pypaimon(catalog, "db.t", tmp_path, definition, rust, [data.slice(2, 4)])
     expected = data.slice(1).to_pylist()
-    assert catalog.table("db.t").read().read_all().sort_by("id").to_pylist() == expected
+    assert catalog.table("db.t").scan().to_arrow().sort_by("id").to_pylist() == expected
     assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", rust) == expected
 
 
@@ -118,7 +118,7 @@ def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
     )
     names = ["words" if n == "text" else n for n in ALL_TYPES.names]
     put(table, data.slice(10).rename_columns(names).drop_columns(["d9"]))
-    ours = table.read().read_all().sort_by("id").to_pylist()
+    ours = table.scan().to_arrow().sort_by("id").to_pylist()
     assert read_by_pypaimon(catalog, "db.t", tmp_path / "out", "python") == ours
     assert ours[3]["words"] == data["text"][3].as_py()
 
@@ -144,6 +144,6 @@ def test_rows_that_were_deleted_in_a_single_file_do_not_come_back(tmp_path: Path
     else:
         write_by_pypaimon(catalog, "db.t", tmp_path, WITH_KINDS, rust, [rows])
     found = catalog.table("db.t")
-    assert found.read().read_all().sort_by("id")["id"].to_pylist() == [0, 2]
+    assert found.scan().to_arrow().sort_by("id")["id"].to_pylist() == [0, 2]
     found.compact(full=True)
-    assert found.refreshed().read().read_all().sort_by("id")["id"].to_pylist() == [0, 2]
+    assert found.refreshed().scan().to_arrow().sort_by("id")["id"].to_pylist() == [0, 2]

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
+from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
@@ -53,31 +54,43 @@ def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda t: t.read("id"), r"columns is a list of names, got the text 'id': write \['id'\]"),
-        (lambda t: t.read(["nmae"]), "no column 'nmae'; columns are id, name, size; did you mean 'name'"),
-        (lambda t: t.read(["size.wid"]), "'size' has no field 'wid'; its fields are wide; did you mean 'wide'"),
-        (lambda t: t.read(filter="id > 5"), "a filter is made with forebay.col, .* got a str: id > 5"),
-        (lambda t: t.read(filter=pc.field("id") > 5), "a filter is made with forebay.col, .* got a Expression"),
-        (lambda t: t.read(filter=col("id") > 5 and col("id") < 9), "filters are joined by & and |"),
-        (lambda t: t.read(filter=~(col("id") > 5)), "cannot be turned around by ~"),
-        (lambda t: t.read(limit=-1), "limit is a number of rows, 0 or more; got -1"),
-        (lambda t: t.read(limit="3"), "limit is a number of rows, 0 or more; got '3'"),
-        (lambda t: t.with_options({"scan.mode": "latest"}).read(limit=1.5), "limit is a number of rows"),
-        (lambda t: t.read(snapshot="1"), "snapshot is a whole number, got '1'"),
-        (lambda t: t.read(timestamp_ms=1.5), "timestamp_ms is a whole number, got 1.5"),
-        (lambda t: t.read(tag=1), "tag is a name, got 1"),
+        (lambda t: t.scan("id"), r"columns is a list of names, got the text 'id': write \['id'\]"),
+        (lambda t: t.scan(["nmae"]), "no column 'nmae'; columns are id, name, size; did you mean 'name'"),
+        (lambda t: t.scan(["size.wid"]), "'size' has no field 'wid'; its fields are wide; did you mean 'wide'"),
+        (lambda t: t.scan(filter=5), r"filter=5 is not a filter: write forebay\.col"),
+        (lambda t: t.scan(filter="id >"), "filter 'id >' is not SQL"),
+        (lambda t: t.scan(filter=pc.field("id") + 1 > 5), "cannot be pushed down"),
+        (lambda t: t.scan(filter=col("id") > 5 and col("id") < 9), "filters are joined by & and |"),
+        (lambda t: t.scan(filter=~(col("id") > 5)), "cannot be turned around by ~"),
+        (lambda t: t.scan(limit=-1), "limit=-1 is not a number of rows; give a whole number, 0 or more"),
+        (lambda t: t.scan(limit="3"), "limit='3' is not a number of rows"),
+        (lambda t: t.with_options({"scan.mode": "latest"}).scan(limit=1.5), "limit=1.5 is not a number of rows"),
+        (lambda t: t.scan(as_of="one"), "as_of='one' is neither a tag of .*; a snapshot's number is an int"),
+        (lambda t: t.scan(as_of=1.5), "as_of=1.5 means no snapshot: give a snapshot's number, a tag's name"),
+        (lambda t: t.scan(as_of=True), "as_of=True means no snapshot"),
+        (lambda t: t.scan(source="log"), "has no source but the lake"),
+        (lambda t: t.scan(buckets="0"), "buckets='0': buckets are whole numbers, 0 or more"),
+        (lambda t: t.scan(partitions="x").plan(), "is not partitioned"),
+        (lambda t: t.partitions(), "is not partitioned"),
+        (lambda t: t.create_partition({"id": 1}), "has the partitions that rows were written to; write rows"),
         (lambda t: t.rescale("4"), "buckets is a whole number, got '4'"),
-        (lambda t: t.stream(buckets="0"), "buckets are whole numbers, 0 or more; got '0'"),
-        (lambda t: t.stream(buckets=[-1]), "buckets are whole numbers, 0 or more; got -1"),
+        (lambda t: t.changes(buckets="0"), "buckets are whole numbers, 0 or more; got '0'"),
+        (lambda t: t.changes(buckets=[-1]), "buckets are whole numbers, 0 or more; got -1"),
         (lambda t: t.system("files").read(["file_pth"]), "no column 'file_pth'; .*; did you mean 'file_path'"),
-        (lambda t: t.read(snapshot=9), "snapshot 9 of .* does not exist; there are 1 to 3$"),
+        (lambda t: t.scan(as_of=9), "snapshot 9 of .* does not exist; there are 1 to 3$"),
         (lambda t: t.with_options({"scan.snapshotid": "1"}), "no option 'scan.snapshotid'; .* 'scan.snapshot-id'"),
         (lambda t: t.with_options({"write_only": "true"}), "did you mean 'write-only'"),
         (lambda t: t.with_options({"bucket": None}), "option 'bucket' is None: give a text, a number, True or False"),
         (lambda t: t.upsert([{"id": 1, "nane": "x"}]), "column 'nane', which is none of id, name, size; did you mean"),
         (lambda t: t.lookup().get([{"name": "x"}]), "column 'name', which is none of id"),
-        (lambda t: t.stream(state={"x": 1}), "this is no state of a stream"),
-        (lambda t: t.stream(state="x"), "this is no state of a stream"),
+        (lambda t: t.changes({"x": 1}), "this is no state of a stream"),
+        (lambda t: t.changes("x"), "start='x' is none of 'earliest', 'latest', 'full', nor a time"),
+        (lambda t: t.changes(1.5), "start=1.5 is no place to begin"),
+        (lambda t: t.changes(stop=7), "stop=7 is no place to end"),
+        (lambda t: t.changes(stop="earliest"), "stop='earliest' is none of 'latest', nor a time"),
+        (lambda t: t.changes(partitions="x"), "the table is not partitioned"),
+        (lambda t: t.changes(include=["offset"]), "a lake has no offsets"),
+        (lambda t: t.changes().to_arrow(), "have no end: give stop='latest'"),
         (lambda t: t.analyze("id"), "columns is a list of names"),
         (lambda t: t.compact(order_by="id"), "order_by is a list of names"),
         (lambda t: t.expire_snapshots(retain_max=0), "retain_max must be at least 1"),
@@ -86,7 +99,7 @@ def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
     ],
 )
 def test_mistakes_are_answered_with_what_to_write(table: Table, act: Callable[[Table], Any], says: str) -> None:
-    with pytest.raises((InvalidRequest, NotFound), match=says):
+    with pytest.raises((InvalidRequest, NotFound, UnsupportedOperation), match=says):
         act(table)
 
 
@@ -119,8 +132,8 @@ def test_a_system_table_asked_of_the_catalog_is_shown_the_way(catalog: FileSyste
 
 
 def test_messages_about_tables_of_files_carry_no_codes_of_a_protocol(table: Table) -> None:
-    for act in (lambda: table.read(["x"]), lambda: table.read(tag="x"), lambda: table.read(snapshot=9)):
-        with pytest.raises(NotFound) as told:
+    for act in (lambda: table.scan(["x"]), lambda: table.scan(as_of="x"), lambda: table.scan(as_of=9)):
+        with pytest.raises((InvalidRequest, NotFound)) as told:
             act()
         assert "[" not in str(told.value)
         assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
@@ -152,10 +165,10 @@ def test_a_tag_keeps_a_snapshot_under_a_name(table: Table) -> None:
     table.create_tag("now")
     assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("second", 2), ("now", 3)]
     table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
-    assert len(rows_of(table, tag="second")) == 30
+    assert len(rows_of(table, as_of="second")) == 30
     table.delete_tag("second")
-    with pytest.raises(NotFound, match="no tag 'second'; tags are now"):
-        table.read(tag="second")
+    with pytest.raises(NotFound, match=r"as_of='second' is neither a tag of .* \(tags: now\)"):
+        table.scan(as_of="second")
 
 
 def test_a_table_without_snapshots_has_nothing_to_tag(catalog: FileSystemCatalog) -> None:
@@ -168,8 +181,11 @@ def test_a_plan_says_which_parts_of_a_filter_are_settled(catalog: FileSystemCata
     where = (col("name") == "a") & (col("id") > 1)
     for rows in ([], [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]):
         put(table, rows)
-        plan = table.scan(where)
+        plan = table.planner().plan(table.snapshots.latest(), ScanFilter.of(table.schema, where))
         assert (plan.accepted, plan.remaining) == ((col("name") == "a",), (col("id") > 1,))
+        said = table.scan(filter=where).explain()
+        assert "settled by the choice of partitions: name = 'a'" in said
+        assert "tested row by row: id > 1" in said
 
 
 # ---- progress -------------------------------------------------------------------------------------------------------

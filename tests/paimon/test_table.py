@@ -23,7 +23,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, planned_files, put, rows_of
+from tests.paimon.lake import ALL_TYPES, all_types_rows, at_ms, live_files, new_catalog, planned_files, put, rows_of
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string()), ("v", pa.int32())])
 
@@ -52,7 +52,7 @@ def test_all_types_come_back_from_every_kind_of_table(catalog: FileSystemCatalog
     data = all_types_rows()
     table = catalog.create_table("db.t", ALL_TYPES, **KINDS[kind])
     put(table, data)
-    read = catalog.table("db.t").read().read_all().sort_by("id")
+    read = catalog.table("db.t").scan().to_arrow().sort_by("id")
     assert read.schema.names == ALL_TYPES.names
     assert read.to_pylist() == data.to_pylist()
 
@@ -65,14 +65,14 @@ def test_nanoseconds_and_types_with_lengths_come_back_and_can_be_filtered(catalo
     mixed = catalog.create_table("db.mixed", {"n": types.timestamp(9), "m": types.timestamp(0)})
     put(mixed, pa.table({"n": nanos, "m": [noon, noon]}))
     for table in (alone, mixed):
-        assert table.read(["n"], col("n").is_not_null()).read_all()["n"].cast(pa.int64()).to_pylist() == [moment]
-    assert mixed.read(filter=col("m") == noon).read_all().num_rows == 2
+        assert table.scan(["n"], col("n").is_not_null()).to_arrow()["n"].cast(pa.int64()).to_pylist() == [moment]
+    assert mixed.scan(filter=col("m") == noon).to_arrow().num_rows == 2
     columns = {"c": types.char(3), "b": types.binary(2), "t": types.time(0), "s": types.timestamp(0)}
     keyed = catalog.create_table("db.odd", columns, primary_key=["c", "b", "s"], options={"bucket": "3"})
     row = {"c": "ab", "b": b"\1\2", "t": datetime.time(1, 2, 3), "s": noon}
     put(keyed, [row])
     where = (col("c") == "ab") & (col("b") == b"\1\2") & (col("s") == noon) & (col("t") < datetime.time(2))
-    assert keyed.read(filter=where).read_all().to_pylist() == [row]
+    assert keyed.scan(filter=where).to_arrow().to_pylist() == [row]
 
 
 def test_upserts_replace_and_deletes_remove_by_key(catalog: FileSystemCatalog) -> None:
@@ -82,7 +82,7 @@ def test_upserts_replace_and_deletes_remove_by_key(catalog: FileSystemCatalog) -
     table.delete([{"id": 4}])
     put(table, pa.table({"id": [0, 1], "name": ["", ""], "v": [0, 0]}), kinds=["-D", "+U"])
     assert rows_of(table) == [(1, "", 0), (2, "two", None), (3, "n3", 3), (5, "n5", 5)]
-    assert rows_of(table, snapshot=1) == [(i, f"n{i}", i) for i in range(6)]
+    assert rows_of(table, as_of=1) == [(i, f"n{i}", i) for i in range(6)]
 
 
 def test_a_deleted_row_stays_away_when_one_file_holds_it_and_its_delete(catalog: FileSystemCatalog) -> None:
@@ -155,7 +155,7 @@ def test_a_key_prunes_buckets_and_files(catalog: FileSystemCatalog) -> None:
     put(table, pa.table({"id": list(range(100, 200))}))
     assert len(live_files(table)) == 8
     assert len(planned_files(table, col("id") == 42)) == 1
-    assert {s.bucket for s in table.scan(col("id").is_in([1, 2, 3])).splits} < {0, 1, 2, 3}
+    assert {s.bucket for s in table.scan(filter=col("id").is_in([1, 2, 3])).plan()} < {0, 1, 2, 3}
 
 
 def test_partitions_are_pruned_exactly_and_reported_as_accepted(catalog: FileSystemCatalog) -> None:
@@ -165,7 +165,7 @@ def test_partitions_are_pruned_exactly_and_reported_as_accepted(catalog: FileSys
     put(table, [{"id": i, "dt": days[i % 3], "region": [None, "a/b", "x=y"][i % 3]} for i in range(30)])
     where = (col("dt") >= days[1]) & (col("id") < 5)
     assert [r[0] for r in rows_of(table, None, where)] == [1, 2, 4]
-    assert len(table.scan(where).splits) == 2
+    assert len(table.scan(filter=where).plan()) == 2
     assert rows_of(table, ["id"], col("region").is_null()) == rows_of(table, ["id"], col("dt") == days[0])
     assert table.split_reader(None, where)._filter.accepted == (col("dt") >= days[1],)
     assert table.split_reader(None, where)._filter.remaining == (col("id") < 5,)
@@ -175,10 +175,10 @@ def test_a_limit_reads_no_more_files_than_it_needs(catalog: FileSystemCatalog) -
     table = catalog.create_table("db.t", PLAIN, options={"source.split.open-file-cost": "128 mb"})
     for start in range(0, 50, 10):
         put(table, pa.table({"id": list(range(start, start + 10))}))
-    assert len(table.scan(limit=15).splits) == 2
-    assert table.read(limit=15).read_all().num_rows == 15
-    assert table.read(limit=0).read_all().num_rows == 0
-    assert table.read(limit=7, filter=col("id") > 30).read_all().num_rows == 7
+    assert len(table.scan(limit=15).plan()) == 2
+    assert table.scan(limit=15).to_arrow().num_rows == 15
+    assert table.scan(limit=0).to_arrow().num_rows == 0
+    assert table.scan(limit=7, filter=col("id") > 30).to_arrow().num_rows == 7
 
 
 def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> None:
@@ -203,7 +203,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
         ]
     )
     put(table, [{"id": 2, "renamed": 1 << 40, "b": 7, "r": {"w": 2, "y": "q", "z": 3}, "added": 1.5}])
-    assert table.read().read_all().sort_by("id").to_pylist() == [
+    assert table.scan().to_arrow().sort_by("id").to_pylist() == [
         {"id": 1, "renamed": 5, "b": 12, "r": {"w": 1, "y": "p", "z": None}, "added": None},
         {"id": 2, "renamed": 1 << 40, "b": 7, "r": {"w": 2, "y": "q", "z": 3}, "added": 1.5},
     ]
@@ -211,7 +211,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
     assert rows_of(table, ["id"], col("b") == 12) == [(1,)]
     assert rows_of(table, ["id"], col("added").is_null()) == [(1,)]
     assert rows_of(table, ["id"], col("added") > 1) == [(2,)]
-    assert [r.keys() for r in table.read(snapshot=1).read_all().to_pylist()] == [
+    assert [r.keys() for r in table.scan(as_of=1).to_arrow().to_pylist()] == [
         {"id": 0, "a": 0, "b": 0, "r": 0, "gone": 0}.keys()
     ]
 
@@ -227,19 +227,19 @@ def test_a_name_that_is_used_again_is_another_column(catalog: FileSystemCatalog)
 def test_parts_of_nested_rows_can_be_chosen(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", ALL_TYPES)
     put(table, all_types_rows(3))
-    read = table.read(["nested.z", "id", "nested.x"], col("nested").is_not_null()).read_all()
+    read = table.scan(["nested.z", "id", "nested.x"], col("nested").is_not_null()).to_arrow()
     assert read.to_pylist()[1] == {"nested": {"x": 1, "z": [1]}, "id": 1}
-    with pytest.raises(NotFound, match="has no field 'q'"):
-        table.read(["nested.q"])
+    with pytest.raises(InvalidRequest, match="has no field 'q'"):
+        table.scan(["nested.q"])
     for twice in (["id", "id"], ["nested", "nested.x"], ["nested.x", "nested"]):
         with pytest.raises(InvalidRequest, match=f"column '{twice[0].partition('.')[0]}' is asked for twice"):
-            table.read(twice)
+            table.scan(twice)
 
 
 def test_no_columns_still_count_rows(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN)
     put(table, pa.table({"id": [1, 2, 3]}))
-    assert sum(b.num_rows for b in table.read([])) == 3
+    assert sum(b.num_rows for b in table.scan([])) == 3
 
 
 def test_columns_that_are_left_out_get_their_default(catalog: FileSystemCatalog) -> None:
@@ -314,12 +314,10 @@ def test_reading_at_a_tag_and_at_a_time(catalog: FileSystemCatalog) -> None:
     table.tags.create("one", first)
     second = put(table, [{"id": 2}])
     assert second is not None
-    assert rows_of(table, ["id"], tag="one") == [(1,)]
-    assert len(rows_of(table, ["id"], timestamp_ms=second.time_millis)) == 2
+    assert rows_of(table, ["id"], as_of="one") == [(1,)]
+    assert len(rows_of(table, ["id"], as_of=at_ms(second.time_millis))) == 2
     with pytest.raises(NotFound):
-        table.read(timestamp_ms=first.time_millis - 1)
-    with pytest.raises(InvalidRequest, match="not several"):
-        table.read(snapshot=1, tag="one")
+        table.scan(as_of=at_ms(first.time_millis - 1))
 
 
 def test_features_that_are_not_built_are_refused_by_name(catalog: FileSystemCatalog) -> None:

@@ -74,7 +74,7 @@ def float_table(folder: Path, key: pa.DataType, **options: str) -> Table:
 
 
 def write_floats(table: Table, *rows: tuple[float, str]) -> None:
-    keys = np.array([row[0] for row in rows], table.read(["k"]).schema.field("k").type.to_pandas_dtype())
+    keys = np.array([row[0] for row in rows], table.scan(["k"]).schema.field("k").type.to_pandas_dtype())
     put(table, pa.table({"k": pa.array(keys), "v": [row[1] for row in rows]}))
 
 
@@ -112,7 +112,7 @@ def test_a_table_whose_sum_overflows_stays_readable(tmp_path: Path) -> None:
     write(table, (1, 6, "y", None), (2, 1, "y", None))
     for settled in (False, True):
         with pytest.raises(InvalidRequest, match=rf"table {table.paths.root}, key id = 2: column 'a'") as raised:
-            table.compact(full=True) if settled else table.read().read_all()
+            table.compact(full=True) if settled else table.scan().to_arrow()
         assert "forebay.integer-overflow" in raised.value.message
     wrapping = table.with_options({"forebay.integer-overflow": "wrap"})
     assert rows_of(wrapping, ["id", "a"]) == [(1, 11), (2, -(2**31))]

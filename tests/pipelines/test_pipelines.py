@@ -126,7 +126,7 @@ class Run:
         self.faults.writer.kill()
         written = {}
         for name in TABLES:
-            rows = open_table(self.warehouse, name).read().read_all().to_pylist()
+            rows = open_table(self.warehouse, name).scan().to_arrow().to_pylist()
             written[name] = check_table(name, rows, done[name])
         for reader in READERS:
             for name, batches in written.items():
@@ -151,7 +151,7 @@ class Run:
                 what = f"reader {reader} of {name}"
                 changes = Delivery(self._folder, reader, name).changes()
                 if name == KEYED:
-                    rows = open_table(self.warehouse, name).read().read_all()
+                    rows = open_table(self.warehouse, name).scan().to_arrow()
                     assert fold(what, changes) == dict(zip(*(rows[c].to_pylist() for c in ("k", "id")), strict=True))
                     continue
                 check_once(what, [number for _, _, number in changes], batches * BATCH_ROWS)
@@ -171,7 +171,7 @@ def buckets_of(warehouse: Path) -> dict[int, int]:
     reader = table.split_reader(["k"])
     return {
         key: split.bucket
-        for split in table.scan().splits
+        for split in table.scan().plan()
         for batch in reader.read(split)
         for key in batch.column(0).to_pylist()
     }
@@ -211,7 +211,7 @@ def test_drivers_of_spark_that_are_killed_lose_and_repeat_nothing_and_others_rea
 def check_foreign_readers(warehouse: Path, scratch: Path) -> Iterator[str]:
     """pypaimon and Java Paimon read the rows that we read; says so, or why one of them is not here."""
     catalog = open_catalog(warehouse)
-    ours = {name: numbers(open_table(warehouse, name).read().read_all()) for name in TABLES}
+    ours = {name: numbers(open_table(warehouse, name).scan().to_arrow()) for name in TABLES}
     python, reason = find_python()
     for name in TABLES if python is not None else ():
         rows = read_by_pypaimon(catalog, f"{DATABASE}.{name}", scratch / "out.arrow", "python")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,7 @@ from forebay.cli.paimon_tables import (
 from forebay.cli.paimon_upkeep import UPKEEP
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.read.scan import AsOf
 from forebay.paimon.table import Table
 
 _SYSTEM_MARK = "$"
@@ -170,19 +172,23 @@ def _scan(options: argparse.Namespace) -> int:
         reader = open_table(options, options.table.rpartition(_SYSTEM_MARK)[0]).system(system).read(columns)
     else:
         table = open_table(options)
-        reader = table.read(
-            columns,
-            conjunction(table.arrow_schema, options.where),
-            options.limit,
-            snapshot=options.snapshot,
-            tag=options.tag,
-            timestamp_ms=None if options.at is None else moment(options.at),
-        )
+        where = conjunction(table.arrow_schema, options.where)
+        reader = table.scan(columns, where, options.limit, as_of=_as_of(table, options))
     with Progress(f"reading {options.table}:") as progress:
         rows = print_batches(_limited(progress.counted(reader), options.limit), options.format)
     if options.format == "table":
         print(f"({counted(rows, 'row')})")
     return 0
+
+
+def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
+    if options.tag is not None:
+        table.tags.tag(options.tag)  # refuses what is a time, and no tag
+        return str(options.tag)
+    if options.at is not None:
+        return datetime.datetime.fromtimestamp(moment(options.at) / 1000, datetime.UTC)
+    chosen: int | None = options.snapshot
+    return chosen
 
 
 def _system_table(name: str) -> str | None:

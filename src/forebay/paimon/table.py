@@ -2,25 +2,31 @@
 
     table.upsert(rows)                                  # one commit; in a table without a primary key: append
     table.delete([{"id": 7}])
-    table.read(columns=["id", "name"], filter=col("id") > 5, limit=10).read_all()
+    table.scan(columns=["id", "name"], filter="id > 5", limit=10).to_arrow()
 
 `stream_writer` writes without end, each row once. `new_write` and `new_commit` are the two halves of a write for
-engines with several workers; `scan` and `split_reader` those of a read.
+engines with several workers; `plan` and `read_split` of a scan those of a read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from forebay.api.filters import as_predicate
 from forebay.api.results import WriteResult
+from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.arguments import name_list, one_or_more_names, whole_number
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.progress import OnProgress, no_progress
+from forebay.base.quantity import Span
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partitions import PartitionFilter
@@ -45,13 +51,12 @@ from forebay.paimon.maintain.orphans import Orphans
 from forebay.paimon.maintain.partitions import ExpirySchedule
 from forebay.paimon.option_names import option_texts
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.read.batch_modes import chooses_snapshot
-from forebay.paimon.read.expired import telling_expiry, told_of_expiry
-from forebay.paimon.read.facade import open_stream, read_by_options, snapshot_by_options
-from forebay.paimon.read.planner import Plan, Planner
+from forebay.paimon.read.partitions import LakePartition, PartitionSelector, partition_predicate, partitions_of
+from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.scan import AsOf, LakeScan
 from forebay.paimon.read.split_reader import SplitReader
-from forebay.paimon.read.table_stream import TableStream
+from forebay.paimon.read.table_changes import ChangesStart, LakeChanges, open_changes
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.lock import CatalogCommits, CommitGuard
 from forebay.paimon.store.manifests import ManifestStore
@@ -65,10 +70,13 @@ from forebay.paimon.system_tables.registry import SystemTable
 from forebay.paimon.write.changes import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
+FilterLike: TypeAlias = Predicate | str | pc.Expression | None
+"""A filter: made by `forebay.col`, SQL text, or a pyarrow expression."""
+
 Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
 
 
-class Table:
+class Table(ArrowStream):
     """One branch of a table. Reading is thread-safe; what an instance knows of the schema is fixed when it is made."""
 
     def __init__(
@@ -78,7 +86,7 @@ class Table:
         *,
         name: str = "",
         branch: str = MAIN_BRANCH,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
         lock: CommitGuard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
@@ -92,11 +100,11 @@ class Table:
         self._overrides = option_texts(options)
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         self.paths = PathFactory.of(root, self.schema, branch, ids)
-        self.snapshots = SnapshotManager(io, self.paths)
-        self.manifests = ManifestStore(io, self.paths, self.schema)
-        self.tags = TagManager(io, self.paths, clock)
+        self.context = TableContext(io, self.paths, self.schema, self.schemas.schema, clock)
+        self.snapshots: SnapshotManager = self.context.snapshots
+        self.manifests: ManifestStore = self.context.manifests
+        self.tags: TagManager = self.context.tags
         self._expiry_schedule = ExpirySchedule(clock)
-        self.context = TableContext(io, self.paths, self.schema, self.schemas.schema)
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, schema {self.schema.id}, {len(self.schema.fields)} columns)"
@@ -110,7 +118,7 @@ class Table:
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema of what `read` yields without `columns`."""
+        """The Arrow schema of all columns."""
         return self.split_reader().schema
 
     @property
@@ -130,7 +138,7 @@ class Table:
             clock=self._clock, ids=self._ids,
         )  # fmt: skip
 
-    def with_options(self, options: Mapping[str, str]) -> Table:
+    def with_options(self, options: Mapping[str, Any]) -> Table:
         """The same table with some options replaced for this instance, under its latest schema."""
         return Table(
             self._io, self._root, name=self.name, branch=self.paths.branch, options={**self._overrides, **options},
@@ -148,55 +156,92 @@ class Table:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(
+    def scan(
         self,
         columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+        filter: FilterLike = None,  # noqa: A002 - the word that users know
         limit: int | None = None,
         *,
-        snapshot: int | None = None,
-        tag: str | None = None,
-        timestamp_ms: int | None = None,
-        watermark: int | None = None,
-    ) -> pa.RecordBatchReader:
-        """The rows of one snapshot: the latest, or the one named by at most one of the last four arguments.
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Sequence[int] | int | None = None,
+        source: str | None = None,
+        as_of: AsOf | None = None,
+    ) -> LakeScan:
+        """A scan, to be read in batches, as Arrow, pandas or polars data, in DuckDB, or to be counted. It is lazy.
 
-        Without these, options such as `scan.mode` or `incremental-between` (see `with_options`) choose. `columns` may
-        name fields of nested rows (`address.city`). Under time travel columns are those that the table had then.
+        `columns` may name fields of nested rows (`address.city`). `filter` is made by `forebay.col`, is SQL text or a
+        pyarrow expression. `partitions` are names or dicts of values, `buckets` numbers. `as_of` reads the table as it
+        was: a snapshot's number, a tag's name, or a moment; columns are then those that the table had. Without it,
+        options such as `scan.mode` or `incremental-between` (see `with_options`) choose, and else the latest snapshot
+        is read. Raises `NotFound` for snapshots and tags, `InvalidRequest` for columns that are not there.
         """
-        travels = any(v is not None for v in (snapshot, tag, timestamp_ms, watermark))
-        if not travels and chooses_snapshot(self.options):
-            return read_by_options(self.context, self.snapshots, self.manifests, self.tags, columns, filter, limit)
-        chosen = self._chosen_snapshot(snapshot, tag, timestamp_ms, watermark)
-        context = self._context_of(chosen) if travels and chosen is not None else self.context
-        scan_filter = ScanFilter.of(context.schema, filter)
-        chosen_id = None if chosen is None else chosen.id
-        with telling_expiry(self.snapshots, chosen_id):
-            plan = Planner(context, self.snapshots, self.manifests).plan(chosen, scan_filter, limit)
-        reader = SplitReader(context, columns, scan_filter)
-        found = told_of_expiry(_rows(reader, plan, limit), self.snapshots, chosen_id)
-        return pa.RecordBatchReader.from_batches(reader.schema, found)
+        if source not in (None, "lake"):
+            raise UnsupportedOperation(
+                f"scan(source={source!r}) of lake table {self.name}: a lake table has no source but the lake; open the "
+                "table by forebay.connect(...).table(...) for the others"
+            )
+        as_of_schema = self.arrow_schema if as_of is None else None
+        request = ScanRequest(columns, None, limit, partitions, buckets)  # type: ignore[arg-type]
+        if filter is not None:
+            if as_of_schema is None:
+                as_of_schema = LakeScan(self.context, self.name, ScanRequest(), as_of).schema
+            request = replace(request, predicate=as_predicate(filter, as_of_schema))
+        return LakeScan(self.context, self.name, request, as_of)
 
-    def stream(
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """All rows, as a PyCapsule of an `ArrowArrayStream`: for polars, DuckDB, `pyarrow.table(table)` and others."""
+        return self.scan().__arrow_c_stream__(requested_schema)
+
+    def partitions(self, values: Mapping[str, Any] | None = None) -> list[LakePartition]:
+        """The partitions that have rows, by name; with `values`, those that have these values of some keys."""
+        return partitions_of(self.context, self.snapshots.latest(), values)
+
+    def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
+        """Raise `UnsupportedOperation`: partitions of a lake come with their rows."""
+        raise UnsupportedOperation(
+            f"create_partition({dict(values)}): a lake table has the partitions that rows were written to; write rows"
+        )
+
+    def drop_partition(self, values: Mapping[str, Any], *, ignore_if_not_exists: bool = False) -> None:
+        """Delete the rows of a partition; `values` has each partition key's value. Raises `NotFound`."""
+        missing = [key for key in self.schema.partition_keys if key not in values]
+        if missing:
+            raise InvalidRequest(f"drop_partition({dict(values)}) lacks '{missing[0]}'; give all of the partition keys")
+        if not self.partitions(values):
+            if ignore_if_not_exists:
+                return
+            raise NotFound(f"table {self.name} has no partition {dict(values)}")
+        self.new_commit().drop_partitions([values])
+
+    def changes(
         self,
-        columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+        start: ChangesStart = "earliest",
+        stop: str | dt.datetime | None = None,
         *,
-        scan_mode: str | None = None,
-        state: Mapping[str, Any] | None = None,
-        buckets: Collection[int] | None = None,
-        follow: bool = True,
-    ) -> TableStream:
-        """Changes as they are committed: batches with column `_row_kind` (+I, -U, +U, -D).
+        columns: Sequence[str] | None = None,
+        filter: FilterLike = None,  # noqa: A002 - the word that users know
+        include: Sequence[str] = ("change_type",),
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Sequence[int] | None = None,
+        timeout: Span | None = None,
+    ) -> LakeChanges:
+        """The changes of the table, snapshot by snapshot. Iterate over them, or call `poll`; with an end also
+        `to_arrow()` and `to_pandas()`.
 
-        `scan_mode` says where to begin (option `scan.mode`; by default with all rows of the latest snapshot);
-        `state`, taken from an earlier stream, goes on exactly there. `buckets`: read these only, so that several
-        readers can share the work. Without `follow` the stream ends when it has caught up.
+        `start` is "earliest" (the rows of the earliest snapshot as inserts, then all changes; scan options of the table
+        go before it), "latest" (only what comes from now on), "full" (the rows of now as inserts, then changes), a
+        snapshot's number (its changes on), a moment, or the `position` of other changes, which goes on exactly there.
+        `stop` is None to read on for ever, "latest" to read up to now, or a moment. In front of the rows is
+        `_change_type` (insert, update_before, update_after, delete), unless `include` is empty. Images of before an
+        update take a `changelog-producer`. `partitions` and `buckets` leave out the others, so that several readers can
+        share the work. With `timeout` (a span of time), iteration ends after so long without a change.
         """
-        options = {**self.schema.options, **({} if scan_mode is None else {"scan.mode": scan_mode})}
-        return open_stream(
-            self.context.with_schema(self.schema.with_options(options)), self.snapshots, self.manifests,
-            columns=columns, predicate=filter, buckets=buckets, state=state, follow=follow, clock=self._clock,
+        chosen = as_predicate(filter, self.arrow_schema)
+        wanted = partition_predicate(self.schema, self.arrow_schema, partitions)
+        return open_changes(
+            self.context, self.name, start, stop, columns=columns,
+            predicate=wanted if chosen is None else chosen if wanted is None else wanted & chosen,
+            include=one_or_more_names(include, "include"), buckets=buckets, timeout=timeout,
         )  # fmt: skip
 
     def lookup(self, columns: Sequence[str] | None = None, directory: str | None = None) -> Lookup:
@@ -213,18 +258,6 @@ class Table:
         consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
         return SystemTable(name, self.context, self._clock)
 
-    def scan(
-        self,
-        filter: Predicate | None = None,  # noqa: A002 - the word that users know
-        limit: int | None = None,
-        *,
-        snapshot: int | None = None,
-    ) -> Plan:
-        """What a read consists of, split by split, for engines that read with several workers."""
-        chosen = self._chosen_snapshot(snapshot, None, None, None)
-        with telling_expiry(self.snapshots, None if chosen is None else chosen.id):
-            return self.planner().plan(chosen, ScanFilter.of(self.schema, filter), limit)
-
     def planner(self) -> Planner:
         return Planner(self.context, self.snapshots, self.manifests)
 
@@ -233,37 +266,8 @@ class Table:
         columns: Sequence[str] | None = None,
         filter: Predicate | None = None,  # noqa: A002 - the word that users know
     ) -> SplitReader:
-        """A reader of the splits of `scan`; give it the same filter."""
+        """A reader of the splits of `planner`, for engines; give it the same filter."""
         return SplitReader(self.context, columns, ScanFilter.of(self.schema, filter))
-
-    def _chosen_snapshot(
-        self, snapshot: int | None, tag: str | None, timestamp_ms: int | None, watermark: int | None
-    ) -> Snapshot | None:
-        given = [v for v in (snapshot, tag, timestamp_ms, watermark) if v is not None]
-        if len(given) > 1:
-            raise InvalidRequest("name one of snapshot, tag, timestamp_ms and watermark, not several")
-        if tag is not None and not isinstance(tag, str):
-            raise InvalidRequest(f"tag is a name, got {tag!r}")
-        for number, what in ((snapshot, "snapshot"), (timestamp_ms, "timestamp_ms"), (watermark, "watermark")):
-            if number is not None:
-                whole_number(number, what)
-        if not given:
-            if chooses_snapshot(self.options):
-                return snapshot_by_options(self.context, self.snapshots, self.manifests, self.tags)
-            return self.snapshots.latest()
-        if snapshot is not None:
-            return self.snapshots.snapshot(snapshot)
-        if tag is not None:
-            return self.tags.tag(tag).snapshot
-        if timestamp_ms is not None:
-            return self.planner().at_timestamp(timestamp_ms)
-        assert watermark is not None
-        return self.planner().at_watermark(watermark)
-
-    def _context_of(self, snapshot: Snapshot) -> TableContext:
-        """The table under the schema of `snapshot`, with the options of now."""
-        then = self.schemas.schema(snapshot.schema_id)
-        return self.context.with_schema(then.with_options(self.schema.options))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -523,19 +527,3 @@ def _reopened(
 
 def _sort_order(columns: Sequence[str], strategy: str) -> SortOrder | None:
     return SortOrder(name_list(columns, "order_by"), strategy) if columns else None
-
-
-def _rows(reader: SplitReader, plan: Plan, limit: int | None) -> Iterator[pa.RecordBatch]:
-    left = limit
-    for split in plan.splits:
-        if left == 0:
-            return
-        for batch in reader.read(split):
-            if left is None:
-                yield batch
-                continue
-            taken = batch.slice(0, left)
-            left -= taken.num_rows
-            yield taken
-            if left == 0:
-                return

@@ -167,7 +167,7 @@ def test_schemas_are_changed_by_the_server_alone(catalog: Catalog) -> None:
         ],
     )
     assert altered.options.snapshot_num_retained_min == 2
-    assert altered.read().read_all().to_pylist() == [{"id": 1, "w": "a", "n": None}]
+    assert altered.scan().to_arrow().to_pylist() == [{"id": 1, "w": "a", "n": None}]
 
 
 def test_a_table_is_not_rolled_back_behind_the_servers_back(catalog: Catalog) -> None:

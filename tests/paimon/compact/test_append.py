@@ -120,11 +120,11 @@ def test_two_small_files_are_left_alone_until_all_is_wanted(catalog: FileSystemC
 
 def test_buckets_keep_their_order_while_they_are_compacted(catalog: FileSystemCatalog) -> None:
     table = written(catalog, 23, bucket="1", **{"bucket-key": "id"})
-    assert table.read().read_all()["id"].to_pylist() == list(range(230))
+    assert table.scan().to_arrow()["id"].to_pylist() == list(range(230))
     assert len(live_files(table)) < 10
     put(table, [{"id": 1000, "x": 1}])
     table.compact(full=True)
-    assert table.read().read_all()["id"].to_pylist() == [*range(230), 1000]
+    assert table.scan().to_arrow()["id"].to_pylist() == [*range(230), 1000]
     ranges = sorted((f.min_sequence_number, f.max_sequence_number) for f in live_files(table))
     assert ranges[0][0] == 0
     assert ranges[-1][1] == 230
@@ -152,7 +152,7 @@ def test_small_files_of_one_commit_are_put_together_before_it(catalog: FileSyste
     table.new_commit().commit(precommit(table.context, messages))
     (file,) = live_files(table)
     assert (file.row_count, file.file_source) == (95, FileSource.APPEND)
-    assert table.read().read_all()["id"].to_pylist() == list(range(95))
+    assert table.scan().to_arrow()["id"].to_pylist() == list(range(95))
     assert [s.commit_kind for s in table.snapshots.snapshots()] == [CommitKind.APPEND]
     assert [p.name for p in Path(table.paths.root).rglob("data-*")] == [file.file_name]
 
@@ -251,7 +251,7 @@ def test_nulls_come_first_where_rows_are_sorted(catalog: FileSystemCatalog, stra
         put(table, pa.table({"id": range(start, start + 4), "x": values[start : start + 4]}, schema=PLAIN))
     table.compact(order_by=["x"], strategy=strategy)
     known = sorted(value for value in values if value is not None)
-    assert table.read(["x"]).read_all()["x"].to_pylist() == [None, None, *known]
+    assert table.scan(["x"]).to_arrow()["x"].to_pylist() == [None, None, *known]
 
 
 @pytest.mark.parametrize("strategy", ["order", "zorder", "hilbert"])

@@ -29,7 +29,7 @@ TABLES: dict[str, dict[str, Any]] = {
 
 
 def ours(table: Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.read().read_all().sort_by("id").to_pylist()
+    rows: list[dict[str, Any]] = table.scan().to_arrow().sort_by("id").to_pylist()
     return rows
 
 

@@ -121,7 +121,7 @@ class Model:
             self.table.compact(full=self.rng.random() < 0.5)
 
     def rows(self) -> State:
-        read = self.table.read().read_all().to_pylist()
+        read = self.table.scan().to_arrow().to_pylist()
         found = {row["id"]: row for row in read}
         assert len(found) == len(read), "a key came twice"
         return found

@@ -13,7 +13,7 @@ from forebay.base.errors import Conflict
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn, UpdateColumnType
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import new_catalog, put, stream_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
 LARGE = 2**40
@@ -50,7 +50,7 @@ EXPECTED = [{"id": 1, "w": 1, "x": None}, {"id": 2, "w": LARGE, "x": "two"}, {"i
 
 
 def rows(table: Table) -> list[dict[str, Any]]:
-    return sorted(table.read().read_all().to_pylist(), key=lambda row: row["id"])
+    return sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,8 +86,8 @@ def test_values_that_do_not_fit_an_older_type_are_an_error_and_not_another_value
 ) -> None:
     old, _ = altered(catalog, kind)
     with pytest.raises(Conflict, match=r"column 'v' is BIGINT since the table was opened.*no INT: reopen the table"):
-        old.read().read_all()
-    assert sorted(old.read(["id"]).read_all().column("id").to_pylist()) == [1, 2, 3]
+        old.scan().to_arrow()
+    assert sorted(old.scan(["id"]).to_arrow().column("id").to_pylist()) == [1, 2, 3]
 
 
 def test_values_that_fit_an_older_type_are_read(catalog: FileSystemCatalog) -> None:
@@ -95,21 +95,21 @@ def test_values_that_fit_an_older_type_are_read(catalog: FileSystemCatalog) -> N
     changes = [UpdateColumnType(("id",), forebay.types.bigint()), UpdateColumnType(("f",), forebay.types.double())]
     new = catalog.alter_table("db.t", changes)
     put(new, pa.table({"id": [7, None], "f": [float("nan"), None]}))
-    assert [str(row) for row in old.read().read_all().to_pylist()] == ["{'id': 7, 'f': nan}", "{'id': None, 'f': None}"]
+    assert [str(row) for row in old.scan().to_arrow().to_pylist()] == ["{'id': 7, 'f': nan}", "{'id': None, 'f': None}"]
     put(new, pa.table({"id": [8], "f": [0.1]}))
     with pytest.raises(Conflict, match="column 'f' is DOUBLE"):
-        old.read().read_all()
+        old.scan().to_arrow()
 
 
 def test_a_stream_ends_at_values_that_do_not_fit_and_goes_on_when_it_is_opened_anew(catalog: FileSystemCatalog) -> None:
     old = catalog.create_table("db.t", COLUMNS)
     put(old, [{"id": 1, "v": 1}])
-    stream = old.stream(follow=False)
+    stream = stream_of(old, follow=False)
     assert sum(batch.num_rows for batch in iter(stream.poll, None)) == 1
     new = catalog.alter_table("db.t", [UpdateColumnType(("v",), forebay.types.bigint())])
     put(new, [{"id": 2, "v": LARGE}])
     state = stream.state()
     with pytest.raises(Conflict, match="continues where it was"):
         stream.poll()
-    again = new.stream(state=state, follow=False)
+    again = stream_of(new, state=state, follow=False)
     assert [row["v"] for batch in iter(again.poll, None) for row in batch.to_pylist()] == [LARGE]

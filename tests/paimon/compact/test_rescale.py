@@ -120,7 +120,7 @@ def test_an_append_table_keeps_the_order_of_each_key(catalog: FileSystemCatalog)
     rows = rows_of(table)
     table = table.rescale(3)
     assert rows_of(table) == rows
-    versions = [row["v"] for row in table.read().read_all().to_pylist() if row["id"] == 7]
+    versions = [row["v"] for row in table.scan().to_arrow().to_pylist() if row["id"] == 7]
     assert versions == [0, 1, 2, 3]
 
 
@@ -190,7 +190,7 @@ def test_buckets_that_stay_among_themselves_are_rescaled_apart(
     assert bucket_counts(table) == {"dt=a": {after}, "dt=b": {after}}
     assert rows_of(table) == rows
     for number in range(30):
-        versions = [r["v"] for r in table.read(None, (col("id") == number) & (col("dt") == "a")).read_all().to_pylist()]
+        versions = [r["v"] for r in table.scan(None, (col("id") == number) & (col("dt") == "a")).to_arrow().to_pylist()]
         assert versions == ([2] if kind == "keyed" else [0, 1, 2]), "each key is in the bucket where it is looked for"
 
 

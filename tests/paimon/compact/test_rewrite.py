@@ -178,7 +178,7 @@ def test_the_target_file_size_divides_the_output(catalog: FileSystemCatalog) -> 
     assert len(files) > 5
     assert sum(f.row_count for f in files) == 40_000
     assert all(f.file_size < 60_000 for f in files)
-    assert table.read().read_all()["id"].to_pylist() == list(range(40_000))
+    assert table.scan().to_arrow()["id"].to_pylist() == list(range(40_000))
 
 
 def test_rows_of_old_schemas_are_rewritten_under_the_new_one(catalog: FileSystemCatalog) -> None:
@@ -199,7 +199,7 @@ def test_all_types_survive_compaction(catalog: FileSystemCatalog, thin: str) -> 
     put(table, data)
     put(table, data.slice(3, 9))
     table.compact(full=True)
-    assert table.read().read_all().sort_by("id").to_pylist() == data.to_pylist()
+    assert table.scan().to_arrow().sort_by("id").to_pylist() == data.to_pylist()
 
 
 def test_tasks_travel_to_workers_and_come_back_as_messages(catalog: FileSystemCatalog) -> None:

@@ -30,7 +30,7 @@ def numbered(table: Table, numbers: range, text: str = "v") -> pa.Table:
 def agree(table: Table, java: JavaTable) -> list[list[Plain]]:
     """The rows that both sides read."""
     table = table.refreshed()
-    ours = sorted_rows(table.schema, table.read().read_all())
+    ours = sorted_rows(table.schema, table.scan().to_arrow())
     assert ours == java.rows()
     return ours
 

@@ -88,8 +88,8 @@ def test_java_and_we_read_timestamps_of_distant_years(tmp_path: Path, java_table
     put(table, data)
     theirs = java_table(catalog, "db.t")
     assert theirs.rows() == sorted_rows(table.schema, data)
-    assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)
-    latest = table.read(["id"], col("ms") >= datetime.datetime(2400, 1, 1)).read_all()
+    assert sorted_rows(table.schema, table.scan().to_arrow()) == sorted_rows(table.schema, data)
+    latest = table.scan(["id"], col("ms") >= datetime.datetime(2400, 1, 1)).to_arrow()
     assert latest["id"].to_pylist() == [3, 4]
 
 
@@ -103,7 +103,7 @@ def test_we_read_what_java_writes(tmp_path: Path, java_table: JavaTableOf, kind:
     data = _with_keys(every_row(table.schema), definition)
     theirs.write(table.schema, data.slice(0, 15))
     theirs.write(table.schema, data.slice(15))
-    assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)
+    assert sorted_rows(table.schema, table.scan().to_arrow()) == sorted_rows(table.schema, data)
 
 
 def _with_keys(data: Any, definition: dict[str, Any]) -> Any:

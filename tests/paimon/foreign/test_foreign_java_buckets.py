@@ -36,7 +36,7 @@ def test_both_put_rows_into_the_same_buckets_and_find_them(tmp_path: Path, java_
     java = java_table(catalog, "db.ours")
     for i, plain in _findable(case, ours, data):
         key = reduce(lambda a, b: a & b, (col(f"k{n}") == v for n, v in enumerate(case.buckets[i][0])))
-        assert i in theirs.read(["id"], key).read_all().column("id").to_pylist()
+        assert i in theirs.scan(["id"], key).to_arrow().column("id").to_pylist()
         assert len(planned_files(theirs, key)) <= 1
         terms: list[Any] = [[f"k{n}", "=", v] for n, v in enumerate(plain)]
         asked = reduce(lambda a, b: ["and", a, b], terms)

@@ -135,7 +135,7 @@ def _java_may(java: JavaTable, target: DataType) -> bool:
 
 def _read(table: Table) -> Any:
     try:
-        return sorted_rows(table.schema, table.read().read_all())
+        return sorted_rows(table.schema, table.scan().to_arrow())
     except ForebayError as e:
         return f"error {e}"[:200]
 

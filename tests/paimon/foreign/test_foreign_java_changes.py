@@ -100,7 +100,7 @@ def _read_by_both(table: Table, java: JavaTable, which: str, options: dict[str, 
         found = table.system(which).read().read_all()
         ours = [list(row.values()) for row in found.select(answer["columns"]).to_pylist()]
     else:
-        ours = plain_rows(table.schema, table.read().read_all())
+        ours = plain_rows(table.schema, table.scan().to_arrow())
     return sorted(ours, key=repr), sorted(theirs, key=repr)
 
 

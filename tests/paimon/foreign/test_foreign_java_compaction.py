@@ -80,7 +80,7 @@ def test_both_compact_at_the_same_times_and_tell_the_same_changes(
         put(ours, data, kinds)
         java.write(theirs.schema, data, kinds, wait_compaction=True)
         assert levels(ours) == levels(theirs)
-        mine = sorted_rows(ours.schema, ours.read().read_all())
+        mine = sorted_rows(ours.schema, ours.scan().to_arrow())
         assert mine == java.rows()
         assert mine == java_table(catalog, "db.ours").rows()
     assert changelog(ours) == changelog(theirs)
@@ -101,9 +101,9 @@ def test_both_write_and_compact_one_table_in_turn(
             java.write(table.schema, data, kinds, wait_compaction=True)
         else:
             put(table, data, kinds)
-        assert sorted_rows(table.schema, table.read().read_all()) == java.rows()
+        assert sorted_rows(table.schema, table.scan().to_arrow()) == java.rows()
     table.compact(full=True)
-    rows = table.read().read_all()
+    rows = table.scan().to_arrow()
     assert sorted_rows(table.schema, rows) == java.rows()
     if producer != "none":
         state: dict[Any, dict[str, Any]] = replay(changelog(table))

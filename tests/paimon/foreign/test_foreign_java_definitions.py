@@ -121,7 +121,7 @@ def test_files_of_every_codec_are_read_by_the_other_side(tmp_path: Path, java_ta
     except JavaError:  # what Java cannot write (its Hadoop has no such codec), it cannot read from us either
         assert codec in ("brotli", "lz4_raw", "uncompressed")
         return
-    assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)
+    assert sorted_rows(table.schema, table.scan().to_arrow()) == sorted_rows(table.schema, data)
     put(table, data)
     assert len(agree(table, java)) == 2 * data.num_rows
     used = {_codec(table, f.file_name) for f in live_files(table)}
@@ -151,7 +151,7 @@ def test_orc_and_avro_files_of_every_codec_are_read(
     table = catalog.table("db.t")
     data = every_row(table.schema)
     java.write(table.schema, data)
-    assert sorted_rows(table.schema, table.read().read_all()) == sorted_rows(table.schema, data)
+    assert sorted_rows(table.schema, table.scan().to_arrow()) == sorted_rows(table.schema, data)
 
 
 # ---- bucket counts --------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_javas_rescale_is_understood_by_us(tmp_path: Path, java_table: JavaTable
     before = agree(table, java)
     java.ask("alter", changes=[["option", "bucket", "3"]])
     assert agree(table, java) == before
-    whole = table.read().read_all()
+    whole = table.scan().to_arrow()
     java.write(table.schema, whole, op="overwrite", partition={})
     assert agree(table, java) == before
     put(table.refreshed(), numbered(table, range(3), "ours "))

@@ -26,7 +26,7 @@ from tests.paimon.foreign.both_sides import (
 )
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import at_ms, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -207,11 +207,11 @@ def test_tags_travel_and_rollback_mean_the_same(tmp_path: Path, java_table: Java
     table.tags.create("ours", table.snapshots.snapshot(2))
     java.ask("tag", tag="theirs", snapshot=4)
     assert java.rows(options={"scan.tag-name": "ours"}) == histories[2]
-    assert sorted_rows(table.schema, table.read(tag="theirs").read_all()) == histories[4]
+    assert sorted_rows(table.schema, table.scan(as_of="theirs").to_arrow()) == histories[4]
     assert java.rows(options={"scan.snapshot-id": "5"}) == histories[5]
     millis = table.snapshots.snapshot(3).time_millis
     theirs = java.rows(options={"scan.timestamp-millis": str(millis)})
-    assert sorted_rows(table.schema, table.read(timestamp_ms=millis).read_all()) == theirs
+    assert sorted_rows(table.schema, table.scan(as_of=at_ms(millis)).to_arrow()) == theirs
     java.ask("rollback", snapshot=5)
     assert agree(table, java) == histories[5]
     table.rollback_to(snapshot=3)
@@ -261,7 +261,7 @@ def test_expiry_by_one_side_leaves_what_the_other_reads(tmp_path: Path, java_tab
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 4)
     table.tags.create("kept", table.snapshots.snapshot(3))
-    tagged = sorted_rows(table.schema, table.read(snapshot=3).read_all())
+    tagged = sorted_rows(table.schema, table.scan(as_of=3).to_arrow())
     java.ask("compact", full=True)
     write_in_turn(table, java, 3)
     table.compact(full=True)
@@ -275,9 +275,9 @@ def test_expiry_by_one_side_leaves_what_the_other_reads(tmp_path: Path, java_tab
     assert len(set((tmp_path / "lake/db.db/t").glob("bucket-*/*"))) < len(files)
     assert agree(table, java) == before
     assert java.rows(options={"scan.tag-name": "kept"}) == tagged
-    assert sorted_rows(table.schema, table.read(tag="kept").read_all()) == tagged
+    assert sorted_rows(table.schema, table.scan(as_of="kept").to_arrow()) == tagged
     with pytest.raises(NotFound):
-        table.read(snapshot=2).read_all()
+        table.scan(as_of=2).to_arrow()
 
 
 def test_java_shows_our_history_in_its_system_tables(tmp_path: Path, java_table: JavaTableOf) -> None:

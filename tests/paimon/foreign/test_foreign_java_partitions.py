@@ -77,13 +77,13 @@ def test_partitions_have_the_same_directories_and_are_pruned_by_both(
     for table in (ours, theirs):
         java = java_table(catalog, table.name)
         assert java.rows() == expected
-        assert sorted_rows(table.schema, table.read().read_all()) == expected
+        assert sorted_rows(table.schema, table.scan().to_arrow()) == expected
         for value in data["p"].unique().to_pylist():  # as the column holds it: 0.1 is no FLOAT
             plain = plain_rows(table.schema, pa.table({"p": pa.array([value], data["p"].type)}))[0][0]
             wanted = [row for row in expected if row[0] == plain]
             where = col("p").is_null() if value is None else col("p") == value
             filtered = ["p", "is null"] if value is None else ["p", "=", plain]
-            assert sorted_rows(table.schema, table.read(filter=where).read_all()) == wanted
+            assert sorted_rows(table.schema, table.scan(filter=where).to_arrow()) == wanted
             assert java.rows(filter=filtered) == wanted
             assert len(java.planned_files(filter=filtered)) == len(planned_files(table, where)) == len(wanted)
 
@@ -155,7 +155,7 @@ def test_filters_give_the_same_rows_and_skip_the_same_files(
         _write(table, java, _range(table, number), by)
     differing = []
     for where, filtered in _filters(table):
-        ours, theirs = sorted_rows(table.schema, table.read(filter=where).read_all()), java.rows(filter=filtered)
+        ours, theirs = sorted_rows(table.schema, table.scan(filter=where).to_arrow()), java.rows(filter=filtered)
         assert ours == theirs, filtered
         planned = {f.file_name for f in planned_files(table, where)}, set(java.planned_files(filter=filtered))
         if planned[0] != planned[1]:

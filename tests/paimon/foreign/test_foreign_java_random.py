@@ -106,7 +106,7 @@ class History:
 
     def rows(self) -> list[list[Plain]]:
         """The rows that both sides read."""
-        ours = sorted_rows(self.table.schema, self.table.read().read_all())
+        ours = sorted_rows(self.table.schema, self.table.scan().to_arrow())
         assert ours == self.java.rows()
         return ours
 
@@ -185,7 +185,7 @@ class SharedLife(Life):
     def check(self) -> None:
         super().check()
         schema = self.table.schema
-        assert sorted_rows(schema, self.table.read().read_all()) == self.java.rows(), self.done
+        assert sorted_rows(schema, self.table.scan().to_arrow()) == self.java.rows(), self.done
 
 
 def _for_java(change: SchemaChange) -> list[Any]:

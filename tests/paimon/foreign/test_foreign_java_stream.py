@@ -13,7 +13,7 @@ from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, plain_rows
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import new_catalog, put, stream_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -43,7 +43,7 @@ class Streams:
 
     def news(self) -> list[list[Plain]]:
         """What is new to both: kinds and rows, sorted."""
-        stream = self.table.with_options(self.options).stream(state=self.state, follow=False)
+        stream = stream_of(self.table.with_options(self.options), state=self.state, follow=False)
         ours = []
         for batch in stream:
             kinds = batch.column("_row_kind").to_pylist()
@@ -128,7 +128,7 @@ def test_both_read_the_same_changes_between_two_snapshots(tmp_path: Path, java_t
         chosen = {"incremental-between-timestamp": f"{times[0]},{times[1]}"}
     for mode in ("delta", "changelog", "auto"):
         asked = chosen | {"incremental-between-scan-mode": mode}
-        ours = plain_rows(table.schema, table.with_options(asked).read().read_all())
+        ours = plain_rows(table.schema, table.with_options(asked).scan().to_arrow())
         # Deletes are in what Java's reader yields; engines leave them out of batch reads, as we do.
         theirs = [row[1:] for row in java.ask("read", options=asked)["rows"] if row[0] in ("+I", "+U")]
         assert sorted(ours, key=repr) == sorted(theirs, key=repr), mode

@@ -16,7 +16,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, agree, numbered, write_in_turn
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import new_catalog, put, stream_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -65,7 +65,7 @@ def test_a_tag_of_an_expired_snapshot_is_deleted_with_its_files_by_both(
     java.ask("compact", full=True)
     before = agree(table, java)
     table.expire_snapshots(1, 1, 1 << 60)
-    assert sorted_rows(table.schema, table.read(tag="two").read_all()) == java.rows(options={"scan.tag-name": "two"})
+    assert sorted_rows(table.schema, table.scan(as_of="two").to_arrow()) == java.rows(options={"scan.tag-name": "two"})
     files = set(Path(table.paths.root).glob("bucket-*/*"))
     if by == "ours":
         table.delete_tag("two")
@@ -135,14 +135,14 @@ def test_a_consumer_that_one_side_began_is_taken_over_by_the_other(
     named = {"consumer-id": "shared", "consumer.expiration-time": "1 d"}
     for number in range(3):
         put(table, numbered(table, range(number * 10, number * 10 + 2)))
-    stream = table.with_options(named).stream(follow=False)
+    stream = stream_of(table.with_options(named), follow=False)
     assert len([row for batch in stream for row in batch.to_pylist()]) == 6
     put(table, numbered(table, range(30, 32)))
     told = java.stream(request.node.name, options=named)
     assert [row[1] for plan in told for row in plan] == [30, 31]
     java.ask("consumer", consumer="shared", next=5)  # Java's sources write this when a checkpoint is complete
     put(table, numbered(table, range(40, 42)))
-    again = table.with_options(named).stream(follow=False)
+    again = stream_of(table.with_options(named), follow=False)
     assert [row["id"] for batch in again for row in batch.to_pylist()] == [40, 41]
     assert java.ask("consumer") == {"shared": (table.snapshots.latest_id() or 0) + 1}
 
@@ -169,13 +169,12 @@ def test_watermarks_of_both_are_kept_and_travelled_to_by_both(tmp_path: Path, ja
     assert [s["watermark"] for s in java.system("snapshots")] == kept
     for mark in (1, 50, 100, 101, 300):
         theirs = java.rows(options={"scan.watermark": str(mark)})
-        assert sorted_rows(table.schema, table.read(watermark=mark).read_all()) == theirs
         by_option = table.with_options({"scan.watermark": str(mark)})
-        assert sorted_rows(table.schema, by_option.read().read_all()) == theirs
+        assert sorted_rows(table.schema, by_option.scan().to_arrow()) == theirs
     with pytest.raises(JavaError, match="watermark"):
         java.rows(options={"scan.watermark": "301"})
     with pytest.raises(NotFound, match="watermark"):
-        table.read(watermark=301)
+        table.with_options({"scan.watermark": "301"}).scan()
 
 
 # ---- branches -------------------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path,
     table = _table(tmp_path, options)
     for part in range(4):
         put(table, _rows(range(part * 100, part * 100 + 300), f"w{part}-"))
-    expected = {row["id"]: row["name"] for row in table.read().read_all().to_pylist()}
+    expected = {row["id"]: row["name"] for row in table.scan().to_arrow().to_pylist()}
     with table.lookup(directory=str(tmp_path)) as lookup:
         for _ in range(2):
             assert _names(lookup.get([{"id": i} for i in range(-5, 650)])) == [expected[i] for i in range(600)]
@@ -313,7 +313,7 @@ def test_lookups_agree_with_reads_under_random_writes_and_compactions(tmp_path: 
 
 
 def _check(table: Table, lookup: Lookup) -> None:
-    expected = sorted(table.read().read_all().to_pylist(), key=lambda row: row["id"])
+    expected = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert lookup.get([{"id": i} for i in range(45)]).to_pylist() == expected
 
 
@@ -338,7 +338,7 @@ def test_keys_may_have_any_type(tmp_path: Path, column: str, partitioned: bool) 
         found = lookup.get(keys)
         wrong = keys.set_column(1, "id", pa.compute.add(keys.column("id"), 1000))
         assert lookup.get(wrong).num_rows == 0
-    expected = {row["id"]: row for row in table.read().read_all().to_pylist()}
+    expected = {row["id"]: row for row in table.scan().to_arrow().to_pylist()}
     assert found.to_pylist() == [expected[i] for i in rows.column("id").to_pylist()]
 
 

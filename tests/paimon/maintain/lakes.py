@@ -50,8 +50,8 @@ def copied(table: Table, target: Path) -> Path:
     return target
 
 
-def rows(table: Table, **travel: Any) -> list[tuple[Any, ...]]:
-    return sorted(tuple(r.values()) for r in table.read(**travel).read_all().to_pylist())
+def rows(table: Table, as_of: Any = None) -> list[tuple[Any, ...]]:
+    return sorted(tuple(r.values()) for r in table.scan(as_of=as_of).to_arrow().to_pylist())
 
 
 def files_of(root: Path | str) -> set[str]:

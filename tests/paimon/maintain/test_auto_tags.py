@@ -98,7 +98,7 @@ def test_watermarks_decide_if_wanted_and_gaps_are_filled_if_wanted(tmp_path: Pat
                 table.new_commit().commit(writer.prepare_commit(), watermark=hour * 3_600_000)
         table.maintenance().create_auto_tags()
         assert table.tags.names() == [f"1970-01-01 {name}" for name in names]
-        assert len(rows(table, tag="1970-01-01 00")) == 1
+        assert len(rows(table, as_of="1970-01-01 00")) == 1
 
 
 def test_a_batch_moves_the_tag_of_its_day_and_old_days_go(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_batch_moves_the_tag_of_its_day_and_old_days_go(tmp_path: Path) -> Non
         "batch-write-2024-03-12": 5,
         "batch-write-2024-03-13": 6,
     }
-    assert len(rows(table, tag="batch-write-2024-03-12")) == 5
+    assert len(rows(table, as_of="batch-write-2024-03-12")) == 5
 
 
 def test_a_batch_tag_may_have_a_name_of_its_own_and_streams_make_none(tmp_path: Path) -> None:

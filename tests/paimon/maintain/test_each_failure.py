@@ -34,7 +34,7 @@ def chosen(operations: int) -> list[int]:
 def test_one_operation_that_fails_loses_nothing_and_leaves_only_orphans(tmp_path: Path, act: str, after: bool) -> None:
     root = tmp_path / "t"
     ACTS[act].build(root)
-    before = {i: rows(open_table(root), snapshot=i) for i in open_table(root).snapshots.ids()}
+    before = {i: rows(open_table(root), as_of=i) for i in open_table(root).snapshots.ids()}
     done = tmp_path / "done"
     shutil.copytree(root, done)
     counting = FailingFileIO(FAST)

@@ -19,7 +19,7 @@ from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
-from tests.paimon.lake import put
+from tests.paimon.lake import put, stream_of
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 from tests.paimon.stream.model import COLUMNS as MODEL_COLUMNS
 from tests.paimon.stream.model import compact_fully, drain
@@ -48,12 +48,12 @@ def ids(table: Table) -> list[int]:
 
 def test_as_many_snapshots_as_wanted_stay(tmp_path: Path) -> None:
     table = filled(tmp_path / "t")
-    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    before = {i: rows(table, as_of=i) for i in ids(table)}
     done = table.expire_snapshots(retain_min=3, retain_max=3)
     assert done.count == 5
     assert done.files.data_files > 0
     assert ids(table) == [6, 7, 8]
-    assert {i: rows(open_table(tmp_path / "t"), snapshot=i) for i in ids(table)} == {i: before[i] for i in (6, 7, 8)}
+    assert {i: rows(open_table(tmp_path / "t"), as_of=i) for i in ids(table)} == {i: before[i] for i in (6, 7, 8)}
     assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
     assert table.snapshots.earliest_id() == 6
     assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "6"
@@ -131,17 +131,17 @@ def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path, bucket
     """With dynamic buckets there are index files, too."""
     root = tmp_path / "t"
     table = filled(root, bucket=bucket)
-    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    before = {i: rows(table, as_of=i) for i in ids(table)}
     for name, i in (("a", 2), ("b", 4), ("c", 4), ("d", 8)):
         table.tags.create(name, table.snapshots.snapshot(i))
     table.expire_snapshots(1, 1)
     for name, i in (("a", 2), ("b", 4), ("d", 8)):
-        assert rows(open_table(root), tag=name) == before[i]
+        assert rows(open_table(root), as_of=name) == before[i]
     assert files_of(root) == referenced(root)
     for name in ("b", "a", "c", "d"):
         table.delete_tag(name)
         for left in table.tags.names():
-            assert rows(open_table(root), tag=left) == before[table.tags.tag(left).snapshot.id]
+            assert rows(open_table(root), as_of=left) == before[table.tags.tag(left).snapshot.id]
         assert files_of(root) == referenced(root)
     assert rows(open_table(root)) == before[8]
     with pytest.raises(NotFound, match="no tag 'a'"):
@@ -151,12 +151,12 @@ def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path, bucket
 def test_tags_of_neighbours_keep_what_each_of_them_needs(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = filled(root)
-    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    before = {i: rows(table, as_of=i) for i in ids(table)}
     for i in ids(table)[:-1]:
         table.tags.create(f"t{i}", table.snapshots.snapshot(i))
     table.expire_snapshots(1, 1)
     for i in range(1, 8):
-        assert rows(open_table(root), tag=f"t{i}") == before[i]
+        assert rows(open_table(root), as_of=f"t{i}") == before[i]
     assert files_of(root) == referenced(root)
 
 
@@ -240,7 +240,7 @@ def test_tags_expire_by_when_they_were_made_if_told_so(tmp_path: Path) -> None:
 def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = filled(root)
-    before = rows(table, snapshot=2)
+    before = rows(table, as_of=2)
     table.tags.create("base", table.snapshots.snapshot(2))
     BranchManager(FAST, table.paths).create("b", "base")
     table.delete_tag("base")
@@ -251,7 +251,7 @@ def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -
     branch.overwrite([{"id": 7, "v": 7}])
     branch.expire_snapshots(1, 1)
     assert rows(open_table(root).on_branch("b")) == [(7, 7)]
-    assert rows(open_table(root)) == rows(open_table(root), snapshot=8)
+    assert rows(open_table(root)) == rows(open_table(root), as_of=8)
 
 
 def test_main_keeps_what_it_shares_with_a_branch_that_expires(tmp_path: Path) -> None:
@@ -269,14 +269,14 @@ def test_main_keeps_what_it_shares_with_a_branch_that_expires(tmp_path: Path) ->
 
 def test_a_reader_of_an_expired_snapshot_is_told_so(tmp_path: Path) -> None:
     table = filled(tmp_path / "t")
-    stream = table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)
+    stream = stream_of(table.with_options({"scan.snapshot-id": "1"}), follow=False)
     state = stream.state()
     stream.poll()
     table.expire_snapshots(1, 1)
     with pytest.raises(NotFound, match="expired"):
         drain(stream)
     with pytest.raises(NotFound, match="there are 8 to 8"):
-        table.read(snapshot=1)
+        table.scan(as_of=1)
     assert state["scan"]["next"] is None
 
 
@@ -322,22 +322,22 @@ def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> No
     root = tmp_path / "t"
     options = {**LONG, "snapshot.num-retained.max": "2", "changelog-producer": producer}
     table = filled(root, 12, **options)
-    all_changes = drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False))
-    late = drain(table.with_options({"scan.snapshot-id": "7"}).stream(follow=False))
+    all_changes = drain(stream_of(table.with_options({"scan.snapshot-id": "1"}), follow=False))
+    late = drain(stream_of(table.with_options({"scan.snapshot-id": "7"}), follow=False))
     assert table.expire_snapshots().count == 10
     assert ids(table) == [11, 12]
     assert table.snapshots.changelogs.ids() == list(range(1, 11))
     assert Path(table.paths.changelog_directory, "LATEST").read_text() == "10"
     table = open_table(root)
-    assert drain(table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)) == all_changes
+    assert drain(stream_of(table.with_options({"scan.snapshot-id": "1"}), follow=False)) == all_changes
     assert table.maintenance().expire_changelogs().count == 6
     assert table.snapshots.changelogs.ids() == [7, 8, 9, 10]
     assert Path(table.paths.changelog_directory, "EARLIEST").read_text() == "7"
     table = open_table(root)
-    assert drain(table.with_options({"scan.snapshot-id": "0"}).stream(follow=False)) == late
+    assert drain(stream_of(table.with_options({"scan.snapshot-id": "0"}), follow=False)) == late
     with pytest.raises(NotFound, match=r"snapshot 1 of .* has expired; the earliest is 7"):
-        table.with_options({"scan.snapshot-id": "1"}).stream(follow=False).poll()
-    assert rows(table) == rows(table, snapshot=12)
+        stream_of(table.with_options({"scan.snapshot-id": "1"}), follow=False).poll()
+    assert rows(table) == rows(table, as_of=12)
 
 
 def test_writers_let_changelogs_go_after_their_commits(tmp_path: Path) -> None:
@@ -439,8 +439,8 @@ def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans
     tmp_path: Path, act: str, after: bool
 ) -> None:
     table = _prepared(tmp_path / "origin", act)
-    before = {i: rows(table, snapshot=i) for i in ids(table)}
-    tagged = rows(table, tag="kept")
+    before = {i: rows(table, as_of=i) for i in ids(table)}
+    tagged = rows(table, as_of="kept")
     io = FailingFileIO(FAST)
     done = copied(table, tmp_path / "done")
     ACTS[act](open_table(done, io))
@@ -454,16 +454,16 @@ def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans
         with contextlib.suppress(SimulatedCrash):  # an operation that fails by itself has no "after"
             ACTS[act](open_table(root, crashing))
         for i in kept:
-            assert rows(open_table(root), snapshot=i) == before[i], f"crash at {number}"
-        assert rows(open_table(root), tag="kept") == tagged
+            assert rows(open_table(root), as_of=i) == before[i], f"crash at {number}"
+        assert rows(open_table(root), as_of="kept") == tagged
         again = open_table(root)
         if act != "delete a tag" or "gone" in again.tags.names():
             ACTS[act](again)
         assert ids(again) == kept
         open_table(root).remove_orphan_files(older_than_ms=NOW)
         for i in kept:
-            assert rows(open_table(root), snapshot=i) == before[i]
-        assert rows(open_table(root), tag="kept") == tagged
+            assert rows(open_table(root), as_of=i) == before[i]
+        assert rows(open_table(root), as_of="kept") == tagged
         open_table(done).remove_orphan_files(older_than_ms=NOW)
         if act == "delete a tag":  # it cannot be repeated; what a manifest still names is no orphan
             assert referenced(root) <= files_of(root)
@@ -474,12 +474,12 @@ def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans
 @pytest.mark.parametrize("seed", range(10))
 def test_deletions_that_fail_leave_orphans_and_nothing_worse(tmp_path: Path, seed: int) -> None:
     table = _prepared(tmp_path / "t", "expire snapshots")
-    before = {i: rows(table, snapshot=i) for i in ids(table)}
+    before = {i: rows(table, as_of=i) for i in ids(table)}
     io = FailingFileIO(FAST, seed=seed, rate=0.3, operations=frozenset({"delete"}))
     with contextlib.suppress(ForebayError):  # any failure is allowed, a wrong result is not
         open_table(tmp_path / "t", io).expire_snapshots(2, 2)
     for i in (7, 8):
-        assert rows(open_table(tmp_path / "t"), snapshot=i) == before[i]
+        assert rows(open_table(tmp_path / "t"), as_of=i) == before[i]
     table = open_table(tmp_path / "t")
     table.expire_snapshots(2, 2)
     assert referenced(tmp_path / "t") <= files_of(tmp_path / "t")
@@ -518,7 +518,7 @@ def test_random_histories_expire_to_exactly_what_is_referred_to(tmp_path: Path, 
             states.setdefault(latest, rows(table))
         fresh = open_table(root)
         for s in ids(fresh):
-            assert rows(fresh, snapshot=s) == states[s]
+            assert rows(fresh, as_of=s) == states[s]
         for tag in fresh.tags.tags():
-            assert rows(fresh, tag=tag.name) == states[tag.snapshot.id]
+            assert rows(fresh, as_of=tag.name) == states[tag.snapshot.id]
         assert files_of(root) == referenced(root)

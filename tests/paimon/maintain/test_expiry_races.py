@@ -16,7 +16,7 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
 from tests.paimon.kill_acts import HISTORY, with_history
-from tests.paimon.lake import put
+from tests.paimon.lake import put, stream_of
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 from tests.paimon.stream.model import drain
 
@@ -35,7 +35,7 @@ class RacingIO(FailingFileIO):
 
 
 def _streamed(table: Table, begin: str) -> object:
-    return drain(table.with_options({"scan.snapshot-id": begin}).stream(follow=False))
+    return drain(stream_of(table.with_options({"scan.snapshot-id": begin}), follow=False))
 
 
 def _look_up(table: Table) -> object:
@@ -44,14 +44,14 @@ def _look_up(table: Table) -> object:
 
 
 READERS: dict[str, Callable[[Table], object]] = {
-    "a read of the earliest": lambda t: rows(t, snapshot=1),
+    "a read of the earliest": lambda t: rows(t, as_of=1),
     "a stream from the earliest": lambda t: _streamed(t, "0"),
     "a stream from the first": lambda t: _streamed(t, "1"),
     "changes between snapshots": lambda t: rows(t.with_options({"incremental-between": "1,3"})),
 }
 LATEST: dict[str, Callable[[Table], object]] = {
     "a read": rows,
-    "a stream that begins in full": lambda t: drain(t.stream(follow=False)),
+    "a stream that begins in full": lambda t: drain(stream_of(t, follow=False)),
     "a lookup": _look_up,
 }
 
@@ -147,7 +147,7 @@ def test_work_whose_snapshot_expires_under_it_follows_on_what_is_there(tmp_path:
 def test_a_consumer_that_appears_while_snapshots_expire_is_kept_or_told_so(tmp_path: Path) -> None:
     """Its file is seen, or comes too late, and it is told so; it never sees a part."""
     table = with_history(tmp_path / "t")
-    wanted = drain(table.with_options({"scan.snapshot-id": "5"}).stream(follow=False))
+    wanted = drain(stream_of(table.with_options({"scan.snapshot-id": "5"}), follow=False))
     counting = FailingFileIO(FAST)
     open_table(copied(table, tmp_path / "counted"), counting).expire_snapshots(1, 1)
     kept = late = 0
@@ -162,7 +162,7 @@ def test_a_consumer_that_appears_while_snapshots_expire_is_kept_or_told_so(tmp_p
         open_table(root, io, ManualClock(NOW)).expire_snapshots(1, 1)
         reader = open_table(root, FAST, ManualClock(NOW), **{"consumer-id": "late"})
         try:
-            kept += drain(reader.stream(follow=False)) == wanted
+            kept += drain(stream_of(reader, follow=False)) == wanted
         except NotFound as e:
             late += "has expired; the earliest is 8" in e.message
         assert rows(open_table(root)) == HISTORY[-1]

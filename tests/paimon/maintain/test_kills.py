@@ -39,7 +39,7 @@ def test_a_kill_at_any_step_loses_nothing_and_leaves_only_orphans(tmp_path: Path
     root = tmp_path / "t"
     ACTS[act].build(root)
     assert rows(open_table(root)) in ACTS[act].states
-    before = {i: rows(open_table(root), snapshot=i) for i in open_table(root).snapshots.ids()}
+    before = {i: rows(open_table(root), as_of=i) for i in open_table(root).snapshots.ids()}
     done = tmp_path / "done"
     shutil.copytree(root, done)
     steps = steps_of(done, act)

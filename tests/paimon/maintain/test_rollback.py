@@ -34,7 +34,7 @@ def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
     assert Path(table.paths.snapshot_directory, "LATEST").read_text() == "3"
     put(fresh, [{"id": 9}])
     assert fresh.snapshots.latest_id() == 4
-    assert rows(fresh, snapshot=4)[-1] == (9, None)
+    assert rows(fresh, as_of=4)[-1] == (9, None)
 
 
 def test_a_moment_means_the_snapshot_of_then(table: Table) -> None:

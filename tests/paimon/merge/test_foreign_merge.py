@@ -105,7 +105,7 @@ def read_by_pypaimon(warehouse: str, out: Path, rust: str) -> list[dict[str, Any
 
 
 def ours(table: Table) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = table.read().read_all().sort_by("id").to_pylist()
+    found: list[dict[str, Any]] = table.scan().to_arrow().sort_by("id").to_pylist()
     return found
 
 

@@ -47,7 +47,7 @@ def test_a_buckets_rows_come_in_the_order_that_the_reader_names(tmp_path: Path, 
     order = reader.order
     assert order is not None
     assert order.columns == names
-    batches = list(reader.read_bucket(table.scan().splits))
+    batches = list(reader.read_bucket(table.scan().plan()))
     found = [tuple(row[name] for name in names) for batch in batches for row in batch.to_pylist()]
     assert found == sorted(keys, key=functools.cmp_to_key(_compare))
     strings = [s for batch in batches for s in order.comparable(batch).to_pylist()]
@@ -68,7 +68,7 @@ def test_splits_of_several_levels_make_one_sorted_read(tmp_path: Path) -> None:
     table.compact(full=True)
     put(table, [{"big": 1, "text": "zz", "part": 9}, {"big": -(1 << 63), "text": "", "part": 9}])
     reader = table.split_reader()
-    rows = [row for batch in reader.read_bucket(table.scan().splits) for row in batch.to_pylist()]
+    rows = [row for batch in reader.read_bucket(table.scan().plan()) for row in batch.to_pylist()]
     wanted = sorted([*keys, (1, "zz")], key=lambda key: (key[0], key[1].encode()))
     assert [(row["big"], row["text"]) for row in rows] == wanted
     assert [(row["big"], row["text"]) for row in rows if row["part"] == 9] == [(-(1 << 63), ""), (1, "zz")]
@@ -81,7 +81,7 @@ def test_several_buckets_are_not_one_order(tmp_path: Path) -> None:
     put(table, [{"id": i} for i in range(50)])
     reader = table.split_reader()
     with pytest.raises(InvalidRequest, match="of several buckets"):
-        reader.read_bucket(table.scan().splits)
+        reader.read_bucket(table.scan().plan())
     assert list(reader.read_bucket([])) == []
 
 
@@ -91,7 +91,7 @@ def test_append_tables_have_no_order_but_that_of_writing(tmp_path: Path) -> None
         put(table, [{"id": i}])
     reader = table.split_reader()
     assert reader.order is None
-    assert [r["id"] for b in reader.read_bucket(table.scan().splits) for r in b.to_pylist()] == [3, 1, 2]
+    assert [r["id"] for b in reader.read_bucket(table.scan().plan()) for r in b.to_pylist()] == [3, 1, 2]
 
 
 def test_nulls_have_no_place_in_the_order(tmp_path: Path) -> None:

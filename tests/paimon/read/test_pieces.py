@@ -23,7 +23,7 @@ def test_files_that_stand_alone_are_cut_apart_and_joined_in_their_order(tmp_path
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
     for i in range(4):
         put(table, [{"id": i}])
-    (whole,) = table.scan().splits
+    (whole,) = table.scan().plan()
     pieces = by_file([whole])
     assert [file_count(piece) for piece in pieces] == [1, 1, 1, 1]
     assert sum(map(byte_count, pieces)) == sum(file.file_size for file in live_files(table))
@@ -36,7 +36,7 @@ def test_splits_that_must_be_merged_stay_whole(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     for _ in range(3):
         put(table, [{"id": i} for i in range(10)])
-    splits = list(table.scan().splits)
+    splits = list(table.scan().plan())
     assert by_file(splits) == splits
     assert joined(splits) == splits
 
@@ -49,7 +49,7 @@ def test_deletion_vectors_stay_with_their_files(tmp_path: Path) -> None:
     put(table, [{"id": 2, "v": 1}])
     table.compact()
     reader = table.split_reader()
-    pieces = by_file(table.scan().splits)
+    pieces = by_file(table.scan().plan())
     rows = [row["id"] for split in joined(reversed(pieces)) for b in reader.read(split) for row in b.to_pylist()]
     assert sorted(rows) == list(range(6))
 
@@ -60,7 +60,7 @@ def test_all_splits_of_a_bucket_are_one_sorted_read_without_deleted_rows(tmp_pat
     table = new_catalog(tmp_path).create_table("db.t", columns, primary_key=["id"], options=options)
     table.new_commit().commit([at_level(prepared(table, pa.table({"id": [1, 2, 3]})), 5)])
     with_deleted(table, [4, 5, 6], [1], level=5)
-    splits = table.scan().splits
+    splits = table.scan().plan()
     assert [split.row_count for split in splits] == [3, 3]
     reader = table.split_reader()
 

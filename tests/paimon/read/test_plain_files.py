@@ -42,7 +42,8 @@ def made(folder: Path, *, keyed: bool, columns: pa.Schema = COLUMNS, rows: Seque
 
 
 def split_of(table: Table) -> DataSplit:
-    (split,) = table.scan().splits
+    split: DataSplit
+    (split,) = table.scan().plan()
     return split
 
 

@@ -59,7 +59,7 @@ def test_rows_in_deletion_vectors_are_gone(tmp_path: Path, keyed: bool) -> None:
     table.new_commit().commit([replace(message, data=increment)])
     assert [r[0] for r in rows_of(table)] == [0, 1, 3, 4, 5, 6, 8, 9]
     assert rows_of(table, ["id"], col("id").is_in([6, 7])) == [(6,)]
-    (split,) = table.scan(limit=8).splits
+    (split,) = table.scan(limit=8).plan()
     assert split.raw_convertible
     assert split.deletion_files is not None
 
@@ -103,16 +103,16 @@ def test_a_limit_counts_on_no_rows_of_files_that_may_hold_deletes(
             (message,) = writer.prepare_commit()
         files = tuple(replace(f, delete_row_count=count, level=level) for f in message.data.new_files)
         table.new_commit().commit([replace(message, data=DataIncrement(files))])
-    assert [s.raw_convertible for s in table.scan().splits] == [True, True]
+    assert [s.raw_convertible for s in table.scan().plan()] == [True, True]
     assert rows_of(table, ["id"]) == [(2,), (4,)]
-    assert table.read(["id"], limit=2).read_all().num_rows == 2
+    assert table.scan(["id"], limit=2).to_arrow().num_rows == 2
 
 
 def test_a_limit_takes_no_more_splits_than_have_its_rows(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options={"source.split.target-size": "1 b"})
     for _ in range(3):
         put(table, pa.table({"id": [1, 2, 3]}))
-    assert [len(table.scan(limit=limit).splits) for limit in (0, 1, 3, 4, 6, 9, 10)] == [0, 1, 1, 2, 2, 3, 3]
+    assert [len(table.scan(limit=limit).plan()) for limit in (0, 1, 3, 4, 6, 9, 10)] == [0, 1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize(("engine", "x"), [("aggregation", 18.0), ("deduplicate", 5.0)])
@@ -152,9 +152,9 @@ def test_statistics_of_other_shapes_prune_nothing(tmp_path: Path) -> None:
 
 def test_a_table_without_snapshots_is_empty_and_limits_are_checked(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
-    assert table.scan().snapshot is None
-    assert table.read(["x"]).read_all().schema == pa.schema([("x", pa.float64())])
+    assert (table.scan().plan(), table.scan().count()) == ((), 0)
+    assert table.scan(["x"]).to_arrow().schema == pa.schema([("x", pa.float64())])
     with pytest.raises(InvalidRequest, match="limit"):
         table.scan(limit=-1)
     with pytest.raises(InvalidRequest, match="no column 'nope'"):
-        table.scan(col("nope") == 1)
+        table.scan(filter=col("nope") == 1)

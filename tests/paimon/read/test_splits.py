@@ -96,7 +96,7 @@ def test_splits_are_small_values_that_other_workers_read(tmp_path: Path, keyed: 
     options = {"primary_key": ["id"], "options": {"bucket": "1"}} if keyed else {}
     table = new_catalog(tmp_path).create_table("db.t", columns, **options)
     put(table, [{"id": 1, "s": "a"}])
-    (split,) = table.scan(col("id") == 1).splits
+    (split,) = table.scan(filter=col("id") == 1).plan()
     sent = pickle.dumps(split)
     assert len(sent) < 300
     elsewhere, received = pickle.loads(pickle.dumps(table.context)), pickle.loads(sent)
@@ -111,7 +111,7 @@ def test_a_split_of_many_files_still_travels_in_less_than_a_kilobyte(tmp_path: P
     table = new_catalog(tmp_path).create_table("db.t", pa.schema([("id", pa.int64()), ("s", pa.string())]))
     for i in range(20):
         put(table.with_options({"write-only": "true"}), [{"id": i, "s": "a" * i}])
-    (split,) = table.scan().splits
+    (split,) = table.scan().plan()
     assert (len(split.files), len(pickle.dumps(split)) < 1000) == (20, True)
     received = pickle.loads(pickle.dumps(split))
     assert [b.to_pylist() for b in table.split_reader().read(received)] == [

@@ -50,9 +50,9 @@ def apply(state: State, changes: Iterable[Change]) -> State:
     return state
 
 
-def state_of(table: Table, **travel: Any) -> State:
+def state_of(table: Table, as_of: Any = None) -> State:
     """The table as a dictionary by its first column."""
-    return {row[0]: row for row in (tuple(r.values()) for r in table.read(**travel).read_all().to_pylist())}
+    return {row[0]: row for row in (tuple(r.values()) for r in table.scan(as_of=as_of).to_arrow().to_pylist())}
 
 
 def json_round_trip(state: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
-from tests.paimon.lake import put
+from tests.paimon.lake import put, stream_of
 from tests.paimon.oracle import ask
 from tests.paimon.stream.model import COLUMNS, Change, changes_of, compact_fully, random_rows
 
@@ -76,7 +76,7 @@ def history(folder: Path, producer: str, keyed: bool = True) -> tuple[FileSystem
 
 def by_snapshot(table: Table, options: dict[str, str]) -> list[list[Change]]:
     """Our changes, snapshot by snapshot, each sorted."""
-    stream = table.with_options(options).stream(follow=False)
+    stream = stream_of(table.with_options(options), follow=False)
     found: dict[tuple[int | None, bool], list[Change]] = {}
     for batch in iter(stream.poll, None):
         is_full = stream.state()["scan"]["full"] is not None
@@ -119,7 +119,7 @@ def test_java_reads_the_same_by_options(tmp_path: Path, java_table: JavaTableOf,
     catalog, table = history(tmp_path, "none")
     answer = java_table(catalog, "db.t").ask("read", options=options)["rows"]
     theirs = sorted((tuple(row[1:]) for row in answer if row[0] in ("+I", "+U")), key=repr)
-    read = table.with_options(options).read().read_all().to_pylist()
+    read = table.with_options(options).scan().to_arrow().to_pylist()
     assert sorted((tuple(r.values()) for r in read), key=repr) == theirs
 
 
@@ -174,8 +174,8 @@ def _plain(value: Any) -> Any:
 def test_java_reads_and_expires_on_after_our_upkeep(tmp_path: Path, java_table: JavaTableOf) -> None:
     catalog, table = history(tmp_path, "input")
     table.tags.create("four", table.snapshots.snapshot(4))
-    expected = sorted((tuple(r.values()) for r in table.read().read_all().to_pylist()), key=repr)
-    tagged = sorted((tuple(r.values()) for r in table.read(tag="four").read_all().to_pylist()), key=repr)
+    expected = sorted((tuple(r.values()) for r in table.scan().to_arrow().to_pylist()), key=repr)
+    tagged = sorted((tuple(r.values()) for r in table.scan(as_of="four").to_arrow().to_pylist()), key=repr)
     assert table.expire_snapshots(3, 3).count == 9
     table.remove_orphan_files(older_than_ms=START - 1)
     theirs = java_table(catalog, "db.t")
@@ -184,8 +184,8 @@ def test_java_reads_and_expires_on_after_our_upkeep(tmp_path: Path, java_table: 
     theirs.ask("expire", retain=1)
     fresh = catalog.table("db.t")
     assert fresh.snapshots.ids() == [12]
-    assert sorted((tuple(r.values()) for r in fresh.read().read_all().to_pylist()), key=repr) == expected
-    assert sorted((tuple(r.values()) for r in fresh.read(tag="four").read_all().to_pylist()), key=repr) == tagged
+    assert sorted((tuple(r.values()) for r in fresh.scan().to_arrow().to_pylist()), key=repr) == expected
+    assert sorted((tuple(r.values()) for r in fresh.scan(as_of="four").to_arrow().to_pylist()), key=repr) == tagged
 
 
 PYPAIMON = """

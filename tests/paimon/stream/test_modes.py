@@ -16,7 +16,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
-from tests.paimon.lake import put, rows_of
+from tests.paimon.lake import put, rows_of, stream_of
 from tests.paimon.stream.model import COLUMNS, changes_of, compact_fully, drain, random_rows, state_of
 
 START = 1_700_000_000_000
@@ -45,7 +45,7 @@ def filled(catalog: FileSystemCatalog, clock: ManualClock, commits: int = 4, **o
 
 def streamed(table: Table, options: dict[str, str], more: int = 2) -> list[int]:
     """The ids that a stream with `options` gives now and after `more` commits."""
-    stream = table.with_options(options).stream(["id"], follow=False)
+    stream = stream_of(table.with_options(options), ["id"], follow=False)
     found = [row[0] for _, row in drain(stream)]
     for i in range(more):
         put(table, [{"id": 100 + i}])
@@ -105,7 +105,7 @@ def test_a_local_time_serves_as_timestamp(
 
 def test_rows_of_the_full_snapshot_and_of_appends_are_inserts(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock, 1)
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     assert drain(stream) == [("+I", (1, None, None))]
     put(table, [{"id": 2, "name": "b", "v": 3}])
     assert drain(stream) == [("+I", (2, "b", 3))]
@@ -117,7 +117,7 @@ def test_compacted_full_begins_at_the_last_compaction(catalog: FileSystemCatalog
         put(table, [{"id": i}])
     compact_fully(table)
     put(table, [{"id": 9}])
-    stream = table.stream(["id"], scan_mode="compacted-full", follow=False)
+    stream = stream_of(table, ["id"], scan_mode="compacted-full", follow=False)
     assert [stream.poll().column("id").to_pylist() for _ in range(2)] == [[0, 1, 2], [9]]  # type: ignore[union-attr]
 
 
@@ -156,7 +156,7 @@ def test_a_difference_from_before_what_expired_begins_at_what_is_left(
     table.expire_snapshots(retain_max=3, retain_min=1)
     options = {"incremental-between-timestamp": f"5,{AT_3}", "incremental-between-scan-mode": "diff"}
     with pytest.raises(InvalidRequest, match=f"{START - 1} is before {START}"):
-        table.with_options({"incremental-between-timestamp": f"{START},{START - 1}"}).read()
+        table.with_options({"incremental-between-timestamp": f"{START},{START - 1}"}).scan()
     assert table.snapshots.earliest_id() == 2
     assert rows_of(table.with_options(options), ["id"]) == [(3,)]
 
@@ -169,18 +169,18 @@ def test_a_watermark_chooses_the_first_snapshot_that_reached_it(catalog: FileSys
             table.new_commit().commit(writer.prepare_commit(), watermark=watermark)
     assert rows_of(table.with_options({"scan.watermark": "10"}), ["id"]) == [(0,)]
     assert rows_of(table.with_options({"scan.watermark": "11"}), ["id"]) == [(0,), (1,)]
-    assert [len(rows_of(table, watermark=w)) for w in (0, 10, 11, 20)] == [1, 1, 2, 2]
+    assert [len(rows_of(table.with_options({"scan.watermark": w}))) for w in (0, 10, 11, 20)] == [1, 1, 2, 2]
     with pytest.raises(NotFound, match="a watermark of 21 or later"):
-        table.with_options({"scan.watermark": "21"}).read()
+        table.with_options({"scan.watermark": "21"}).scan()
 
 
 def test_a_stream_cannot_begin_at_what_is_for_batch_reads(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock, 1)
     for options in ({"incremental-between": "0,1"}, {"scan.tag-name": "t"}, {"scan.watermark": "1"}):
         with pytest.raises(InvalidRequest, match="batch reads"):
-            table.with_options(options).stream().poll()
+            stream_of(table.with_options(options)).poll()
     with pytest.raises(InvalidRequest, match=r"needs option 'scan\.snapshot-id'"):
-        table.stream(scan_mode="from-snapshot").poll()
+        stream_of(table, scan_mode="from-snapshot").poll()
 
 
 def test_a_watermark_bounds_a_stream(catalog: FileSystemCatalog, clock: ManualClock) -> None:
@@ -189,17 +189,17 @@ def test_a_watermark_bounds_a_stream(catalog: FileSystemCatalog, clock: ManualCl
         with table.new_write() as writer:
             writer.write([{"id": i}])
             table.new_commit().commit(writer.prepare_commit(), watermark=watermark)
-    bounded = table.stream(["id"], scan_mode="from-snapshot-full", follow=True)
+    bounded = stream_of(table, ["id"], scan_mode="from-snapshot-full", follow=True)
     with pytest.raises(InvalidRequest, match="snapshot-id"):
         next(bounded)
-    from_first = table.with_options({"scan.snapshot-id": "1"}).stream(["id"], follow=True)
+    from_first = stream_of(table.with_options({"scan.snapshot-id": "1"}), ["id"], follow=True)
     assert [row[0] for _, row in changes_of(from_first)] == [0, 1]
-    assert [row[0] for _, row in changes_of(table.stream(["id"]))] == [0, 1, 2]
+    assert [row[0] for _, row in changes_of(stream_of(table, ["id"]))] == [0, 1, 2]
 
 
 def test_a_delay_holds_young_snapshots_back(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock, 3, **{"streaming.read.snapshot.delay": "15 s", "scan.snapshot-id": "1"})
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     assert [row[0] for _, row in drain(stream)] == [1, 2]
     clock.advance(5)
     assert [row[0] for _, row in drain(stream)] == [3]
@@ -209,12 +209,12 @@ def test_what_nobody_records_cannot_be_streamed(catalog: FileSystemCatalog) -> N
     merged = {"bucket": "1", "merge-engine": "partial-update"}
     table = catalog.create_table("db.m", COLUMNS, primary_key=["id"], options=merged)
     with pytest.raises(UnsupportedOperation, match="changelog-producer"):
-        table.stream()
+        stream_of(table)
     plain = catalog.create_table("db.p", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     with pytest.raises(UnsupportedOperation, match="without a changelog producer"):
-        plain.stream(filter=col("v") == 1)
+        stream_of(plain, filter=col("v") == 1)
     put(plain, [{"id": 1}, {"id": 2}])
-    assert drain(plain.stream(["id"], filter=col("id") == 2)) == [("+I", (2,))]
+    assert drain(stream_of(plain, ["id"], filter=col("id") == 2)) == [("+I", (2,))]
 
 
 # -- batch reads by options -------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def test_the_latest_delta_of_a_compaction_is_empty(upserted: Table) -> None:
     put(upserted, [{"id": 77}])
     assert rows_of(upserted.with_options({"scan.mode": "latest-delta"}), ["id"]) == [(77,)]
     with pytest.raises(InvalidRequest, match="a stream cannot begin so"):
-        upserted.stream(scan_mode="latest-delta").poll()
+        stream_of(upserted, scan_mode="latest-delta").poll()
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_options_that_contradict_each_other_are_refused(
     catalog: FileSystemCatalog, clock: ManualClock, options: dict[str, str], says: str
 ) -> None:
     table = filled(catalog, clock, 2).with_options(options)
-    for begin in (table.read, table.scan, table.stream):
+    for begin in (table.scan, table.changes):
         with pytest.raises(InvalidRequest, match=says):
             begin()
 
@@ -300,7 +300,7 @@ def test_a_tag_or_range_that_is_not_there_is_not_called_expired(catalog: FileSys
     table = filled(catalog, clock, 2)
     for options in ({"scan.tag-name": "x"}, {"incremental-between": "1,9"}, {"scan.snapshot-id": "9"}):
         with pytest.raises(NotFound) as told:
-            table.with_options(options).read()
+            table.with_options(options).scan()
         assert "expired" not in str(told.value)
 
 
@@ -317,7 +317,7 @@ def test_ranges_that_are_not_there_are_errors(catalog: FileSystemCatalog, clock:
         ("1", InvalidRequest, "start"),
     ):
         with pytest.raises(error, match=text):
-            table.with_options({"incremental-between": between}).read()
+            table.with_options({"incremental-between": between}).scan()
 
 
 @pytest.mark.parametrize("option", ["incremental-between", "incremental-between-timestamp"])
@@ -372,13 +372,13 @@ def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSy
     table.overwrite([{"id": 1}])
     options = {"incremental-between": "1,2", "incremental-between-scan-mode": "diff"}
     with pytest.raises(InvalidRequest, match=r"^the table has 1 buckets in snapshot 1 and 2"):
-        table.with_options(options).read().read_all()
+        table.with_options(options).scan().to_arrow()
 
 
 def test_arrow_schemas_hold_before_any_row_is_read(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock, 1)
-    assert table.stream(["v"]).schema == pa.schema([("v", pa.int32()), pa.field("_row_kind", pa.string(), False)])
-    assert table.with_options({"scan.snapshot-id": "1"}).read(["v"]).schema == table.read(["v"]).schema
+    assert stream_of(table, ["v"]).schema == pa.schema([("v", pa.int32()), pa.field("_row_kind", pa.string(), False)])
+    assert table.with_options({"scan.snapshot-id": "1"}).scan(["v"]).schema == table.scan(["v"]).schema
 
 
 @pytest.mark.parametrize("engine", ["deduplicate", "aggregation"])
@@ -396,7 +396,7 @@ def test_the_difference_of_any_two_snapshots_is_that_of_their_states(
             table.overwrite(random_rows(rng, 20, 5))
         else:
             put(table, random_rows(rng, 20, 5))
-    states = {i: state_of(table, snapshot=i) for i in table.snapshots.ids()}
+    states = {i: state_of(table, as_of=i) for i in table.snapshots.ids()}
     for start, end in ((1, 10), (3, 7), (2, 3), (9, 10)):
         between = {"incremental-between": f"{start},{end}", "incremental-between-scan-mode": "diff"}
         changed = {k: row for k, row in states[end].items() if states[start].get(k) != row}
@@ -408,10 +408,8 @@ def test_the_difference_of_any_two_snapshots_is_that_of_their_states(
 
 def test_a_scan_is_of_the_snapshot_that_options_name(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock)
-    plan = table.with_options({"scan.snapshot-id": "2"}).scan()
-    assert (plan.snapshot.id, sum(s.row_count for s in plan.splits)) == (2, 2)  # type: ignore[union-attr]
-    with pytest.raises(UnsupportedOperation, match="incremental"):
-        table.with_options({"incremental-between": "1,2"}).scan()
+    splits = table.with_options({"scan.snapshot-id": "2"}).scan().plan()
+    assert ({s.snapshot_id for s in splits}, sum(s.row_count for s in splits)) == ({2}, 2)
 
 
 def test_the_difference_shows_what_readers_see(catalog: FileSystemCatalog) -> None:
@@ -452,9 +450,9 @@ def test_a_stream_begins_with_the_kinds_that_merged_rows_were_last_written_with(
     )
     put(table, [{"id": 1, "v": 1}, {"id": 2, "v": 1}], ["+I", "+I"])
     put(table, [{"id": 1, "v": 2}, {"id": 3, "v": 2}, {"id": 2, "v": 1}], ["+U", "+U", "-D"])
-    assert sorted(drain(table.stream(["id", "v"], follow=False))) == [("+U", (1, 2)), ("+U", (3, 2))]
+    assert sorted(drain(stream_of(table, ["id", "v"], follow=False))) == [("+U", (1, 2)), ("+U", (3, 2))]
     compact_fully(table)  # and of a file that is read as it is, rows are +I
-    assert sorted(drain(table.stream(["id", "v"], follow=False))) == [("+I", (1, 2)), ("+I", (3, 2))]
+    assert sorted(drain(stream_of(table, ["id", "v"], follow=False))) == [("+I", (1, 2)), ("+I", (3, 2))]
 
 
 def _told(stream: Iterable[pa.RecordBatch]) -> list[tuple[object, ...]]:
@@ -472,9 +470,9 @@ def test_a_stream_begins_with_rows_of_level_0_of_tables_with_deletion_vectors(
     put(table, [{"id": 1}, {"id": 2}], ["+U", "+U"])
     put(table, [{"id": 2}, {"id": 3}], ["+I", "-D"])
     # No later snapshot brings these rows again, so a stream that begins without them misses them for ever.
-    assert _told(table.stream(follow=False, scan_mode="latest-full")) == [("+I", 2), ("+U", 1)]
+    assert _told(stream_of(table, follow=False, scan_mode="latest-full")) == [("+I", 2), ("+U", 1)]
     batch = [] if len(options) == 3 else [1, 2]
-    assert table.read(columns=["id"]).read_all().column("id").to_pylist() == batch
+    assert table.scan(columns=["id"]).to_arrow().column("id").to_pylist() == batch
 
 
 def test_a_stream_of_the_audit_log_begins_with_the_kinds_that_were_written(catalog: FileSystemCatalog) -> None:

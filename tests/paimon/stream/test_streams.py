@@ -19,7 +19,7 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import new_catalog, put, stream_of
 from tests.paimon.stream.model import (
     COLUMNS,
     Change,
@@ -62,7 +62,7 @@ def visible(table: Table) -> State:
     if table.options.changelog_producer != "full-compaction":
         return state_of(table)
     compacted = [s.id for s in table.snapshots.snapshots() if s.commit_kind == "COMPACT"]
-    return state_of(table, snapshot=compacted[-1]) if compacted else {}
+    return state_of(table, as_of=compacted[-1]) if compacted else {}
 
 
 @pytest.mark.parametrize("producer", ["none", "input", "full-compaction"])
@@ -73,7 +73,7 @@ def test_replaying_a_stream_with_restarts_anywhere_gives_the_table(
     rng = np.random.default_rng(seed)
     table = keyed(catalog, **{"changelog-producer": producer})
     replayed: State = {}
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     for _ in range(25):
         random_step(table, rng)
         for _ in range(int(rng.integers(0, 4))):
@@ -83,13 +83,13 @@ def test_replaying_a_stream_with_restarts_anywhere_gives_the_table(
             apply(replayed, changes_of([batch]))
             if rng.random() < 0.4:
                 saved = json_round_trip(stream.state())
-                stream = catalog.table("db.t").stream(state=saved, follow=False)
+                stream = stream_of(catalog.table("db.t"), state=saved, follow=False)
     apply(replayed, drain(stream))
     assert replayed == visible(table)
     # A stream that starts at the first snapshot, and one that reads a state in full first, come to the same.
-    first = table.with_options({"scan.snapshot-id": "1"}).stream(follow=False)
+    first = stream_of(table.with_options({"scan.snapshot-id": "1"}), follow=False)
     assert apply({}, drain(first)) == visible(table)
-    assert apply({}, drain(table.stream(follow=False))) == visible(table)
+    assert apply({}, drain(stream_of(table, follow=False))) == visible(table)
 
 
 @pytest.mark.parametrize("start", [1, 4, 8])
@@ -99,16 +99,16 @@ def test_a_stream_from_any_snapshot_completes_the_state_of_then(catalog: FileSys
     for _ in range(12):
         put(table, random_rows(rng, 12, 4))
     options = {"scan.mode": "from-snapshot-full", "scan.snapshot-id": str(start)}
-    assert apply({}, drain(table.with_options(options).stream(follow=False))) == state_of(table)
-    state = state_of(table, snapshot=start)
+    assert apply({}, drain(stream_of(table.with_options(options), follow=False))) == state_of(table)
+    state = state_of(table, as_of=start)
     options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(start + 1)}
-    assert apply(state, drain(table.with_options(options).stream(follow=False))) == state_of(table)
+    assert apply(state, drain(stream_of(table.with_options(options), follow=False))) == state_of(table)
 
 
 def test_a_reader_far_behind_sees_compacted_rows_once(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     put(table, [{"id": i} for i in range(3)])
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     assert [row[0] for _, row in drain(stream)] == [0, 1, 2]
     for i in range(100, 111):
         put(table, [{"id": i}])
@@ -120,8 +120,8 @@ def test_a_reader_far_behind_sees_compacted_rows_once(catalog: FileSystemCatalog
 def test_buckets_divide_the_work_in_all_phases(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, **{"changelog-producer": "input"})
     put(table, [{"id": i} for i in range(40)])
-    streams = [table.stream(["id"], buckets={b}, follow=False) for b in range(3)]
-    streams.append(table.with_options({"scan.bucket": "1"}).stream(["id"], follow=False))
+    streams = [stream_of(table, ["id"], buckets={b}, follow=False) for b in range(3)]
+    streams.append(stream_of(table.with_options({"scan.bucket": "1"}), ["id"], follow=False))
     full = [sorted(row[0] for _, row in drain(s)) for s in streams]
     assert sorted(full[0] + full[1] + full[2]) == list(range(40))
     assert full[3] == full[1]
@@ -134,45 +134,45 @@ def test_buckets_divide_the_work_in_all_phases(catalog: FileSystemCatalog) -> No
 def test_a_state_says_which_split_is_next_within_a_snapshot(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     put(table, [{"id": i} for i in range(30)])
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     stream.poll()
     stream.poll()
     state = json_round_trip(stream.state())
     assert (state["scan"]["full"], state["scan"]["split"]) == (1, 1)
     put(table, [{"id": 100}])
     rest = [row[0] for _, row in drain(stream)]
-    again = [row[0] for _, row in drain(table.stream(["id"], state=state, follow=False))]
+    again = [row[0] for _, row in drain(stream_of(table, ["id"], state=state, follow=False))]
     assert again == rest
     assert rest[-1] == 100
     with pytest.raises(InvalidRequest, match="the options, filter and buckets that it had"):
-        table.stream(["id"], state=state, buckets={0}, follow=False).poll()
+        stream_of(table, ["id"], state=state, buckets={0}, follow=False).poll()
     with pytest.raises(InvalidRequest, match="no state"):
-        table.stream(state={"scan": {"version": 1}, "rows": 0})
+        stream_of(table, state={"scan": {"version": 1}, "rows": 0})
 
 
 def test_a_state_within_a_split_is_exact_to_the_row(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"file.block-size": "64 kb"})
     count = 300_000
     put(table, pa.table({"id": np.arange(count), "v": pa.array(np.arange(count), pa.int32())}))
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     seen: list[Any] = []
     while (batch := stream.poll()) is not None:
         seen += batch.column("id").to_pylist()
-        stream = table.stream(["id"], state=json_round_trip(stream.state()), follow=False)
+        stream = stream_of(table, ["id"], state=json_round_trip(stream.state()), follow=False)
     assert seen == list(range(count))
 
 
 def test_a_state_of_another_plan_is_refused_also_where_the_plan_is_in_hand(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     put(table, [{"id": i} for i in range(9)])
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     stream.poll()
     state = stream.state()
     stream.restore(state)
     state["scan"]["plan"] = "0123456789abcdef"
     with pytest.raises(InvalidRequest, match="planned in another way"):
         stream.restore(state)
-    elsewhere = table.stream(["id"], follow=False)
+    elsewhere = stream_of(table, ["id"], follow=False)
     elsewhere.restore(state)
     with pytest.raises(InvalidRequest, match="planned in another way"):
         elsewhere.poll()
@@ -191,7 +191,7 @@ def test_a_stream_that_follows_waits_between_its_looks(tmp_path: Path) -> None:
     made = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path / "lake"), clock=Clock())
     made.create_database("db")
     table = keyed(made, **{"continuous.discovery-interval": "3 s"})
-    stream = table.stream(["id"])
+    stream = stream_of(table, ["id"])
     assert [next(stream)["id"].to_pylist() for _ in range(2)] == [[2], [4]]
     assert waits == [3.0] * 4
 
@@ -207,9 +207,9 @@ def test_a_stream_of_new_files_begins_with_those_that_compaction_took_up(tmp_pat
     clock.advance(100)
     since = {"scan.file-creation-time-millis": str(clock.now_ms())}
     put(table, [{"id": 2}])
-    assert drain(table.with_options(since).stream(["id"], follow=False)) == []
+    assert drain(stream_of(table.with_options(since), ["id"], follow=False)) == []
     table.compact(full=True)
-    assert [row for _, row in drain(table.with_options(since).stream(["id"], follow=False))] == [(2,)]
+    assert [row for _, row in drain(stream_of(table.with_options(since), ["id"], follow=False))] == [(2,)]
 
 
 def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatalog) -> None:
@@ -223,7 +223,7 @@ def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatal
     assert [p.is_last for p in plans if p] == [False, True]
     assert [p.is_full for p in plans if p] == [True, True]
     assert scan.plan() is None
-    sizes = [s.row_count for s in table.scan().splits]
+    sizes = [s.row_count for s in table.scan().plan()]
     scan = StreamScan(table.context, table.snapshots, table.manifests)
     plans = [scan.plan(max_rows=n) for n in (sizes[0] + sizes[1], 1000)]
     assert [len(p.splits) for p in plans if p] == [2, 1]
@@ -235,7 +235,7 @@ def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatal
 
 def test_an_expired_snapshot_is_an_error_that_names_it(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     for i in range(6):
         put(table, [{"id": i}])
         if i == 0:
@@ -256,8 +256,8 @@ def test_a_start_that_has_expired_is_an_error_unless_it_is_wherever_there_is(
     table.expire_snapshots(2, 2)
     begin = {"scan.mode": mode, "scan.snapshot-id": str(start)}
     with pytest.raises(NotFound, match=rf"snapshot {start} of .* has expired; the earliest is 5"):
-        table.with_options(begin).stream(follow=False).poll()
-    changes = drain(table.with_options({**begin, "scan.snapshot-id": "0"}).stream(["id"], follow=False))
+        stream_of(table.with_options(begin), follow=False).poll()
+    changes = drain(stream_of(table.with_options({**begin, "scan.snapshot-id": "0"}), ["id"], follow=False))
     assert len(changes) == (2 if mode == "from-snapshot" else 6)
 
 
@@ -270,14 +270,14 @@ def test_a_consumer_whose_place_has_expired_is_told(catalog: FileSystemCatalog) 
     for snapshot in (1, 2, 3):
         table.context.io.delete(table.paths.snapshot(snapshot))
     with pytest.raises(NotFound, match=r"snapshot 2 of .* has expired; the earliest is 4"):
-        reader.stream(["id"], follow=False).poll()
+        stream_of(reader, ["id"], follow=False).poll()
 
 
 def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     for i in range(4):
         put(table, [{"id": i}])
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     drain(stream)
     table.rollback_to(snapshot=2)
     with pytest.raises(NotFound, match="rolled back"):
@@ -291,13 +291,13 @@ def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
     table = keyed(catalog)
     for i in range(4):
         put(table, [{"id": i}])
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     drain(stream)
     table.rollback_to(snapshot=2)
     for i in range(10, 13):
         put(table, [{"id": i}])  # snapshots 3 to 5; the stream has read another 3 and 4
     if restored:
-        stream = table.stream(follow=False, state=json_round_trip(stream.state()))
+        stream = stream_of(table, follow=False, state=json_round_trip(stream.state()))
     with pytest.raises(NotFound, match=r"snapshot 4 is another one than the stream has read.*rolled back"):
         stream.poll()
 
@@ -306,7 +306,7 @@ def test_a_stream_goes_on_after_a_rollback_to_where_it_is(catalog: FileSystemCat
     table = keyed(catalog)
     for i in range(2):
         put(table, [{"id": i}])
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     drain(stream)
     put(table, [{"id": 7}])
     table.rollback_to(snapshot=2)
@@ -318,7 +318,7 @@ def test_a_snapshot_that_is_far_ahead_is_no_place_to_begin(catalog: FileSystemCa
     table = keyed(catalog)
     put(table, [{"id": 1}])
     with pytest.raises(NotFound, match=r"'scan.snapshot-id' is 9, but the latest snapshot of .* is 1; 2 is the next"):
-        table.with_options({"scan.snapshot-id": "9"}).stream(follow=False).poll()
+        stream_of(table.with_options({"scan.snapshot-id": "9"}), follow=False).poll()
 
 
 def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSystemCatalog) -> None:
@@ -327,7 +327,7 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
     for i in range(3):
         put(table, [{"id": i}])
     consumers = ConsumerManager(table.context.io, table.paths)
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     assert stream.poll() is not None
     assert consumers.all() == {}  # the full snapshot is not done
     drain(stream)
@@ -339,8 +339,8 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
     table.expire_snapshots(1, 1)
     assert table.snapshots.ids() == [4, 5]
     fresh = catalog.table("db.t").with_options({"consumer-id": "job"})
-    assert [row[0] for _, row in drain(fresh.stream(["id"], follow=False))] == [3, 4]
-    anew = fresh.with_options({"consumer.ignore-progress": "true"}).stream(["id"], follow=False)
+    assert [row[0] for _, row in drain(stream_of(fresh, ["id"], follow=False))] == [3, 4]
+    anew = stream_of(fresh.with_options({"consumer.ignore-progress": "true"}), ["id"], follow=False)
     assert sorted(row[0] for _, row in drain(anew)) == [0, 1, 2, 3, 4]
 
 
@@ -351,7 +351,7 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
 def test_overwrites_of_a_keyed_table_are_changes_if_wanted(catalog: FileSystemCatalog, wanted: bool) -> None:
     table = keyed(catalog, **{"streaming-read-overwrite": str(wanted).lower(), "changelog-producer": "input"})
     put(table, [{"id": 1, "v": 1}, {"id": 2, "v": 2}])
-    stream = table.stream(["id", "v"], follow=False)
+    stream = stream_of(table, ["id", "v"], follow=False)
     state = apply({}, drain(stream))
     table.overwrite([{"id": 2, "v": 3}, {"id": 4, "v": 4}])
     changes = drain(stream)
@@ -373,26 +373,26 @@ def test_an_overwrite_that_took_away_rows_which_expired_is_an_error_that_names_b
     last = table.snapshots.latest_id()
     assert last is not None
     start = table.with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": str(last)})
-    changes = drain(start.stream(["id", "v"], follow=False))
+    changes = drain(stream_of(start, ["id", "v"], follow=False))
     assert changes == [("-D", (1, None)), ("+I", (1, 2))]
     table.expire_snapshots(1, 1)
     with pytest.raises(
         NotFound, match=rf"snapshot {last - 1} of .* has expired, so the rows that overwrite {last} took"
     ):
-        start.stream(["id"], follow=False).poll()
+        stream_of(start, ["id"], follow=False).poll()
 
 
 def test_overwrites_that_the_changelog_tells_anyway_are_not_told_twice(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, **{"changelog-producer": "lookup"})
     with pytest.raises(UnsupportedOperation, match="would come twice"):
-        table.with_options({"streaming-read-overwrite": "true"}).stream(follow=False)
+        stream_of(table.with_options({"streaming-read-overwrite": "true"}), follow=False)
 
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_overwrites_of_an_append_table_bring_their_rows_if_wanted(catalog: FileSystemCatalog, wanted: bool) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"streaming-read-append-overwrite": str(wanted).lower()})
     put(table, [{"id": 1}])
-    stream = table.stream(["id"], follow=False)
+    stream = stream_of(table, ["id"], follow=False)
     drain(stream)
     table.overwrite([{"id": 2}])
     assert drain(stream) == ([("+I", (2,))] if wanted else [])
@@ -408,12 +408,12 @@ def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemC
 
     table = catalog.create_table("db.t", COLUMNS)
     put(table, [{"id": 1, "name": "a", "v": 1}])
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     assert drain(stream) == [("+I", (1, "a", 1))]
     changed = table.alter([RenameColumn(("name",), "label"), AddColumn(("more",), types.int_()), DropColumn(("v",))])
     put(changed, [{"id": 2, "label": "b", "more": 7}])
     assert drain(stream) == [("+I", (2, "b", None))]
-    assert drain(catalog.table("db.t").stream(follow=False)) == [
+    assert drain(stream_of(catalog.table("db.t"), follow=False)) == [
         ("+I", (1, "a", None)),
         ("+I", (2, "b", 7)),
     ]
@@ -422,7 +422,7 @@ def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemC
 def test_filters_and_columns_apply_to_every_phase(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog, **{"changelog-producer": "input"})
     put(table, [{"id": i, "v": i} for i in range(10)])
-    stream = table.stream(["name"], filter=(col("v") > 6) & (col("id") < 9), follow=False)
+    stream = stream_of(table, ["name"], filter=(col("v") > 6) & (col("id") < 9), follow=False)
     assert len(drain(stream)) == 2
     put(table, pa.table({"id": [1, 2], "name": ["x", "y"], "v": pa.array([8, 1], pa.int32())}))
     put(table, pa.table({"id": [1], "name": ["x"], "v": pa.array([8], pa.int32())}), kinds=["-U"])
@@ -433,7 +433,7 @@ def test_partitions_come_in_order_if_wanted(catalog: FileSystemCatalog) -> None:
     columns = pa.schema([("p", pa.int32()), ("id", pa.int64())])
     options = {"scan.plan-sort-partition": "true"}
     table = catalog.create_table("db.t", columns, partition_keys=["p"], options=options)
-    stream = table.stream(["p"], follow=False)
+    stream = stream_of(table, ["p"], follow=False)
     for order in ([10, 9, 2, None], [3, 1, 20]):
         put(table, [{"p": p, "id": 1} for p in order])
         expected: list[Change] = [("+I", (p,)) for p in sorted(order, key=lambda p: -1 if p is None else p)]
@@ -442,7 +442,7 @@ def test_partitions_come_in_order_if_wanted(catalog: FileSystemCatalog) -> None:
 
 def test_the_order_of_a_bucket_is_the_order_of_writing(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"bucket": "2", "bucket-key": "v"})
-    stream = table.stream(["id", "v"], follow=False)
+    stream = stream_of(table, ["id", "v"], follow=False)
     written: dict[int, list[int]] = {}
     for i in range(60):
         put(table, [{"id": i, "v": i % 3}])
@@ -463,18 +463,18 @@ def test_changelogs_of_our_own_compactions_replay_to_the_table(
     if engine == "partial-update":
         del options["fields.v.aggregate-function"]
     table = keyed(catalog, **options)
-    stream = table.stream(follow=False)
+    stream = stream_of(table, follow=False)
     replayed: State = {}
     for i in range(16):
         put(table, random_rows(rng, 12, 4))
         if i % 5 == 4:
             table.compact(full=True)
         apply(replayed, drain(stream))
-        stream = catalog.table("db.t").stream(state=json_round_trip(stream.state()), follow=False)
+        stream = stream_of(catalog.table("db.t"), state=json_round_trip(stream.state()), follow=False)
     table.compact(full=True)
     apply(replayed, drain(stream))
     assert replayed == state_of(table)
-    assert apply({}, drain(table.stream(follow=False))) == state_of(table)
+    assert apply({}, drain(stream_of(table, follow=False))) == state_of(table)
 
 
 def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog: FileSystemCatalog) -> None:
@@ -496,7 +496,7 @@ def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog
     writer = threading.Thread(target=write)
     writer.start()
     replayed: State = {}
-    stream = catalog.table("db.t").with_options(with_id).stream(follow=False)
+    stream = stream_of(catalog.table("db.t").with_options(with_id), follow=False)
     while writer.is_alive():
         apply(replayed, drain(stream))
     writer.join()

@@ -79,10 +79,10 @@ def rows(ids: range, v: int) -> pa.Table:
 def test_keys_stay_in_the_bucket_they_first_went_to(tmp_path: Path) -> None:
     table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "100"})
     put(table, rows(range(250), 0))
-    assert {s.bucket for s in table.scan().splits} == {0, 1, 2}
+    assert {s.bucket for s in table.scan().plan()} == {0, 1, 2}
     put(table, rows(range(200, 330), 1))
     assert rows_of(table) == sorted([(i, int(i >= 200)) for i in range(330)], key=repr)
-    held = {s.bucket: sum(f.row_count for f in s.files) for s in table.scan().splits}
+    held = {s.bucket: sum(f.row_count for f in s.files) for s in table.scan().plan()}
     assert set(held) == {0, 1, 2, 3}
 
 
@@ -90,7 +90,7 @@ def test_with_a_limit_of_buckets_the_rest_is_spread(tmp_path: Path) -> None:
     table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "10", "dynamic-bucket.max-buckets": "3"})
     put(table, rows(range(100), 0))
     put(table, rows(range(50, 150), 1))
-    assert {s.bucket for s in table.scan().splits} == {0, 1, 2}
+    assert {s.bucket for s in table.scan().plan()} == {0, 1, 2}
     assert rows_of(table) == sorted([(i, int(i >= 50)) for i in range(150)], key=repr)
 
 

@@ -55,7 +55,7 @@ def peak(action: Callable[[], object]) -> float:
 
 
 def read_through(table: Table) -> int:
-    return sum(batch.num_rows for batch in table.read())
+    return sum(batch.num_rows for batch in table.scan())
 
 
 def table_of(folder: Path, keyed: bool) -> Table:

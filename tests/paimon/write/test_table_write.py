@@ -58,7 +58,7 @@ def test_rows_of_bucketed_append_tables_are_numbered_in_the_order_of_commits(tmp
         (10, 19),
         (20, 29),
     ]
-    assert table.read(["id"]).read_all()["id"].to_pylist() == list(range(30))
+    assert table.scan(["id"]).to_arrow()["id"].to_pylist() == list(range(30))
 
 
 def test_a_full_buffer_becomes_a_file_and_the_latest_row_still_wins(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_batches_whose_empty_lists_have_no_offsets_are_written(tmp_path: Path, k
         writer.write_batch(batch, np.zeros(1, np.int8))
         writer.write_bucket(EMPTY_ROW, 0, batch, np.zeros(1, np.int8))
         table.new_commit().commit(writer.prepare_commit())
-    assert table.read().read_all().to_pylist() == [{"id": 7, "c": None}] * (1 if keys else 2)
+    assert table.scan().to_arrow().to_pylist() == [{"id": 7, "c": None}] * (1 if keys else 2)
 
 
 def test_nothing_is_committed_of_what_was_not_prepared(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_rows_deleted_by_their_keys_are_written_with_neutral_values_where_null_i
         "db.t", pa.schema(columns), primary_key=["id"], options={"bucket": "1", "changelog-producer": "input"}
     )
     table.delete([{"id": 7}])
-    assert table.read().read_all().num_rows == 0
+    assert table.scan().to_arrow().num_rows == 0
     ((kind, key, null, *values),) = (
         tuple(row.values()) for row in table.system("audit_log").read().read_all().to_pylist()
     )
@@ -339,6 +339,6 @@ def test_a_table_holds_what_a_dictionary_would(
     ):
         assert rows_of(table, None, where) == sorted(((i, v) for i, v in model.items() if holds(i, v)), key=repr)
     in_order = [
-        row["id"] for s in table.scan().splits for b in table.split_reader().read_sorted(s) for row in b.to_pylist()
+        row["id"] for s in table.scan().plan() for b in table.split_reader().read_sorted(s) for row in b.to_pylist()
     ]
     assert sorted(in_order) == sorted(model)

@@ -67,7 +67,7 @@ def test_java_and_pypaimon_read_what_sql_made(
         (3, jan2, 0.5, 9, "abc", None, None, None),
     ]
     ours = lake_catalog.table(f"{lake}.t")
-    assert rows_of(ours.read().read_all()) == expected
+    assert rows_of(ours.scan().to_arrow()) == expected
 
     out = tmp_path / "rows.arrow"
     ask(PROGRAM, "read", str(warehouse), f"{lake}.t", str(out), "python")

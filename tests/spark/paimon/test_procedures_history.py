@@ -50,8 +50,8 @@ def call(lake_sql: Sql, lake: str) -> Callable[..., list[tuple[Any, ...]]]:
 Call = Callable[..., list[tuple[Any, ...]]]
 
 
-def ids(table: Table, **travel: Any) -> list[int]:
-    return sorted(row["id"] for row in table.read(["id"], **travel).read_all().to_pylist())
+def ids(table: Table, as_of: Any = None) -> list[int]:
+    return sorted(row["id"] for row in table.scan(["id"], as_of=as_of).to_arrow().to_pylist())
 
 
 # ---- expiry ---------------------------------------------------------------------------------------------------------

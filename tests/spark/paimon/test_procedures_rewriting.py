@@ -48,7 +48,7 @@ def fill(table: Table, version: int = 0, days: tuple[str, ...] = DAYS, ids: rang
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.read().read_all().to_pylist())
+    return sorted(tuple(row.values()) for row in table.scan().to_arrow().to_pylist())
 
 
 def files_of(table: Table) -> dict[str, int]:
@@ -122,7 +122,7 @@ def test_an_append_table_is_sorted(lake_sql: Sql, lake_catalog: Catalog, lake: s
     table = appended(lake_catalog, lake, files=2)
     rows = rows_of(table)
     lake_sql("CALL lake.sys.compact(table => '{db}.t', order_strategy => 'order', order_by => 'v, id')")
-    for batch in table.read(["v", "id"]).read_all().to_batches():
+    for batch in table.scan(["v", "id"]).to_arrow().to_batches():
         read = [tuple(row.values()) for row in batch.to_pylist()]
         assert read == sorted(read)
     assert rows_of(table) == rows

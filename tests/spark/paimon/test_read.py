@@ -91,7 +91,7 @@ def files_of(plan: PaimonPlan) -> int:
 def test_rows_are_those_of_the_engine_with_spark_s_very_schema(parts: Table, keyed: Table) -> None:
     for table in (parts, keyed):
         plan = planned(table)
-        assert by_id(rows_of(plan)) == by_id(table.read().read_all().to_pylist())
+        assert by_id(rows_of(plan)) == by_id(table.scan().to_arrow().to_pylist())
         schema = spark_arrow_schema(PaimonScan.of(table, "t").schema)
         for batch in (batch for task in batches_of(plan) for batch in task):
             assert batch.schema.equals(schema, check_metadata=True)
@@ -176,7 +176,7 @@ def test_counts_are_exact_with_updates_and_deletes(catalog: FileSystemCatalog, v
         table.delete([{"id": step}])
         table.compact(full=step == 1)
         count = sum(batch.num_rows for task in batches_of(planned(table, [])) for batch in task)
-        assert count == table.read().read_all().num_rows
+        assert count == table.scan().to_arrow().num_rows
 
 
 def test_a_plan_keeps_its_columns_when_the_table_gets_others(parts: Table) -> None:
@@ -308,7 +308,7 @@ def test_options_choose_what_a_read_reads(catalog: FileSystemCatalog, mode: str,
         put(table, [{"id": i, "name": "x", "v": i}, {"id": i + 1, "name": "y", "v": i}])
         table.create_tag(f"t{i}")
     table.delete([{"id": 2}])
-    expected = table.with_options(MODES[mode]).read().read_all().to_pylist()
+    expected = table.with_options(MODES[mode]).scan().to_arrow().to_pylist()
     found = rows_of(planned(PaimonScan.of(table, "t").with_options(MODES[mode])))
     assert sorted(map(str, found)) == sorted(map(str, expected))
     filtered = rows_of(planned(PaimonScan.of(table, "t").with_options(MODES[mode]), where=col("id") >= 3))
@@ -388,7 +388,7 @@ def read_format(**options: str) -> list[Row]:
 
 def test_the_format_finds_tables_by_path_and_by_catalog(catalog: FileSystemCatalog, parts: Table) -> None:
     root, warehouse = parts.paths.root, str(catalog.warehouse)
-    expected = by_id(parts.read().read_all().to_pylist())
+    expected = by_id(parts.scan().to_arrow().to_pylist())
     assert by_id(read_format(path=root)) == expected
     assert by_id(read_format(path=root + "/")) == expected
     assert by_id(read_format(table="db.parts", catalog__warehouse=warehouse)) == expected

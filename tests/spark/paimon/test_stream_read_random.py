@@ -123,13 +123,13 @@ def test_rows_of_an_append_table_arrive_once(tmp_path: Path, seed: int) -> None:
                 had_begun = query.has_begun
                 rows = query.step() or []
                 if query.has_begun and not had_begun:
-                    expected = Counter(row["id"] for row in table.read().read_all().to_pylist())
+                    expected = Counter(row["id"] for row in table.scan().to_arrow().to_pylist())
                 take(rows)
         if query is None and step == dice.choice([0, 6]):
             query = Query(table, dice)
     query = query or Query(table, dice)
     if not query.has_begun:
-        expected = Counter(row["id"] for row in table.read().read_all().to_pylist())
+        expected = Counter(row["id"] for row in table.scan().to_arrow().to_pylist())
     take(query.catch_up())
     assert found == expected
 
@@ -176,4 +176,4 @@ def test_changes_of_a_keyed_table_come_to_its_state(tmp_path: Path, seed: int, p
         query = Query(table, dice, read_changelog="true")
     table.compact(full=True)  # from then on all changes are in the changelog
     take(query.catch_up())
-    assert state == {row["id"]: row for row in table.read().read_all().to_pylist()}
+    assert state == {row["id"]: row for row in table.scan().to_arrow().to_pylist()}

@@ -73,7 +73,7 @@ def run(writer: Any, start: Callable[[Any], Any]) -> list[dict[str, Any]]:
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(r.values()) for r in table.refreshed().read().read_all().to_pylist())
+    return sorted(tuple(r.values()) for r in table.refreshed().scan().to_arrow().to_pylist())
 
 
 def forget_last_commit(checkpoint: Path) -> int:
@@ -290,7 +290,7 @@ def test_precommit_compaction_leaves_one_file_of_a_micro_batch(
     frame = feed.frame(lake_session).repartition(4)
     writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     run(writer.option("precommit-compact", "true"), starter("catalog", lake, made))
-    assert [len(split.files) for split in made.scan().splits] == [1]
+    assert [len(split.files) for split in made.scan().plan()] == [1]
     assert kinds_of(made) == ["APPEND"]
 
 

@@ -19,7 +19,7 @@ from forebay.spark.paimon.background import BackgroundCompaction, FewAtATime, Pa
 from forebay.spark.paimon.committing import Overwrite
 from forebay.spark.paimon.stream_commits import Epoch, StreamCommits, must_wait
 from forebay.spark.paimon.write_options import write_options
-from tests.paimon.lake import put
+from tests.paimon.lake import put, stream_of
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
 
 WAIT_S = 60.0
@@ -174,7 +174,7 @@ def test_small_files_are_packed_beside_the_query(tmp_path: Path) -> None:
     users = {table.snapshots.snapshot(i).commit_user for i in range(1, (table.snapshots.latest_id() or 0) + 1)}
     assert kinds_of(table).count("COMPACT") >= 2
     assert len(users) > 2, "compaction commits by users of its own"
-    assert sum(len(s.files) for s in table.scan().splits) <= 6
+    assert sum(len(s.files) for s in table.scan().plan()) <= 6
     assert rows_of(table) == sorted(some(*range(12)), key=str)
     assert int(commits.metrics()["filesCompacted"]) >= 10
 
@@ -185,7 +185,7 @@ def test_packed_files_that_are_small_are_packed_again_each_row_a_few_times_only(
     for number in range(27):
         commits.commit(epoch(table, number, some(number)))
         settled(commits)
-    assert sum(len(s.files) for s in table.scan().splits) == 1
+    assert sum(len(s.files) for s in table.scan().plan()) == 1
     assert rows_of(table) == sorted(some(*range(27)), key=str)
     assert commits.metrics()["filesCompacted"] == str(27 + 9 + 3)
 
@@ -197,7 +197,7 @@ def test_files_from_before_the_query_are_packed_too(tmp_path: Path) -> None:
     commits = commits_of(table)
     commits.commit(epoch(table, 0, some(6)))
     settled(commits)
-    assert sum(len(s.files) for s in table.scan().splits) == 1
+    assert sum(len(s.files) for s in table.scan().plan()) == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"key": "id", "bucket": "1"}], ids=["append", "key"])
@@ -251,7 +251,7 @@ def test_every_commit_has_its_changelog_when_full_compaction_makes_it(tmp_path: 
     commits.commit(epoch(table, 0, [{"id": 1, "name": "a"}]))
     commits.commit(epoch(table, 1, [{"id": 1, "name": "b"}]))
     reread = table.with_options({"scan.snapshot-id": "1"})
-    changes = [r for b in reread.stream(scan_mode="from-snapshot", follow=False) for r in b.to_pylist()]
+    changes = [r for b in stream_of(reread, scan_mode="from-snapshot", follow=False) for r in b.to_pylist()]
     assert [(r["_row_kind"], r["name"]) for r in changes][-2:] == [("-U", "a"), ("+U", "b")]
 
 

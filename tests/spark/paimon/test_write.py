@@ -179,7 +179,7 @@ def test_a_delete_keeps_the_order_of_a_bucketed_append_table(lake_sql: Sql, fill
     put(table, [row(i) for i in range(5, 9)])
     lake_sql("DELETE FROM {db}.t WHERE id IN (1, 6)")
     put(table, [row(9)])
-    assert [r["id"] for r in table.read().read_all().to_pylist()] == [0, 2, 3, 4, 5, 7, 8, 9]
+    assert [r["id"] for r in table.scan().to_arrow().to_pylist()] == [0, 2, 3, 4, 5, 7, 8, 9]
 
 
 def test_merge_engines_that_take_no_deletes_say_which_option_would(lake_sql: Sql, fill: Callable[..., Any]) -> None:

@@ -32,7 +32,7 @@ from forebay.spark.paimon.writing import (
     messages_of,
     new_write,
 )
-from tests.paimon.lake import live_files, new_catalog, put
+from tests.paimon.lake import live_files, new_catalog, put, stream_of
 
 Rows = list[dict[str, Any]]
 
@@ -55,7 +55,7 @@ def threads(_what: str) -> TaskRunner:
 
 
 def rows_of(table: Table) -> Rows:
-    found: Rows = table.refreshed().read().read_all().to_pylist()
+    found: Rows = table.refreshed().scan().to_arrow().to_pylist()
     return sorted(found, key=str)
 
 
@@ -89,7 +89,7 @@ def test_tasks_that_write_one_bucket_never_use_the_same_sequence_number(tmp_path
     put(table, [{"id": 1, "name": "before"}])
     tasks = [[[{"id": i, "name": f"{t}"} for i in range(10 * t, 10 * t + 5 + t)]] for t in range(3)]
     table.new_commit().commit(write_in_lanes(table, tasks))
-    planned = [f for split in table.scan().splits for f in split.files]
+    planned = [f for split in table.scan().plan() for f in split.files]
     first = {f.min_sequence_number for f in planned if f.level == 0 and f.min_sequence_number > 0}
     assert first == {1, 2, 3}
     assert all((f.max_sequence_number - f.min_sequence_number) % 3 == 0 for f in planned)
@@ -237,7 +237,7 @@ def test_precommit_compaction_leaves_one_file_of_each_partition_and_one_snapshot
     tasks = [[[{"id": i, "name": f"p{i % 2}"} for i in range(10)]] for _ in range(4)]
     (made,) = commit_batch(table, write_in_lanes(table, tasks), None, threads)
     assert made.id == 1
-    assert [len(split.files) for split in table.scan().splits] == [1, 1]
+    assert [len(split.files) for split in table.scan().plan()] == [1, 1]
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
     assert len(rows_of(table)) == 40
 
@@ -319,7 +319,7 @@ def test_precommit_compaction_joins_changelog_files_and_keeps_every_change(tmp_p
         logs = list((tmp_path / precommit).rglob("changelog-*.parquet"))
         assert len(logs) == (2 if precommit == "true" else 6)
         reread = table.with_options({"scan.snapshot-id": "1"})
-        changes = [r for b in reread.stream(scan_mode="from-snapshot", follow=False) for r in b.to_pylist()]
+        changes = [r for b in stream_of(reread, scan_mode="from-snapshot", follow=False) for r in b.to_pylist()]
         streams.append(sorted(changes, key=str))
     assert len(streams[0]) == 30
     assert streams[0] == streams[1]

@@ -141,7 +141,7 @@ class Catalog(ABC):
         """The table that `definition` (of `new_schema`) makes: for engines, which have Paimon's own fields."""
 
     @abstractmethod
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         """A table, or its branch (also as `database.table$branch_<name>`). Raises `NotFound`."""
 
     def alter_table(self, name: str, changes: Sequence[SchemaChange]) -> Table:

@@ -7,7 +7,7 @@ so two creators cannot both win.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
@@ -115,7 +115,7 @@ class FileSystemCatalog(Catalog):
         """Make the table. Raises `AlreadyExists` if there is one."""
         SchemaManager(self.io, PathFactory(self.table_path(name)), self.lock_of(name), self._clock).create(schema)
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         plain, mark, named = name.partition(_BRANCH_MARK)
         try:
             return Table(

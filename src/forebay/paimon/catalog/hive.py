@@ -180,7 +180,7 @@ class HiveCatalog(Catalog):
         asked = options.get("external", options.get("EXTERNAL", ""))
         return self._external or asked.lower() == "true"
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         plain, mark, named = name.partition(_BRANCH_MARK)
         database, table = _split(plain)
         found = self._paimon_table(database, table)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Self
+from typing import Any, Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure, Unavailable
@@ -157,7 +157,7 @@ class JdbcCatalog(FileSystemCatalog):
             ) from e
         self._database.change("INSERT INTO paimon_tables VALUES (?, ?, ?)", self._key, *self._split(name))
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         plain = name.partition("$")[0]
         if not self.table_exists(plain):
             raise NotFound(f"there is no table '{name}' in {self._database}")

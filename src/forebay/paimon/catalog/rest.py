@@ -86,7 +86,7 @@ class RestCatalog(Catalog):
                 raise AlreadyExists(f"table '{name}' exists already: {e.message}") from e
         return self.table(name)
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, str] | None = None) -> Table:
+    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         plain, mark, named = name.partition(_BRANCH_MARK)
         database, table = _split(plain)
         found = self._api.get("databases", database, "tables", table)

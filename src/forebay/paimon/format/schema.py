@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from forebay.base.arguments import did_you_mean
-from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import DataType
 
 SCHEMA_VERSION = 3
@@ -58,11 +58,11 @@ class TableSchema:
         return {f.name: f for f in self.fields}
 
     def field_named(self, name: str) -> DataField:
-        """The column of this name. Raises `NotFound` with the names that there are."""
+        """The column of this name. Raises `InvalidRequest` with the names that there are."""
         found = self._by_name.get(name)
         if found is None:
             hint = did_you_mean(name, self.names)
-            raise NotFound(f"there is no column '{name}'; columns are {', '.join(self.names)}{hint}")
+            raise InvalidRequest(f"there is no column '{name}'; columns are {', '.join(self.names)}{hint}")
         return found
 
     def fields_named(self, names: Sequence[str]) -> tuple[DataField, ...]:

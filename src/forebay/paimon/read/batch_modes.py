@@ -28,7 +28,7 @@ from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.store.tag_periods import Periods
 from forebay.paimon.store.tags import TagManager
 
-_SCAN_OPTIONS = (
+SCAN_OPTIONS = (
     "scan.mode",
     "log.scan",
     "scan.timestamp-millis",
@@ -43,11 +43,12 @@ _SCAN_OPTIONS = (
     "incremental-between-timestamp",
     "incremental-to-auto-tag",
 )
+"""The options that say what is read, or where a stream begins."""
 
 
 def chooses_snapshot(options: CoreOptions) -> bool:
     """Whether options say what a batch read reads."""
-    return any(options.mapping.get(key) is not None for key in _SCAN_OPTIONS)
+    return any(options.mapping.get(key) is not None for key in SCAN_OPTIONS)
 
 
 @dataclass(frozen=True)

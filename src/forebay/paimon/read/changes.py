@@ -87,9 +87,13 @@ class ChangePlanner(Planner):
         self._unaware = not table.schema.has_primary_key and table.options.bucket == -1
 
     def entries(
-        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
+        self,
+        snapshot: Snapshot,
+        chosen: ScanFilter,
+        bucket_filter: BucketFilter | None = None,
+        partition_test: Callable[[bytes], bool] | None = None,
     ) -> list[ManifestEntry]:
-        found = super().entries(snapshot, chosen, bucket_filter)
+        found = super().entries(snapshot, chosen, bucket_filter, partition_test)
         return found if self._keep is None else [e for e in found if self._keep(e)]
 
     def full(

@@ -70,6 +70,7 @@ class Planner:
         scan_filter: ScanFilter | None = None,
         limit: int | None = None,
         bucket_filter: Callable[[int], bool] | None = None,
+        partition_test: Callable[[bytes], bool] | None = None,
     ) -> Plan:
         """The splits of `snapshot` that may hold matching rows; with a `limit`, no more than it surely takes."""
         check_limit(limit)
@@ -77,7 +78,7 @@ class Planner:
         if snapshot is None:
             return Plan(None, (), chosen.accepted, chosen.remaining)
         buckets: dict[BucketKey, list[ManifestEntry]] = {}
-        for entry in self.entries(snapshot, chosen, bucket_filter):
+        for entry in self.entries(snapshot, chosen, bucket_filter, partition_test):
             buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
         deletions = self._deletions(snapshot, buckets) if self._vectors else {}
         splits = [
@@ -88,14 +89,18 @@ class Planner:
         return Plan(snapshot, tuple(self._limited(splits, chosen, limit)), chosen.accepted, chosen.remaining)
 
     def entries(
-        self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: Callable[[int], bool] | None = None
+        self,
+        snapshot: Snapshot,
+        chosen: ScanFilter,
+        bucket_filter: Callable[[int], bool] | None = None,
+        partition_test: Callable[[bytes], bool] | None = None,
     ) -> list[ManifestEntry]:
         """The live files of `snapshot` in partitions and buckets that may match, by their keys and (append) values."""
         parts = []
         for manifest in self._manifests.data_manifests(snapshot):
             if self._manifest_may_match(manifest, chosen):
                 rows = self._manifests.rows(manifest.file_name)
-                places = _places(rows, chosen, bucket_filter)
+                places = _places(rows, chosen, bucket_filter, partition_test)
                 if len(places):
                     parts.append(SelectedRows(manifest.file_name, rows, places))
         live = live_of(parts)
@@ -232,12 +237,19 @@ def check_limit(limit: int | None) -> None:
         raise InvalidRequest(f"limit is a number of rows, 0 or more; got {limit!r}")
 
 
-def _places(rows: ManifestRows, chosen: ScanFilter, bucket_filter: Callable[[int], bool] | None) -> Rows:
+def _places(
+    rows: ManifestRows,
+    chosen: ScanFilter,
+    bucket_filter: Callable[[int], bool] | None,
+    partition_test: Callable[[bytes], bool] | None,
+) -> Rows:
     """The entries of partitions and buckets that may match."""
     wanted = np.ones(len(rows), np.bool_)
     if chosen.partition is not None:
         matching = chosen.partitions_matching(rows.partitions)
         wanted = rows.of_partitions([p in matching for p in rows.partitions])
+    if partition_test is not None:
+        wanted = wanted & rows.of_partitions([partition_test(p) for p in rows.partitions])
     if bucket_filter is not None or chosen.fixes_buckets:
         allowed = [
             (bucket_filter is None or bucket_filter(bucket)) and chosen.bucket_may_match(bucket, total)

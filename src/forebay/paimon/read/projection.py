@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from forebay.base.arguments import did_you_mean, name_list
-from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.files.casts import evolve
 from forebay.paimon.format.arrow import arrow_field
@@ -19,7 +19,7 @@ def project(schema: TableSchema, columns: Sequence[str] | None) -> tuple[DataFie
     """The columns named, in that order; None means all.
 
     `address.city` is column `address` with nothing but its field `city`; several such names of one column make one
-    column. Raises `NotFound` for unknown names, and `InvalidRequest` for repeated ones.
+    column. Raises `InvalidRequest` for unknown names and repeated ones.
     """
     if columns is None:
         return schema.fields
@@ -49,7 +49,7 @@ def _cut(t: DataType, parts: Sequence[tuple[str, ...]], where: str) -> DataType:
     for name in wanted:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise NotFound(f"'{where}' has no field '{name}'; its fields are {', '.join(known)}{hint}")
+            raise InvalidRequest(f"'{where}' has no field '{name}'; its fields are {', '.join(known)}{hint}")
     kept = [
         replace(f, data_type=_cut(f.data_type, wanted[f.name], f"{where}.{f.name}"))
         for f in t.fields

@@ -10,13 +10,13 @@ import pyarrow as pa
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.read.change_reader import ChangeReader
-from forebay.paimon.read.stream import StreamScan
+from forebay.paimon.read.stream import Accept, StreamScan
 
 
 class TableStream:
-    """Batches of changes with column `_row_kind`, for as long as there are any.
+    """Batches of changes with column `_row_kind`, for as long as there are any; what engines read.
 
-        stream = table.stream(state=saved)
+        stream = open_stream(table.context, state=saved)
         for batch in stream:
             process(batch)
             saved = stream.state()
@@ -35,14 +35,23 @@ class TableStream:
         interval_ms: int = 10_000,
         clock: Clock = SYSTEM_CLOCK,
         keep_deletes: bool = False,
+        accept: Accept | None = None,
     ) -> None:
-        """`keep_deletes`: as for `ChangeReader.read`."""
+        """`keep_deletes`: as for `ChangeReader.read`. The stream ends in front of a split that `accept` refuses."""
         self._scan, self._reader, self._follow, self._keep_deletes = scan, reader, follow, keep_deletes
-        self._interval_ms, self._clock = interval_ms, clock
+        self._interval_ms, self._clock, self._accept = interval_ms, clock, accept
+        self._is_refused = False
         self._done: dict[str, Any] = {"scan": scan.state(), "rows": 0}
         self._batches: Iterator[pa.RecordBatch] | None = None
         self.snapshot_id: int | None = None
         """The snapshot that the last batch belongs to."""
+        self.is_full = False
+        """Whether that batch has rows of the snapshot, and not changes."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self._batches is None and (self._scan.finished or self._is_refused)
 
     @property
     def schema(self) -> pa.Schema:
@@ -72,7 +81,7 @@ class TableStream:
             batch = self.poll()
             if batch is not None:
                 return batch
-            if not self._follow or self._scan.finished:
+            if not self._follow or self.finished:
                 raise StopIteration
             self._clock.sleep(self._interval_ms / 1000)
 
@@ -92,12 +101,14 @@ class TableStream:
 
     def _open(self) -> bool:
         """Begin the next split; False if there is none."""
-        plan = self._scan.plan(max_rows=1)
+        plan = self._scan.plan(max_rows=1, accept=self._accept)
+        if plan is not None and not plan.splits:
+            self._is_refused, plan = True, None
         if plan is None:
             self._done = {"scan": self._scan.state(), "rows": 0}
         else:
             self._done["scan"] = dict(plan.before)
-            self.snapshot_id = plan.snapshot_id
+            self.snapshot_id, self.is_full = plan.snapshot_id, plan.is_full
             self._batches = _behind(
                 self._reader.read(plan.splits[0], keep_deletes=self._keep_deletes), self._done["rows"]
             )

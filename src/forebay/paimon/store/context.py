@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+
+_SHARED = ("snapshots", "manifests", "tags")
 
 
 @dataclass(frozen=True)
@@ -26,17 +32,32 @@ class TableContext:
     paths: PathFactory
     schema: TableSchema
     schemas: Callable[[int], TableSchema]
+    clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
+
+    @cached_property
+    def snapshots(self) -> SnapshotManager:
+        return SnapshotManager(self.io, self.paths)
+
+    @cached_property
+    def manifests(self) -> ManifestStore:
+        return ManifestStore(self.io, self.paths, self.schema)
+
+    @cached_property
+    def tags(self) -> TagManager:
+        return TagManager(self.io, self.paths, self.clock)
 
     @cached_property
     def options(self) -> CoreOptions:
         return CoreOptions(self.schema.options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.io, self.paths.root, self.paths.branch, self.schema)
+        return _opened, (self.io, self.paths.root, self.paths.branch, self.schema, self.clock)
 
     def with_schema(self, schema: TableSchema) -> TableContext:
         """The same table, read or written under another schema or with other options."""
-        return replace(self, schema=schema)
+        made = replace(self, schema=schema)
+        vars(made).update({name: getattr(self, name) for name in _SHARED})  # what they have in memory is of use to both
+        return made
 
     def able_to_rewrite(self, files: Iterable[DataFileMeta]) -> TableContext:
         """The same table under the newest schema of `files`, if that is newer than its own.
@@ -51,7 +72,7 @@ class TableContext:
         return self.with_schema(found.with_options({**found.options, **self.schema.options}))
 
 
-def _opened(io: FileIO, root: str, branch: str, schema: TableSchema) -> TableContext:
+def _opened(io: FileIO, root: str, branch: str, schema: TableSchema, clock: Clock) -> TableContext:
     """A context on another worker: paths and schemas are found anew."""
     paths = PathFactory.of(root, schema, branch)
-    return TableContext(io, paths, schema, SchemaManager(io, paths).schema)
+    return TableContext(io, paths, schema, SchemaManager(io, paths).schema, clock)

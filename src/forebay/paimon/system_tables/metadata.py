@@ -256,7 +256,7 @@ _TRAVELS = ("scan.timestamp", "scan.timestamp-millis", "scan.watermark", "scan.v
 def chosen_snapshot(table: TableContext) -> Snapshot | None:
     """The snapshot that the table's options name, else the latest. Raises `NotFound`."""
     o = table.options
-    manager, named = SnapshotManager(table.io, table.paths), TagManager(table.io, table.paths)
+    manager, named = table.snapshots, table.tags
     if o.scan_snapshot_id is not None:
         try:
             return manager.snapshot(o.scan_snapshot_id)
@@ -268,7 +268,7 @@ def chosen_snapshot(table: TableContext) -> Snapshot | None:
     if o.scan_tag_name is not None:
         return named.tag(o.scan_tag_name).snapshot
     if not o.mapping.keys().isdisjoint(_TRAVELS):
-        return snapshot_by_options(table, manager, ManifestStore(table.io, table.paths, table.schema), named)
+        return snapshot_by_options(table)
     return manager.latest()
 
 

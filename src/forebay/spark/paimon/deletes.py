@@ -85,7 +85,7 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
 
 def _delete_keys(table: Table, predicate: Predicate) -> None:
     _check_takes_deletes(table)
-    splits = table.scan(predicate).splits
+    splits = table.scan(filter=predicate).plan()
     if not splits:
         return
     runner = partial(SparkTasks, active_context())
@@ -172,7 +172,7 @@ def _rewrite_files(table: Table, predicate: Predicate) -> None:
 def _rewrite_once(table: Table, predicate: Predicate) -> None:
     files = [
         _File(split.partition, split.bucket, split.total_buckets, f)
-        for split in table.scan(predicate).splits
+        for split in table.scan(filter=predicate).plan()
         for f in split.files
     ]
     committer = table.new_commit()

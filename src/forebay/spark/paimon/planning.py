@@ -92,7 +92,7 @@ class PaimonScan:
         """
         if side is not None and side not in SIDE_TABLES:
             raise NotFound(f"table {name} has no '${side}'; there are {', '.join(SIDE_TABLES)}", ErrorCode.CLIENT_ERROR)
-        context = travelled(table.context, table.snapshots, table.manifests, table.tags)
+        context = travelled(table.context)
         return cls(context, name, side)
 
     def with_options(self, options: Mapping[str, str]) -> PaimonScan:

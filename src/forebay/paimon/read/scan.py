@@ -1,0 +1,270 @@
+"""The rows of a lake table as a scan: a value that says what to read, and may be read again.
+
+Which snapshot is read is found out each time: the latest, that of `as_of`, or what the table's scan options
+(`scan.mode`, `incremental-between`, ...) choose. Under `as_of` columns are those that the table had then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from forebay.api.scan import RowReader, Scan, ScanRequest, shown
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.quantity import format_bytes, moment_ms
+from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate
+from forebay.metadata.table import TableBucket
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
+from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader, without_deletes
+from forebay.paimon.read.changes import ChangeSplit
+from forebay.paimon.read.expired import telling_expiry, told_of_expiry
+from forebay.paimon.read.facade import is_of_changes, snapshot_by_options, travelled
+from forebay.paimon.read.partitions import selected
+from forebay.paimon.read.planner import Planner, exact_rows
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+
+_SIGNS = {
+    LeafFunction.EQUAL: "=",
+    LeafFunction.NOT_EQUAL: "!=",
+    LeafFunction.LESS_THAN: "<",
+    LeafFunction.LESS_OR_EQUAL: "<=",
+    LeafFunction.GREATER_THAN: ">",
+    LeafFunction.GREATER_OR_EQUAL: ">=",
+}
+
+AsOf: TypeAlias = int | str | dt.datetime
+"""A point in a table's history: a snapshot's number, a tag's name, or a moment (datetime or ISO text)."""
+
+
+def snapshot_as_of(table: TableContext, as_of: AsOf, what: str = "as_of") -> Snapshot:
+    """The snapshot that `as_of` means. A text is a tag, if there is one of that name, and else a moment.
+
+    Raises `NotFound` for a snapshot or tag that is not there, `InvalidRequest` for what means none.
+    """
+    if isinstance(as_of, bool) or not isinstance(as_of, int | str | dt.datetime):
+        raise InvalidRequest(
+            f"{what}={as_of!r} means no snapshot: give a snapshot's number, a tag's name, or a datetime or ISO text"
+        )
+    if isinstance(as_of, int):
+        return table.snapshots.snapshot(as_of)
+    if isinstance(as_of, str):
+        tag = table.tags.find(as_of)
+        if tag is not None:
+            return tag.snapshot
+    try:
+        moment = moment_ms(as_of, what)
+    except InvalidRequest as e:
+        tags = ", ".join(table.tags.names()) or "none"
+        raise NotFound(
+            f"{what}={as_of!r} is neither a tag of {table.paths.root} (tags: {tags}) nor a time such as "
+            "'2026-01-31T12:00:00+01:00'; a snapshot's number is an int"
+        ) from e
+    return Planner(table, table.snapshots, table.manifests).at_timestamp(moment)
+
+
+class LakeReader(RowReader):
+    """The rows of a lake table, read once."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None, what: str) -> None:
+        super().__init__(schema, limit)
+        self._rows, self._what = batches, what
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        with closing(self._rows):  # type: ignore[type-var]
+            for batch in self._rows:
+                yield None, batch
+
+    def _described(self) -> str:
+        return f" of {self._what}"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a scan comes to now: the splits of a snapshot, and how each of them is read."""
+
+    context: TableContext
+    snapshot: Snapshot | None
+    splits: tuple[ChangeSplit, ...]
+    schema: pa.Schema
+    read: Callable[[Any], Iterator[pa.RecordBatch]]
+    scan_filter: ScanFilter
+    is_of_changes: bool = False
+
+
+class LakeScan(Scan):
+    """Rows of a lake table. It pickles, for engines with several workers."""
+
+    def __init__(self, table: TableContext, name: str, request: ScanRequest, as_of: AsOf | None = None) -> None:
+        super().__init__(request)
+        self._table, self._name, self._as_of = table, name, as_of
+        self._in_bucket = _bucket_test(request.buckets)
+        _ = self.schema  # refuses unknown columns, and what `as_of` does not find
+
+    def _with(self, request: ScanRequest) -> LakeScan:
+        return LakeScan(self._table, self._name, request, self._as_of)
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    def _found(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
+        """The table as it was in the snapshot to read, and what finds that snapshot; None for changes."""
+        table = self._table
+        if self._as_of is not None:
+            chosen = snapshot_as_of(table, self._as_of)
+            then = table.schemas(chosen.schema_id)
+            return table.with_schema(then.with_options(table.schema.options)), lambda: chosen
+        if not chooses_snapshot(table.options):
+            return table, table.snapshots.latest
+        table = travelled(table)
+        return table, lambda: None if self._reads_changes(table) else snapshot_by_options(table)
+
+    def _readers(self, table: TableContext, scan_filter: ScanFilter) -> tuple[pa.Schema, Callable[[Any], Any]]:
+        """The schema of the rows, and what reads a split."""
+        if self._reads_changes(table):
+            changes = ChangeReader(table, self._request.columns, scan_filter)
+            schema = changes.schema.remove(changes.schema.get_field_index(ROW_KIND))
+            return schema, lambda split: _added(changes, split)
+        reader = SplitReader(table, self._request.columns, scan_filter)
+        return reader.schema, reader.read
+
+    def _reads_changes(self, table: TableContext) -> bool:
+        return self._as_of is None and chooses_snapshot(table.options) and is_of_changes(table.options, table.snapshots)
+
+    def _work(self) -> _Work:
+        table, find = self._found()
+        snapshot, request = find(), self._request
+        scan_filter = ScanFilter.of(table.schema, request.predicate)
+        schema, read = self._readers(table, scan_filter)
+        in_partition, in_bucket = selected(table, snapshot, request.partitions), self._in_bucket
+        splits: tuple[ChangeSplit, ...]
+        with telling_expiry(table.snapshots, None if snapshot is None else snapshot.id):
+            if self._reads_changes(table):
+                planned = BatchScan(table, table.snapshots, table.manifests, table.tags).plan(scan_filter)
+                splits = tuple(
+                    split
+                    for split in planned.splits
+                    if (in_partition is None or in_partition(split.partition))
+                    and (in_bucket is None or in_bucket(split.bucket))
+                )
+                return _Work(table, planned.snapshot, splits, schema, read, scan_filter, is_of_changes=True)
+            planner = Planner(table, table.snapshots, table.manifests)
+            splits = planner.plan(snapshot, scan_filter, request.limit, in_bucket, in_partition).splits
+        return _Work(table, snapshot, splits, schema, read, scan_filter)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        table, _ = self._found()
+        return self._readers(table, ScanFilter.of(table.schema, self._request.predicate))[0]
+
+    def reader(self) -> LakeReader:
+        """A reader of the rows as they are now. Close it, or use it in a `with` block."""
+        return self._reader_of(self._work())
+
+    def _reader_of(self, work: _Work) -> LakeReader:
+        snapshot_id = None if work.snapshot is None or work.is_of_changes else work.snapshot.id
+        batches = (batch for split in work.splits for batch in work.read(split))
+        told = told_of_expiry(batches, work.context.snapshots, snapshot_id)
+        return LakeReader(work.schema, told, self._request.limit, f"lake table {self._name}")
+
+    def plan(self) -> Sequence[Any]:
+        """The parts of this scan: splits, which pickle. See `read_split`."""
+        return self._work().splits
+
+    def read_split(self, split: Any) -> LakeReader:
+        """A reader of one part that `plan` returned. The limit holds for each part alone."""
+        table, _ = self._found()
+        schema, read = self._readers(table, ScanFilter.of(table.schema, self._request.predicate))
+        snapshot_id = split.snapshot_id if isinstance(split, DataSplit) else None
+        told = told_of_expiry(read(split), table.snapshots, snapshot_id)
+        return LakeReader(schema, told, self._request.limit, f"a split of lake table {self._name}")
+
+    def count(self) -> int:
+        """The number of rows, from metadata alone where they tell."""
+        work = self._work()
+        rows = None if work.scan_filter.remaining or work.is_of_changes else _sure_count(work)
+        if rows is None:
+            return super().count()
+        return rows if self._request.limit is None else min(rows, self._request.limit)
+
+    def explain(self) -> str:
+        """What is read: the snapshot, splits and files, and what becomes of the filter."""
+        work, request = self._work(), self._request
+        files = [file for split in work.splits if isinstance(split, DataSplit) for file in split.files]
+        which = "no snapshot yet" if work.snapshot is None else f"snapshot {work.snapshot.id}"
+        lines = [
+            f"lake table {self._name}, {which}, schema {work.context.schema.id}"
+            + (" (changes, by the table's scan options)" if work.is_of_changes else ""),
+            f"columns: {shown(work.schema.names)}",
+        ]
+        if request.predicate is not None:
+            lines += [
+                f"settled by the choice of partitions: {_listed(work.scan_filter.accepted)}",
+                f"tested row by row: {_listed(work.scan_filter.remaining)}",
+            ]
+        rows = None if work.is_of_changes else _sure_count(work)
+        lines.append(
+            f"{len(work.splits)} splits, {len(files)} files, {format_bytes(sum(f.file_size for f in files))}, "
+            + (f"{sum(f.row_count for f in files)} rows before merging" if rows is None else f"{rows} rows")
+        )
+        if any(isinstance(s, DataSplit) and not s.raw_convertible for s in work.splits):
+            merged = sum(isinstance(s, DataSplit) and not s.raw_convertible for s in work.splits)
+            lines.append(f"{merged} splits are merged by key; compaction makes that needless")
+        if request.limit is not None:
+            lines.append(f"limit: {request.limit}")
+        return "\n".join(lines)
+
+    def _described(self) -> str:
+        when = "" if self._as_of is None else f" as of {self._as_of!r}"
+        return f" of lake table {self._name}{when}"
+
+
+def _added(reader: ChangeReader, split: ChangeSplit) -> Iterator[pa.RecordBatch]:
+    """The rows of changes that were added; deletes are left out (system table `audit_log` has them)."""
+    for batch in reader.read(split):
+        rows = without_deletes(batch, batch.column(ROW_KIND))
+        if rows.num_rows:
+            yield rows.drop_columns([ROW_KIND])
+
+
+def _sure_count(work: _Work) -> int | None:
+    """How many rows the splits have, if metadata alone tell."""
+    total = 0
+    for split in work.splits:
+        rows = exact_rows(work.context.schema, split) if isinstance(split, DataSplit) else None
+        if rows is None:
+            return None
+        total += rows
+    return total
+
+
+def _bucket_test(buckets: Any) -> Callable[[int], bool] | None:
+    if buckets is None:
+        return None
+    given = [buckets] if isinstance(buckets, int) else buckets
+    if isinstance(given, str) or any(isinstance(b, bool) or not isinstance(b, int) or b < 0 for b in given):
+        raise InvalidRequest(f"buckets={buckets!r}: buckets are whole numbers, 0 or more")
+    return frozenset(given).__contains__
+
+
+def _listed(parts: Sequence[Any]) -> str:
+    return " and ".join(map(_text, parts)) or "nothing"
+
+
+def _text(part: Predicate) -> str:
+    """A part of a filter as people write it."""
+    if isinstance(part, Compound):
+        return "(" + f" {part.function.name} ".join(map(_text, part.children)) + ")"
+    assert isinstance(part, Leaf)
+    function, values = part.function.name.lower().replace("_", " "), ", ".join(map(repr, part.literals))
+    return f"{part.column} {_SIGNS.get(part.function, function)} {values}".rstrip()
