@@ -189,7 +189,7 @@ def test_a_manifest_that_several_expired_snapshots_share_is_deleted_and_counted_
     root = tmp_path / "t"
     table = make_table(root, {"bucket": "-1"})
     for i in range(4):
-        table.write([{"id": i, "v": i}])
+        put(table, [{"id": i, "v": i}])
     before = files_of(root)
     merged = table.with_options({"manifest.full-compaction-threshold-size": "1 b", "manifest.merge-min-count": "1"})
     merged.overwrite([{"id": 9, "v": 9}])
