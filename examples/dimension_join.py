@@ -153,7 +153,7 @@ def tell(story: Story) -> None:
     for way, options in (("memory", {}), ("disk", {"lookup.cache-max-memory-size": "1 kb"})):
         with story.step(f"The stream meets customers who are kept {WHERE[way]}, while a program changes them"):
             dimension = customers.table.with_options(options)
-            with dimension.lookup(["name", "level"]) as lookup, changing(customers):
+            with dimension.lookup_table(["name", "level"]) as lookup, changing(customers):
                 joining = Joining(lookup, lake.table(f"shop.joined_{way}"))
                 run(story, feed, joining, way)
             story.say(f"{BATCHES * size:,} customers looked up in {joining.seconds:.2f} s")

@@ -13,6 +13,7 @@ from forebay.lakes.paimon_tables import LAYOUT_OPTION, open_catalog
 from forebay.paimon.table import Table
 from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_rounds import PATH
+from tests.paimon.lake import at_ms
 
 
 def lake_table(storage: LakeStorage) -> Table:
@@ -47,7 +48,7 @@ class TestPaimonLake(LakeContract):
         return lake_table(storage).compact(full=True) is not None
 
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:
-        lake_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+        lake_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
         return True
 
 

@@ -21,6 +21,7 @@ from forebay.paimon.io.local import LocalFileIO
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_rounds import PATH, LakeTable, changes_of, in_order
 from tests.lake.test_paimon_lake_tables import LAKE, create, describe, engine_table
+from tests.paimon.lake import at_ms
 
 COMPACTS = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
 SMALL = {"paimon.num-sorted-run.compaction-trigger": "2", "paimon.snapshot.num-retained.min": "1"}
@@ -90,7 +91,7 @@ def test_a_round_that_ends_at_any_step_is_there_once_or_can_be_done_again(
     assert step > 30, "a round has more steps than that"
     # Left-over files are found, and nothing else is.
     lake = engine_table(table.storage)
-    removed = lake.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    removed = lake.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
     assert removed.files or not crashes
     assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
 
@@ -154,7 +155,7 @@ def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tierin
         lake = engine_table(table.storage)
         if lake.compact(full=True) is None:
             lake.new_commit(ignore_empty=False).commit([])
-    engine_table(table.storage).expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    engine_table(table.storage).expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
     assert table.base not in engine_table(table.storage).snapshots.ids()
     table.upsert(*people(3))
     assert table.read() == in_order([*people(1, 2, name="new"), *people(3)])
@@ -195,7 +196,7 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
     made = {s.path for s in LocalFileIO().walk(lake.paths.root)} - files
     assert {p.rpartition("/")[2].partition("-")[0] for p in made} == {"snapshot", "manifest"}
     assert [s.commit_user for s in lake.snapshots.snapshots()][-1] == "other"
-    lake.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    lake.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
     assert made <= {s.path for s in LocalFileIO().walk(lake.paths.root)}
 
 

@@ -22,7 +22,7 @@ from forebay.paimon.table import Table
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened, with_options
 from forebay.testing.lake_rounds import PATH, LakeTable, Row, changes_of, in_order
-from tests.paimon.lake import stream_of
+from tests.paimon.lake import altered, at_ms, stream_of
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 
@@ -126,7 +126,7 @@ def test_options_that_tiering_cannot_live_with_are_refused(
 
 def test_a_lake_table_that_got_deletion_vectors_is_no_longer_taken(storage: PaimonLakeStorage) -> None:
     table = create(storage, describe(ID_NAME, primary_key=("id",)))
-    engine_table(storage).alter([SetOption("deletion-vectors.enabled", "true")])
+    altered(engine_table(storage), [SetOption("deletion-vectors.enabled", "true")])
     with pytest.raises(Conflict, match="deletion vectors"):
         create(storage, table.info.descriptor, creating=False)
     with pytest.raises(InvalidRequest, match="deletion vectors"):
@@ -143,7 +143,7 @@ def test_files_of_a_format_that_is_written_may_be_asked_for_by_name(storage: Pai
 
 def test_a_lake_table_whose_files_others_write_in_orc_is_not_taken(storage: PaimonLakeStorage) -> None:
     table = create(storage, describe(ID_NAME))
-    engine_table(storage).alter([SetOption("file.format", "orc")])
+    altered(engine_table(storage), [SetOption("file.format", "orc")])
     with pytest.raises(Conflict, match=r"file\.format.*orc"):
         create(storage, table.info.descriptor, creating=False)
     with pytest.raises(InvalidRequest, match=r"file\.format.*orc"):
@@ -433,7 +433,7 @@ def test_the_snapshot_behind_another_says_whether_it_has_the_same_rows(storage: 
     assert kinds == ["APPEND", "APPEND", "APPEND", "COMPACT"]
     behind = [source.successor(number) for number in (1, 2, 3, 4)]
     assert behind == [SnapshotSuccessor(2, False), SnapshotSuccessor(3, False), SnapshotSuccessor(4, True), None]
-    engine_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    engine_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
     assert [source.successor(number) for number in (1, 2, 3, 4)] == [
         SnapshotSuccessor(4, False), SnapshotSuccessor(4, False), SnapshotSuccessor(4, True), None
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.table import Table
 from tests.paimon.kill_acts import ACTS, NEW_DAY
-from tests.paimon.lake import put
+from tests.paimon.lake import at_ms, put
 from tests.paimon.maintain.lakes import FAST, NOW, files_of, open_table, referenced, rows
 
 
@@ -47,9 +47,9 @@ def check_orphans(root: Path, where: str) -> None:
     known = named(root)
     on_disk = files_of(root)
     expected = {f for f in on_disk if f.rpartition("/")[2] not in known and is_removable(f)}
-    dry = open_table(root).remove_orphan_files(older_than_ms=NOW, dry_run=True)
+    dry = open_table(root).remove_orphan_files(older_than=at_ms(NOW), dry_run=True)
     assert {p.removeprefix(f"{root}/") for p in dry.files} == expected, where
-    done = open_table(root).remove_orphan_files(older_than_ms=NOW)
+    done = open_table(root).remove_orphan_files(older_than=at_ms(NOW))
     assert done.files == dry.files, where
     assert files_of(root) == on_disk - expected, where
 
@@ -68,7 +68,7 @@ def settle(table: Table) -> None:
     table.expire_snapshots(1, 1)
     if table.options.changelog_decoupled:
         table.maintenance().expire_changelogs(retain_min=1, retain_max=1)
-    table.remove_orphan_files(older_than_ms=NOW)
+    table.remove_orphan_files(older_than=at_ms(NOW))
 
 
 def named(root: Path | str) -> set[str]:

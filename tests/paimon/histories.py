@@ -32,7 +32,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import put, stream_of
+from tests.paimon.lake import altered, at_ms, put, stream_of
 
 COLUMNS = {"p": types.string(), "k": types.int_(), "g": types.int_(), "a": types.bigint(), "b": types.string()}
 P, K, G, A, B = range(5)
@@ -138,7 +138,7 @@ class Life:
         )[0]
         self.done.append(what)
         getattr(self, what)()
-        self.table = self.table.refreshed()
+        self.table = self.table.refresh()
         latest = self.table.snapshots.latest_id()
         if latest is not None:
             self.then[latest] = copy.deepcopy(self.state), self.table.schema
@@ -163,10 +163,10 @@ class Life:
         self.table.compact(full=self.dice.random() < 0.5)
 
     def expire(self) -> None:
-        self.table.expire_snapshots(1, self.dice.randint(1, 4), 1 << 60)
+        self.table.maintenance().expire_snapshots(1, self.dice.randint(1, 4), 1 << 60)
 
     def change(self) -> None:
-        self.table = self.table.alter([self.schema_change()])
+        self.table = altered(self.table, [self.schema_change()])
 
     def rescale(self) -> None:
         if int(self.table.schema.options["bucket"]) > 0:
@@ -191,17 +191,17 @@ class Life:
         chosen = self.dice.choice(there)
         self.roll_back(chosen)
         then = self.table.schemas.schema(self.table.snapshots.snapshot(chosen).schema_id)  # schemas are not rolled back
-        self.table.alter([SetOption("bucket", then.options["bucket"])])
+        altered(self.table, [SetOption("bucket", then.options["bucket"])])
         self.state = copy.deepcopy(self.then[chosen][0])
         self.then = {i: found for i, found in self.then.items() if i <= chosen}
         self._begin_again()
 
     def roll_back(self, snapshot: int) -> None:
         """Make `snapshot` the latest again."""
-        self.table.rollback_to(snapshot=snapshot)
+        self.table.rollback_to(snapshot)
 
     def orphans(self) -> None:
-        self.table.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms() - 1)
+        self.table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms() - 1))
 
     def restart(self) -> None:
         self.catalog = FileSystemCatalog(self.table.context.io, self.catalog.warehouse)

@@ -164,8 +164,8 @@ ACTS: dict[str, Act] = {
         [HISTORY[7]],
     ),
     "expire partitions": Act(days, lambda t: t.expire_partitions(), [day_rows(OLD_DAY, NEW_DAY), day_rows(NEW_DAY)]),
-    "roll back": Act(with_history, lambda t: t.rollback_to(snapshot=4), HISTORY[3:]),
-    "roll back to a tag": Act(expired, lambda t: t.rollback_to(tag="kept"), [HISTORY[1], *HISTORY[6:]]),
+    "roll back": Act(with_history, lambda t: t.rollback_to(4), HISTORY[3:]),
+    "roll back to a tag": Act(expired, lambda t: t.rollback_to("kept"), [HISTORY[1], *HISTORY[6:]]),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +18,7 @@ from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.read.facade import open_stream
 from forebay.paimon.read.table_stream import TableStream
+from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import ROW_KINDS
@@ -71,6 +73,12 @@ def rows_of(table: Table, columns: list[str] | None = None, where: Any = None, a
     return sorted((tuple(row.values()) for row in read.to_pylist()), key=repr)
 
 
+def altered(table: Table, changes: Sequence[SchemaChange]) -> Table:
+    """The table after changes of its schema, as engines make them."""
+    table.schemas.change(changes, has_snapshots=table.snapshots.latest_id() is not None)
+    return table.refresh()
+
+
 def stream_of(
     table: Table,
     columns: list[str] | None = None,
@@ -87,8 +95,10 @@ def stream_of(
 
 
 def at_ms(milliseconds: int) -> datetime.datetime:
-    """The moment that many milliseconds after 1970 began in UTC."""
-    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=milliseconds)
+    """The moment that many milliseconds after 1970 began in UTC; the last that there is, if that is later."""
+    last = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+    began = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return last if milliseconds > 1 << 47 else began + datetime.timedelta(milliseconds=milliseconds)
 
 
 def live_files(table: Table) -> list[DataFileMeta]:

@@ -20,7 +20,7 @@ from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.store.schema_changes import UpdateColumnType
 from forebay.paimon.table import Table
 from tests.paimon.bucket_cases import CASES, buckets_by_id, columns_of, data_of, options_of
-from tests.paimon.lake import new_catalog, planned_files, put, rows_of
+from tests.paimon.lake import altered, new_catalog, planned_files, put, rows_of
 
 FUNCTIONS = ("mod", "hive")
 
@@ -100,12 +100,12 @@ def test_lookups_find_keys_before_and_after_rescaling(tmp_path: Path, function: 
     put(table, rows(range(-50, 50), 1))
     keys = [{"k": k} for k in (49, -50, 0, 1000, -1)]
     found = [{"k": 49, "v": 1}, {"k": -50, "v": 1}, {"k": 0, "v": 1}, {"k": -1, "v": 1}]
-    with table.lookup() as lookup:
-        assert lookup.get(keys).to_pylist() == found
+    with table.lookup_table() as lookup:
+        assert lookup.lookup(keys, missing="drop").to_pylist() == found
     table = table.rescale(3)
     assert {s.bucket for s in table.scan().plan()} == {0, 1, 2}
-    with table.lookup() as lookup:
-        assert lookup.get(keys).to_pylist() == found
+    with table.lookup_table() as lookup:
+        assert lookup.lookup(keys, missing="drop").to_pylist() == found
     put(table, rows(range(-50, 50), 2))
     assert sorted(rows_of(table)) == [(k, 2) for k in range(-50, 50)], "every key is in the bucket it was moved to"
     assert len(planned_files(table.rescale(6), col("k") == -1)) == 1
@@ -132,7 +132,7 @@ def test_a_bucket_key_keeps_a_type_that_its_function_takes(tmp_path: Path) -> No
     options = {"bucket": "2", "bucket-key": "k", "bucket-function.type": "mod"}
     table = new_catalog(tmp_path).create_table("db.t", {"k": types.int_()}, options=options)
     with pytest.raises(InvalidRequest, match="INT or BIGINT"):
-        table.alter([UpdateColumnType(("k",), types.string())])
+        altered(table, [UpdateColumnType(("k",), types.string())])
 
 
 @pytest.mark.parametrize("function", ["default", *FUNCTIONS])
@@ -142,10 +142,10 @@ def test_rows_of_a_bucket_key_keep_their_buckets_or_it_keeps_its_type(tmp_path: 
     put(table, pa.table({"k": pa.array(range(-20, 20), pa.int32())}))
     change = UpdateColumnType(("k",), types.bigint())
     if function == "mod":
-        table = table.alter([change])
+        table = altered(table, [change])
     else:
         with pytest.raises(UnsupportedOperation, match="'k' of type INT cannot become BIGINT: it is in the bucket key"):
-            table.alter([change])
+            altered(table, [change])
     assert [k for k in range(-20, 20) if rows_of(table, None, col("k") == k) != [(k,)]] == []
 
 

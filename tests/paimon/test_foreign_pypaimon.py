@@ -14,7 +14,7 @@ from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn, UpdateColumnType
-from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog, put
+from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, new_catalog, put
 from tests.paimon.oracle import ask
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -108,13 +108,14 @@ def test_pypaimon_reads_files_of_several_schemas(tmp_path: Path) -> None:
     table = catalog.create_table("db.t", ALL_TYPES)
     data = all_types_rows()
     put(table, data.slice(0, 10))
-    table = table.alter(
+    table = altered(
+        table,
         [
             RenameColumn(("text",), "words"),
             UpdateColumnType(("whole",), types.bigint()),
             DropColumn(("d9",)),
             AddColumn(("extra",), types.int_()),
-        ]
+        ],
     )
     names = ["words" if n == "text" else n for n in ALL_TYPES.names]
     put(table, data.slice(10).rename_columns(names).drop_columns(["d9"]))
@@ -146,4 +147,4 @@ def test_rows_that_were_deleted_in_a_single_file_do_not_come_back(tmp_path: Path
     found = catalog.table("db.t")
     assert found.scan().to_arrow().sort_by("id")["id"].to_pylist() == [0, 2]
     found.compact(full=True)
-    assert found.refreshed().scan().to_arrow().sort_by("id")["id"].to_pylist() == [0, 2]
+    assert found.refresh().scan().to_arrow().sort_by("id")["id"].to_pylist() == [0, 2]

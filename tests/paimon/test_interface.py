@@ -17,7 +17,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.table import Table
-from tests.paimon.lake import live_files, new_catalog, put, rows_of
+from tests.paimon.lake import at_ms, live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("size", pa.struct([("wide", pa.int32())]))])
 
@@ -48,7 +48,7 @@ def test_the_names_for_users_are_there_without_loading_more() -> None:
 
 def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
     assert table.schema.options == {"bucket": "2", "write-only": "true"}
-    assert table.with_options({"manifest.merge-min-count": 7}).options.manifest_merge_min_count == 7  # type: ignore[dict-item]
+    assert table.with_options({"manifest.merge-min-count": 7}).options.manifest_merge_min_count == 7
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
         (lambda t: t.with_options({"write_only": "true"}), "did you mean 'write-only'"),
         (lambda t: t.with_options({"bucket": None}), "option 'bucket' is None: give a text, a number, True or False"),
         (lambda t: t.upsert([{"id": 1, "nane": "x"}]), "column 'nane', which is none of id, name, size; did you mean"),
-        (lambda t: t.lookup().get([{"name": "x"}]), "column 'name', which is none of id"),
+        (lambda t: t.lookup([{"name": "x"}]), "column 'name', which is none of id"),
         (lambda t: t.changes({"x": 1}), "this is no state of a stream"),
         (lambda t: t.changes("x"), "start='x' is none of 'earliest', 'latest', 'full', nor a time"),
         (lambda t: t.changes(1.5), "start=1.5 is no place to begin"),
@@ -164,7 +164,7 @@ def test_a_tag_keeps_a_snapshot_under_a_name(table: Table) -> None:
     table.create_tag("second", 2)
     table.create_tag("now")
     assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("second", 2), ("now", 3)]
-    table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    table.expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
     assert len(rows_of(table, as_of="second")) == 30
     table.delete_tag("second")
     with pytest.raises(NotFound, match=r"as_of='second' is neither a tag of .* \(tags: now\)"):
@@ -216,7 +216,7 @@ def test_long_work_tells_how_far_it_is(table: Table) -> None:
     assert rescaling.last == (40, 40), "rows"
     rescaled.analyze(["id"], progress=analyzing)
     assert analyzing.last == (40, 40), "rows"
-    rescaled.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0, progress=expiring)
+    rescaled.expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0), progress=expiring)
     assert expiring.last == (5, 5), "snapshots"
     rescaled.remove_orphan_files(dry_run=True, progress=removing)
     assert removing.told, "snapshots and files"

@@ -23,7 +23,17 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import ALL_TYPES, all_types_rows, at_ms, live_files, new_catalog, planned_files, put, rows_of
+from tests.paimon.lake import (
+    ALL_TYPES,
+    all_types_rows,
+    altered,
+    at_ms,
+    live_files,
+    new_catalog,
+    planned_files,
+    put,
+    rows_of,
+)
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string()), ("v", pa.int32())])
 
@@ -191,7 +201,8 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
     }
     table = catalog.create_table("db.t", columns, primary_key=["id"], options={"bucket": "1"})
     put(table, [{"id": 1, "a": 5, "b": "12", "r": {"x": 1, "y": "p"}, "gone": 0}])
-    table = table.alter(
+    table = altered(
+        table,
         [
             RenameColumn(("a",), "renamed"),
             UpdateColumnType(("renamed",), types.bigint()),
@@ -200,7 +211,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
             DropColumn(("gone",)),
             AddColumn(("r", "z"), types.int_()),
             RenameColumn(("r", "x"), "w"),
-        ]
+        ],
     )
     put(table, [{"id": 2, "renamed": 1 << 40, "b": 7, "r": {"w": 2, "y": "q", "z": 3}, "added": 1.5}])
     assert table.scan().to_arrow().sort_by("id").to_pylist() == [
@@ -219,7 +230,7 @@ def test_old_files_are_read_under_new_schemas(catalog: FileSystemCatalog) -> Non
 def test_a_name_that_is_used_again_is_another_column(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN)
     put(table, [{"id": 1, "v": 5}])
-    table = table.alter([DropColumn(("v",)), AddColumn(("v",), types.int_())])
+    table = altered(table, [DropColumn(("v",)), AddColumn(("v",), types.int_())])
     assert rows_of(table) == [(1, None, None)]
     assert rows_of(table, ["id"], col("v") == 5) == []
 
@@ -243,7 +254,7 @@ def test_no_columns_still_count_rows(catalog: FileSystemCatalog) -> None:
 
 
 def test_columns_that_are_left_out_get_their_default(catalog: FileSystemCatalog) -> None:
-    table = catalog.create_table("db.t", PLAIN).alter([UpdateColumnDefault(("v",), "42")])
+    table = altered(catalog.create_table("db.t", PLAIN), [UpdateColumnDefault(("v",), "42")])
     put(table, pa.table({"id": [1], "name": ["a"]}))
     assert rows_of(table) == [(1, "a", 42)]
 
@@ -256,7 +267,7 @@ def test_writing_under_another_bucket_count_is_refused_until_the_partition_is_em
         "db.t", columns, primary_key=["id", "dt"], partition_keys=["dt"], options={"bucket": "2"}
     )
     put(table, [{"id": 1, "dt": "old"}])
-    table = table.alter([SetOption("bucket", "4")])
+    table = altered(table, [SetOption("bucket", "4")])
     with pytest.raises(InvalidRequest, match="dt=old was written with 2 buckets, and the table now has 4"):
         put(table, [{"id": 2, "dt": "old"}])
     put(table, [{"id": 2, "dt": "new"}])
@@ -292,7 +303,7 @@ def test_a_write_that_loses_to_a_rescale_leaves_no_files(catalog: FileSystemCata
     with table.new_write() as writer:
         writer.write([{"id": 2}])
         late = writer.prepare_commit()
-    rescaled = table.alter([SetOption("bucket", "5")])
+    rescaled = altered(table, [SetOption("bucket", "5")])
     rescaled.overwrite([{"id": 1}])
     before = {p.name for p in tmp_path.rglob("data-*")}
     with pytest.raises(Conflict):

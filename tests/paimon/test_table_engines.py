@@ -87,10 +87,10 @@ def test_zeros_of_both_signs_are_one_key_and_so_are_all_nans(
     write_floats(table, (first, "old"), (1.0, "one"))
     write_floats(table, (second, "new"))
     assert {row[1] for row in rows_of(table, ["k", "v"])} == {"one", "new"}
-    with table.lookup() as lookup:
+    with table.lookup_table() as lookup:
         for asked in (first, second):
             keys = pa.table({"k": pa.array(np.array([asked], key.to_pandas_dtype()))})
-            assert lookup.get(keys)["v"].to_pylist() == ["new"]
+            assert lookup.lookup(keys, missing="drop")["v"].to_pylist() == ["new"]
     table.compact(full=True)
     assert {row[1] for row in rows_of(table, ["k", "v"])} == {"one", "new"}
     table.delete(pa.table({"k": pa.array(np.array([first], key.to_pandas_dtype()))}))

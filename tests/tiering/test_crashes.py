@@ -11,6 +11,7 @@ from forebay.base.clock import SYSTEM_CLOCK
 from forebay.client.table import Table
 from forebay.lakes.paimon_tables import lake_table
 from forebay.tiering.round import STEPS
+from tests.paimon.lake import at_ms
 from tests.tiering.dying_worker import killed_at
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
@@ -81,7 +82,9 @@ def test_files_of_a_killed_round_are_in_no_snapshot_and_are_found_by_the_lakes_c
     assert left_over
     paimon_lake.tier(table)
     paimon_lake.check_complete(table)
-    removed = lake_table(paimon_lake.lake_options, table.path).remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    removed = lake_table(paimon_lake.lake_options, table.path).remove_orphan_files(
+        older_than=at_ms(SYSTEM_CLOCK.now_ms())
+    )
     assert removed.files
     assert not left_over & files_of(paimon_lake, table)
     paimon_lake.check_complete(table)

@@ -26,6 +26,7 @@ from forebay.unionread.splits import (
     LogSplit,
     SplitCodec,
 )
+from tests.paimon.lake import at_ms
 from tests.unionread.world import ICEBERG, World, bag, compact, replayed
 
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -246,7 +247,7 @@ def test_a_lake_table_that_somebody_gave_other_buckets_is_refused_by_name(both: 
     assert both.rows(table) == before  # the snapshot that tiering made is still there
     with pytest.raises(InvalidRequest, match="'bucket'"):
         both.storage.create_tiering_factory().validate(table.info)
-    lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+    lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
     with pytest.raises(UnsupportedOperation, match=r"bucket \d of 2.*0 to 3.*change it back to 4"):
         both.plan(table)
 

@@ -24,7 +24,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table as PaimonTable
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
-from tests.paimon.lake import put
+from tests.paimon.lake import altered, put
 from tests.unionread.world import PAIMON, World, bag, replayed, world
 
 __all__ = ["java", "java_table"]
@@ -46,7 +46,7 @@ class VectorsWorld:
         assert isinstance(running.storage, PaimonLakeStorage)
         self.catalog = Catalog.open(running.storage.options)
         self.name = str(self.table.path)
-        self.lake.alter([SetOption("deletion-vectors.enabled", "true")])
+        altered(self.lake, [SetOption("deletion-vectors.enabled", "true")])
 
     @property
     def lake(self) -> PaimonTable:

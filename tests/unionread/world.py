@@ -45,6 +45,7 @@ from forebay.testing.memory_lake import (
 )
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
+from tests.paimon.lake import at_ms
 
 MEMORY, PAIMON, ICEBERG = "memory", "paimon", "iceberg"
 TIERED = {"table.datalake.enabled": "true"}
@@ -159,7 +160,7 @@ def compact(world: World, table: Table, *, expire: bool = False) -> None:
         lake_table = Catalog.open(storage.options).table(str(table.path))
         lake_table.compact(full=True)
         if expire:
-            lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=0)
+            lake_table.expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
     else:
         assert isinstance(storage, IcebergLakeStorage)
         with storage.upkeep(table.path) as upkeep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -138,8 +139,11 @@ def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
 def _rollback(options: argparse.Namespace) -> int:
     table = open_table(options)
     before = table.snapshots.latest_id()
-    at = None if options.at is None else moment(options.at)
-    now = table.rollback_to(snapshot=options.snapshot, tag=options.tag, timestamp_ms=at, dry_run=options.dry_run)
+    if options.tag is not None:
+        table.tags.tag(options.tag)  # refuses what is a time, and no tag
+    at = None if options.at is None else datetime.datetime.fromtimestamp(moment(options.at) / 1000, datetime.UTC)
+    to = options.tag if options.tag is not None else at if at is not None else options.snapshot
+    now = table.rollback_to(to, dry_run=options.dry_run)
     is_at, was_at = ("would be", "is") if options.dry_run else ("is", "was")
     text = f"{table.name} {is_at} at snapshot {now.id} again; it {was_at} at {before}"
     return _answer(options, {"previous_snapshot": before, "snapshot": now.id}, text)

@@ -151,7 +151,7 @@ def _orphans_arguments(parser: argparse.ArgumentParser) -> None:
 def _orphans(options: argparse.Namespace) -> int:
     table = open_table(options)
     with Progress(f"looking for orphans of {table.name}:", unit="snapshots and files") as progress:
-        found = table.remove_orphan_files(
+        found = table.maintenance().remove_orphan_files(
             older_than_ms=older_than(options), dry_run=not options.delete, progress=progress.at
         )
     if options.json:

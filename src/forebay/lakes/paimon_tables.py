@@ -279,7 +279,7 @@ class PaimonLakeCatalog(LakeCatalog):
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             )
         if changes:
-            self._catalog.alter_table(str(path), changes)
+            table.schemas.change(changes, has_snapshots=table.snapshots.latest_id() is not None)
 
 
 def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple[Column, ...]:

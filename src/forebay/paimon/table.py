@@ -20,53 +20,35 @@ import pyarrow.compute as pc
 
 from forebay.api.filters import as_predicate
 from forebay.api.results import WriteResult
-from forebay.api.scan import ArrowStream, ScanRequest
+from forebay.api.scan import ScanRequest
+from forebay.api.schemas import SchemaLike, TypeLike
 from forebay.base.arguments import name_list, one_or_more_names, whole_number
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.progress import OnProgress, no_progress
-from forebay.base.quantity import Span
+from forebay.base.quantity import Moment, Span, moment_ms, span_ms
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partitions import PartitionFilter
-from forebay.paimon.compact.clustering import SortOrder
 from forebay.paimon.compact.dedicated import commit_with_compaction, compact_table
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.compact.rescale import rescale_partitions
 from forebay.paimon.compact.running import TaskRunner
-from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
-from forebay.paimon.compact.writing import TableWriteCompaction
-from forebay.paimon.display import table_html
 from forebay.paimon.format.commit_message import CommitMessage
-from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.lookup.lookup import Lookup
 from forebay.paimon.maintain.analyze import Statistics
 from forebay.paimon.maintain.expire import Expired
-from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.maintain.orphans import Orphans
-from forebay.paimon.maintain.partitions import ExpirySchedule
 from forebay.paimon.option_names import option_texts
-from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.partitions import LakePartition, PartitionSelector, partition_predicate, partitions_of
-from forebay.paimon.read.planner import Planner
-from forebay.paimon.read.predicates import ScanFilter
-from forebay.paimon.read.scan import AsOf, LakeScan
-from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.read.scan import AsOf, LakeScan, snapshot_as_of
 from forebay.paimon.read.table_changes import ChangesStart, LakeChanges, open_changes
-from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.lock import CatalogCommits, CommitGuard
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
+from forebay.paimon.store.alteration import alteration
+from forebay.paimon.store.lock import CatalogCommits
 from forebay.paimon.store.schema_changes import SchemaChange, SetOption
-from forebay.paimon.store.schemas import SchemaManager
-from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.store.tags import TagManager
 from forebay.paimon.stream_writer import StreamWriter
-from forebay.paimon.system_tables.registry import SystemTable
+from forebay.paimon.table_parts import TableParts, sort_order
 from forebay.paimon.write.changes import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
@@ -76,83 +58,36 @@ FilterLike: TypeAlias = Predicate | str | pc.Expression | None
 Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
 
 
-class Table(ArrowStream):
+class Table(TableParts):
     """One branch of a table. Reading is thread-safe; what an instance knows of the schema is fixed when it is made."""
 
-    def __init__(
+    def alter(
         self,
-        io: FileIO,
-        root: str,
         *,
-        name: str = "",
-        branch: str = MAIN_BRANCH,
-        options: Mapping[str, Any] | None = None,
-        lock: CommitGuard | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        ids: IdSource = SYSTEM_IDS,
-    ) -> None:
-        """The table at `root`. `options` replace the table's own for this instance (Paimon's dynamic options)."""
-        self._io, self._root, self._lock, self._clock, self._ids = io, root, lock, clock, ids
-        self.name = name or root
-        bare = PathFactory(root, branch=branch, ids=ids)
-        self.schemas = SchemaManager(io, bare, lock, clock)
-        latest = self.schemas.latest()
-        self._overrides = option_texts(options)
-        self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
-        self.paths = PathFactory.of(root, self.schema, branch, ids)
-        self.context = TableContext(io, self.paths, self.schema, self.schemas.schema, clock)
-        self.snapshots: SnapshotManager = self.context.snapshots
-        self.manifests: ManifestStore = self.context.manifests
-        self.tags: TagManager = self.context.tags
-        self._expiry_schedule = ExpirySchedule(clock)
+        add_columns: SchemaLike | None = None,
+        drop_columns: Sequence[str] | str = (),
+        rename_columns: Mapping[str, str] | None = None,
+        change_types: Mapping[str, TypeLike] | None = None,
+        comment: str | None = None,
+        set: Mapping[str, Any] | None = None,  # noqa: A002 - the word of SQL
+        reset: Sequence[str] | str = (),
+    ) -> Table:
+        """The table under its new schema; all changes are one. Columns are called by the names that they have now.
 
-    def __repr__(self) -> str:
-        return f"Table({self.name!r}, schema {self.schema.id}, {len(self.schema.fields)} columns)"
-
-    def _repr_html_(self) -> str:
-        return table_html(self.name, self.schema, {"location": self._root, "branch": self.paths.branch})
-
-    @property
-    def options(self) -> CoreOptions:
-        return self.context.options
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema of all columns."""
-        return self.split_reader().schema
-
-    @property
-    def has_primary_key(self) -> bool:
-        """Whether rows have a primary key, by which they are replaced."""
-        return self.schema.has_primary_key
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A table pickles small; where it is unpickled, it is opened anew, under the schema that is the latest then."""
-        place = (self._io, self._root, self.name, self.paths.branch, self._overrides, self._lock)
-        return _reopened, (*place, self._clock, self._ids)
-
-    def on_branch(self, branch: str) -> Table:
-        """The same table's branch `branch`."""
-        return Table(
-            self._io, self._root, name=self.name, branch=branch, options=self._overrides, lock=self._lock,
-            clock=self._clock, ids=self._ids,
+        Fields of nested rows have names with dots (`address.city`). `change_types` takes types to which the old ones
+        can be cast; `set` and `reset` are options. New columns are nullable. Raises `InvalidRequest` for what is not
+        allowed.
+        """
+        changes = alteration(
+            add_columns=add_columns, drop_columns=one_or_more_names(drop_columns, "drop_columns"),
+            rename_columns=rename_columns, change_types=change_types, comment=comment, options=option_texts(set),
+            reset=one_or_more_names(reset, "reset"),
         )  # fmt: skip
+        return self._changed(changes)
 
-    def with_options(self, options: Mapping[str, Any]) -> Table:
-        """The same table with some options replaced for this instance, under its latest schema."""
-        return Table(
-            self._io, self._root, name=self.name, branch=self.paths.branch, options={**self._overrides, **options},
-            lock=self._lock, clock=self._clock, ids=self._ids,
-        )  # fmt: skip
-
-    def refreshed(self) -> Table:
-        """The same table under its latest schema."""
-        return self.with_options({})
-
-    def alter(self, changes: Sequence[SchemaChange]) -> Table:
-        """Change the schema; the table under the new one."""
+    def _changed(self, changes: Sequence[SchemaChange]) -> Table:
         self.schemas.change(changes, has_snapshots=self.snapshots.latest_id() is not None)
-        return self.refreshed()
+        return self.refresh()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -244,30 +179,26 @@ class Table(ArrowStream):
             include=one_or_more_names(include, "include"), buckets=buckets, timeout=timeout,
         )  # fmt: skip
 
-    def lookup(self, columns: Sequence[str] | None = None, directory: str | None = None) -> Lookup:
-        """Finds rows by primary key, with local copies in memory and below `directory`; follows new snapshots.
+    def lookup(self, keys: Any, columns: Sequence[str] | None = None, *, missing: str = "null") -> pa.Table:
+        """Rows by their primary keys: one row for each key, in order. For many lookups open a `lookup_table`.
 
-        Close it, or use it in a `with` block. For primary-key tables.
+        `keys` are plain values where the key is a single column, tuples in the order of the primary key, dicts, one of
+        these alone, Arrow data or a data frame with the primary key's columns. A key without a row gives a row of
+        nulls, also in the key columns; with missing="drop" there is no row instead, with missing="error" it raises
+        `NotFound`.
         """
+        with self.lookup_table(columns) as rows:
+            return rows.lookup(keys, missing=missing)
+
+    def lookup_table(self, columns: Sequence[str] | None = None, *, directory: str | None = None) -> Lookup:
+        """What finds rows by primary key, and joins with them, from local copies in memory and below `directory`.
+
+        It follows new snapshots. Close it, or use it in a `with` block. For primary-key tables.
+        """
+        names = None if columns is None else name_list(columns, "columns")
         return Lookup(
-            self.context, self.snapshots, self.manifests, columns=columns, directory=directory, clock=self._clock
+            self.context, self.snapshots, self.manifests, columns=names, directory=directory, clock=self._clock
         )
-
-    def system(self, name: str) -> SystemTable:
-        """A system table: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches,
-        consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
-        return SystemTable(name, self.context, self._clock)
-
-    def planner(self) -> Planner:
-        return Planner(self.context, self.snapshots, self.manifests)
-
-    def split_reader(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: Predicate | None = None,  # noqa: A002 - the word that users know
-    ) -> SplitReader:
-        """A reader of the splits of `planner`, for engines; give it the same filter."""
-        return SplitReader(self.context, columns, ScanFilter.of(self.schema, filter))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -335,77 +266,77 @@ class Table(ArrowStream):
         """
         return StreamWriter(self, user, self._clock)
 
-    def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
-        """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
-        compaction = (
-            None
-            if self.options.write_only
-            else TableWriteCompaction(self.context, self.snapshots, self.manifests, self._clock)
-        )
-        return TableWrite(self.context, self.snapshots, self.manifests, self._clock, ignore_existing, compaction)
-
-    def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:
-        """The committing half. A stream gives its own `user`, and keeps it."""
-        return FileStoreCommit(
-            self._io, self.paths, self.schema, user or self._ids.token_hex(), lock=self._lock, clock=self._clock,
-            ids=self._ids, ignore_empty=ignore_empty, manifests=self.manifests,
-        )  # fmt: skip
-
     # -- upkeep -------------------------------------------------------------------------------------------------------
-
-    def maintenance(self) -> Maintenance:
-        """All upkeep; the methods below are its most used parts."""
-        return Maintenance(self.context, self.manifests, self.new_commit, self._clock, self._expiry_schedule)
 
     def expire_snapshots(
         self,
         retain_min: int | None = None,
         retain_max: int | None = None,
-        older_than_ms: int | None = None,
+        older_than: Moment | dt.timedelta | None = None,
         *,
         progress: OnProgress = no_progress,
     ) -> Expired:
         """Delete old snapshots, and the files that nothing else needs; by default as the table's options say.
 
-        `older_than_ms` is a moment, in milliseconds since 1970. `progress` is in snapshots.
+        `older_than` is a moment, or a timedelta: that long ago. `progress` is in snapshots.
         """
-        return self.maintenance().expire_snapshots(retain_min, retain_max, older_than_ms, progress=progress)
+        before = self._ms_before(older_than, "older_than")
+        return self.maintenance().expire_snapshots(retain_min, retain_max, before, progress=progress)
 
-    def expire_partitions(self, time_ms: int | None = None) -> list[dict[str, Any]]:
-        """Drop partitions older than `time_ms`, by default as the table's options say; their values."""
-        return self.maintenance().expire_partitions(time_ms)
+    def _ms_before(self, moment: Moment | dt.timedelta | None, what: str) -> int | None:
+        """A moment in milliseconds since 1970, or one that long ago."""
+        if isinstance(moment, dt.timedelta):
+            return self._clock.now_ms() - span_ms(moment, what)
+        return None if moment is None else moment_ms(moment, what)
 
-    def create_tag(self, name: str, snapshot: int | None = None, retained_ms: int | None = None) -> None:
-        """Keep a snapshot (by default the latest) under a name, for `retained_ms` milliseconds or until it is deleted.
+    def expire_partitions(self, at: Moment | dt.timedelta | None = None) -> list[dict[str, Any]]:
+        """The values of the partitions that were dropped: those older than `at`, by default as the table's options say.
 
-        Expiry leaves it alone; read it with `read(tag=...)`. Raises `AlreadyExists`, `NotFound`.
+        `at` is a moment, or a timedelta: that long ago.
+        """
+        before = self._ms_before(at, "at")
+        return self.maintenance().expire_partitions(None if before is None else self._clock.now_ms() - before)
+
+    def create_tag(self, name: str, snapshot: int | None = None, retain: Span | None = None) -> None:
+        """Keep a snapshot (by default the latest) under a name, for the time `retain` or until it is deleted.
+
+        Expiry leaves it alone; read it with `scan(as_of=name)`. Raises `AlreadyExists`, `NotFound`.
         """
         chosen = self.snapshots.latest() if snapshot is None else self.snapshots.snapshot(snapshot)
         if chosen is None:
             raise NotFound(f"{self.name} has no snapshot to tag: nothing was written yet")
-        self.tags.create(name, chosen, retained_ms)
+        self.tags.create(name, chosen, None if retain is None else span_ms(retain, "retain"))
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""
         self.maintenance().delete_tag(name)
 
     def remove_orphan_files(
-        self, *, older_than_ms: int | None = None, dry_run: bool = False, progress: OnProgress = no_progress
-    ) -> Orphans:
-        """Delete files that nothing refers to, and that are older than a day or than the moment `older_than_ms`.
-
-        `progress` is in snapshots and tags that were looked through, and files.
-        """
-        return self.maintenance().remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run, progress=progress)
-
-    def rollback_to(
-        self, *, snapshot: int | None = None, tag: str | None = None, timestamp_ms: int | None = None,
+        self,
+        *,
+        older_than: Moment | dt.timedelta | None = None,
         dry_run: bool = False,
-    ) -> Snapshot:  # fmt: skip
-        """Make an older snapshot the latest again; it. What is behind it is dropped, nobody may commit meanwhile."""
+        progress: OnProgress = no_progress,
+    ) -> Orphans:
+        """The files that were deleted (with `dry_run`: would be): those that nothing refers to, older than a day.
+
+        `older_than` is another moment, or a timedelta: that long ago. `progress` is in snapshots and tags that were
+        looked through, and files.
+        """
+        before = self._ms_before(older_than, "older_than")
+        return self.maintenance().remove_orphan_files(older_than_ms=before, dry_run=dry_run, progress=progress)
+
+    def rollback_to(self, to: AsOf, *, dry_run: bool = False) -> Snapshot:
+        """The snapshot that is the latest again: `to` is its number, a tag's name, or a moment.
+
+        What is behind it is dropped; no commits may be made meanwhile. With `dry_run` it is only told.
+        """
         if isinstance(self._lock, CatalogCommits) and self._lock.owns_snapshots:
             raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
-        return self.maintenance().rollback_to(snapshot=snapshot, tag=tag, timestamp_ms=timestamp_ms, dry_run=dry_run)
+        chosen, maintenance = snapshot_as_of(self.context, to, "to"), self.maintenance()
+        if isinstance(to, str) and self.tags.find(to) is not None:
+            return maintenance.rollback_to(tag=to, dry_run=dry_run)  # its snapshot may have expired
+        return maintenance.rollback_to(snapshot=chosen.id, dry_run=dry_run)
 
     def analyze(self, columns: Sequence[str] = (), *, progress: OnProgress = no_progress) -> Statistics | None:
         """Collect statistics of the table, and of `columns`, for planners of queries. `progress` is in rows."""
@@ -459,35 +390,12 @@ class Table(ArrowStream):
         """
         made, _ = compact_table(
             self.context, self._compact_planner(), self.new_commit, full=full, partitions=partitions,
-            order=_sort_order(order_by, strategy), clock=self._clock, progress=progress, runner=runner,
+            order=sort_order(order_by, strategy), clock=self._clock, progress=progress, runner=runner,
             buckets=buckets,
         )  # fmt: skip
         if made is not None and expire:
             self.maintenance().after_commit(dedicated=True)
         return made
-
-    def plan_compaction(
-        self,
-        full: bool = False,
-        partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
-        *,
-        order_by: Sequence[str] = (),
-        strategy: str = "order",
-        buckets: Collection[int] | None = None,
-    ) -> list[CompactTask]:
-        """The tasks of which `compact` consists, for engines with several workers: they pickle.
-
-        Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
-        """
-        order = _sort_order(order_by, strategy)
-        return self._compact_planner().plan(full=full, partitions=partitions, order=order, buckets=buckets)
-
-    def run_compaction(self, task: CompactTask) -> CommitMessage:
-        """Do one task of `plan_compaction`."""
-        return run_task(self.context, task, self._clock)
-
-    def _compact_planner(self) -> CompactPlanner:
-        return CompactPlanner(self.context, self.snapshots, self.manifests, self._clock)
 
     def rescale(
         self,
@@ -507,23 +415,6 @@ class Table(ArrowStream):
                 f"only tables with a fixed number of buckets can be rescaled, to a positive number: {self.name} has "
                 f"'bucket' = {self.options.bucket}, asked for {buckets}"
             )
-        changed = self if self.options.bucket == buckets else self.alter([SetOption("bucket", str(buckets))])
+        changed = self if self.options.bucket == buckets else self._changed([SetOption("bucket", str(buckets))])
         rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock, progress, runner)
         return changed
-
-
-def _reopened(
-    io: FileIO,
-    root: str,
-    name: str,
-    branch: str,
-    options: dict[str, str],
-    lock: CommitGuard | None,
-    clock: Clock,
-    ids: IdSource,
-) -> Table:
-    return Table(io, root, name=name, branch=branch, options=options, lock=lock, clock=clock, ids=ids)
-
-
-def _sort_order(columns: Sequence[str], strategy: str) -> SortOrder | None:
-    return SortOrder(name_list(columns, "order_by"), strategy) if columns else None

@@ -19,6 +19,7 @@ from forebay.paimon.format.snapshot_json import format_snapshot, snapshot_from_j
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn, SchemaChange, SetOption
 from forebay.paimon.table import Table
+from tests.paimon.lake import altered
 
 TOKEN = "open sesame"
 _PAGE = 2
@@ -119,7 +120,7 @@ class RestServer:
             case "GET", ["databases", database, "tables", table]:
                 return self._table(database, table)
             case "POST", ["databases", database, "tables", table]:
-                self.lake.table(f"{database}.{table}").alter([_change(c) for c in body["changes"]])
+                altered(self.lake.table(f"{database}.{table}"), [_change(c) for c in body["changes"]])
                 return {}
             case "DELETE", ["databases", database, "tables", table]:
                 return self.lake.drop_table(f"{database}.{table}") or {}

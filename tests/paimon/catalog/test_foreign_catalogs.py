@@ -18,7 +18,7 @@ from forebay.paimon.store import schema_changes as changes
 from tests.paimon.catalog.conftest import drop_all
 from tests.paimon.catalog.java_catalogs import JavaCatalog, JavaCatalogs, JavaRefusal
 from tests.paimon.catalog.metastore_server import ExamUnavailable, MetastoreServer
-from tests.paimon.lake import put, rows_of
+from tests.paimon.lake import altered, put, rows_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
@@ -81,7 +81,7 @@ def test_we_use_the_tables_that_java_makes(ours: Catalog, javas: JavaCatalog) ->
     table = ours.table("theirs.t")
     assert (ours.list_tables("theirs"), table.options.bucket, rows_of(table)) == (["t"], 2, [(1, "javas")])
     put(table, [{"id": 2, "v": "ours"}])
-    ours.alter_table("theirs.t", [changes.AddColumn(("n",), types.int_()), changes.SetOption("write-only", "true")])
+    altered(ours.table("theirs.t"), [changes.AddColumn(("n",), types.int_()), changes.SetOption("write-only", "true")])
     assert javas.ask("columns", "theirs.t") == "id v n"
     assert javas.ask("options", "theirs.t", "write-only") == "true"
     ours.rename_table("theirs.t", "theirs.u")

@@ -28,7 +28,7 @@ from forebay.paimon.format.schema import DataField
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store import schema_changes as changes
 from forebay.paimon.store.branches import BranchManager
-from tests.paimon.lake import put, rows_of
+from tests.paimon.lake import altered, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 PAIMON_INPUT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
@@ -257,7 +257,7 @@ def test_without_sync_all_properties_only_options_for_hive_stand_in_the_metastor
     parameters = _described(hive_options, "db", "t").parameters
     assert {"owner-team": "sales", "partition.expiration-time": "7 d"}.items() <= parameters.items()
     assert parameters.keys() & {"bucket", "hive.owner-team", "partition"} == set()
-    plain.alter_table("db.t", [changes.SetOption("hive.owner-team", "stock")])
+    altered(plain.table("db.t"), [changes.SetOption("hive.owner-team", "stock")])
     assert _described(hive_options, "db", "t").parameters["owner-team"] == "stock"
 
 
@@ -372,9 +372,9 @@ def test_the_metastore_follows_changes_of_the_schema(hive_catalog: Catalog, hive
     table = hive_catalog.create_table(
         "db.t", COLUMNS, options={"write-only": "true", "snapshot.num-retained.max": "99"}
     )
-    hive_catalog.alter_table("db.t", [changes.AddColumn(("n",), types.int_(), "a number")])
-    table.alter([changes.RenameColumn(("v",), "w"), changes.RemoveOption("snapshot.num-retained.max")])
-    hive_catalog.table("db.t").alter([changes.SetOption("write-only", "false"), changes.UpdateComment("new")])
+    altered(hive_catalog.table("db.t"), [changes.AddColumn(("n",), types.int_(), "a number")])
+    altered(table, [changes.RenameColumn(("v",), "w"), changes.RemoveOption("snapshot.num-retained.max")])
+    altered(hive_catalog.table("db.t"), [changes.SetOption("write-only", "false"), changes.UpdateComment("new")])
     described = _described(hive_options, "db", "t")
     assert _columns(described) == [("id", "bigint", None), ("w", "string", None), ("n", "int", "a number")]
     assert {"write-only": "false", "comment": "new"}.items() <= described.parameters.items()
@@ -385,7 +385,9 @@ def test_the_metastore_follows_changes_of_the_schema(hive_catalog: Catalog, hive
 def test_a_change_that_the_metastore_refuses_is_not_made(hive_catalog: Catalog, hive_options: dict[str, str]) -> None:
     hive_catalog.create_table("db.t", COLUMNS)
     with pytest.raises(InvalidRequest, match="types incompatible with the existing columns"):
-        hive_catalog.alter_table("db.t", [changes.AddColumn(("n",), types.int_(), position=changes.Position("first"))])
+        altered(
+            hive_catalog.table("db.t"), [changes.AddColumn(("n",), types.int_(), position=changes.Position("first"))]
+        )
     assert hive_catalog.table("db.t").schema.names == ("id", "v")
     assert hive_catalog.table("db.t").schemas.ids() == [0]
     assert [c[0] for c in _columns(_described(hive_options, "db", "t"))] == ["id", "v"]
@@ -397,7 +399,7 @@ def test_a_branch_has_a_schema_of_its_own_that_the_metastore_does_not_follow(
     table = hive_catalog.create_table("db.t", COLUMNS)
     put(table, [{"id": 1, "v": "x"}])
     BranchManager(table.context.io, table.paths).create("b")
-    hive_catalog.table("db.t$branch_b").alter([changes.AddColumn(("n",), types.int_())])
+    altered(hive_catalog.table("db.t$branch_b"), [changes.AddColumn(("n",), types.int_())])
     assert hive_catalog.table("db.t", branch="b").schema.names == ("id", "v", "n")
     assert len(_columns(_described(hive_options, "db", "t"))) == 2
 
@@ -418,7 +420,7 @@ def test_rolling_back_is_done_in_the_files(hive_catalog: Catalog) -> None:
     table = hive_catalog.create_table("db.t", COLUMNS)
     for i in (1, 2):
         put(table, [{"id": i, "v": "x"}])
-    hive_catalog.table("db.t").rollback_to(snapshot=1)
+    hive_catalog.table("db.t").rollback_to(1)
     assert rows_of(hive_catalog.table("db.t")) == [(1, "x")]
 
 

@@ -23,10 +23,12 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.metadata import types
+from forebay.metadata.table import Column
 from forebay.paimon.catalog import rest_messages
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.store import schema_changes as changes
+from forebay.paimon.store.branches import BranchManager
 from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask
@@ -153,21 +155,20 @@ def test_a_branch_is_committed_under_its_name(catalog: Catalog, server: RestServ
         put(catalog.table("db.t$branch_b"), [{"id": 2, "v": "branch"}])
 
 
-def test_schemas_are_changed_by_the_server_alone(catalog: Catalog) -> None:
+def test_schemas_are_changed_by_the_server_alone(server: RestServer, catalog: Catalog) -> None:
     table = catalog.create_table("db.t", COLUMNS)
     put(table, [{"id": 1, "v": "a"}])
-    with pytest.raises(UnsupportedOperation, match="alter_table"):
-        table.alter([changes.SetOption("snapshot.num-retained.min", "2")])
-    altered = catalog.alter_table(
-        "db.t",
-        [
-            changes.AddColumn(("n",), types.int_(), "a number"),
-            changes.RenameColumn(("v",), "w"),
-            changes.SetOption("snapshot.num-retained.min", "2"),
-        ],
+    new = table.alter(
+        add_columns=[Column("n", types.int_(), "a number")],
+        rename_columns={"v": "w"},
+        set={"snapshot.num-retained.min": 2},
     )
-    assert altered.options.snapshot_num_retained_min == 2
-    assert altered.scan().to_arrow().to_pylist() == [{"id": 1, "w": "a", "n": None}]
+    assert any(method == "POST" and path.endswith("/tables/t") for method, path in server.requests)
+    assert (new.options.snapshot_num_retained_min, new.schema.field_named("n").description) == (2, "a number")
+    assert new.scan().to_arrow().to_pylist() == [{"id": 1, "w": "a", "n": None}]
+    BranchManager(new.context.io, new.paths).create("b")
+    with pytest.raises(UnsupportedOperation, match="a branch's schema stays"):
+        new.on_branch("b").alter(set={"snapshot.num-retained.min": 3})
 
 
 def test_a_table_is_not_rolled_back_behind_the_servers_back(catalog: Catalog) -> None:
@@ -175,7 +176,7 @@ def test_a_table_is_not_rolled_back_behind_the_servers_back(catalog: Catalog) ->
     for i in range(2):
         put(table, [{"id": i, "v": "a"}])
     with pytest.raises(UnsupportedOperation, match="roll it back"):
-        table.rollback_to(snapshot=1)
+        table.rollback_to(1)
     assert table.snapshots.ids() == [1, 2]
 
 

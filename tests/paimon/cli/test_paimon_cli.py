@@ -125,7 +125,7 @@ def test_rescale_rewrites_the_partitions_that_are_asked_for(orders: Table, typed
         0, "db.orders has 2 buckets; rewritten: 1 partition\n", ""
     )  # fmt: skip
     assert typed("rescale", "db.orders", "2")[1] == "db.orders has 2 buckets; rewritten: 1 partition\n"
-    assert rows_of(orders.refreshed()) == before
+    assert rows_of(orders.refresh()) == before
     assert {e.total_buckets for e in orders.manifests.live_files(orders.snapshots.latest())} == {2}
     assert typed("rescale", "db.orders", "2")[1] == "db.orders has 2 buckets; rewritten: 0 partitions\n"
 
@@ -201,7 +201,7 @@ def test_each_action_says_in_json_what_it_found_or_did(orders: Table, typed) -> 
 
 
 def test_expire_takes_partitions_and_tags_along(orders: Table, typed) -> None:
-    orders.create_tag("short", 1, retained_ms=0)
+    orders.create_tag("short", 1, retain=0 / 1000)
     told = json.loads(typed("expire", "db.orders", "--json")[1])
     assert (told["tags"], told["partitions"]) == (["short"], [])
     settings = ("--set", "partition.expiration-strategy=update-time")

@@ -22,7 +22,7 @@ from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from tests.paimon.kills import start_process
-from tests.paimon.lake import put
+from tests.paimon.lake import altered, at_ms, put
 from tests.paimon.maintain.lakes import FAST, NOW, files_of, make_table, open_table, referenced, rows
 
 APPEND: dict[str, Any] = {"primary_keys": ()}
@@ -129,9 +129,9 @@ def test_what_nobody_commits_is_deleted_on_closing_but_for_what_was_handed_out(t
         messages = writer.prepare()
         put(writer, batch(1))
     assert len(files_of(root) - before) == 1, "the prepared file"
-    orphans = open_table(root).remove_orphan_files(older_than_ms=NOW, dry_run=True)
+    orphans = open_table(root).remove_orphan_files(older_than=at_ms(NOW), dry_run=True)
     assert {p.removeprefix(f"{root}/") for p in orphans.files} == left_over(root)
-    open_table(root).remove_orphan_files(older_than_ms=NOW)
+    open_table(root).remove_orphan_files(older_than=at_ms(NOW))
     with pytest.raises(NotFound, match="cannot be restored"), open_table(root).stream_writer("job") as writer:
         writer.restore({1: messages})
     with open_table(root).stream_writer("job") as writer:
@@ -173,7 +173,7 @@ def test_of_two_attempts_of_a_task_one_is_committed_and_the_other_is_an_orphan(t
     assert rows(open_table(root)) == expected(range(1))
     lost = {f"bucket-0/{f.file_name}" for m in attempts[0] for f in m.data.new_files}
     assert left_over(root) == lost
-    orphans = open_table(root).remove_orphan_files(older_than_ms=NOW)
+    orphans = open_table(root).remove_orphan_files(older_than=at_ms(NOW))
     assert {p.removeprefix(f"{root}/") for p in orphans.files} == lost
 
 
@@ -211,7 +211,7 @@ def test_a_table_that_was_dropped_or_made_anew_takes_no_commit_of_before(tmp_pat
     root = tmp_path / "t"
     table = make_table(root)
     if evolved:
-        table = table.alter([SetOption("snapshot.num-retained.max", "20")])
+        table = altered(table, [SetOption("snapshot.num-retained.max", "20")])
     writer = table.stream_writer("job")
     put(writer, batch(0))
     writer.prepare()
@@ -223,7 +223,7 @@ def test_a_table_that_was_dropped_or_made_anew_takes_no_commit_of_before(tmp_pat
     make_table(root)
     for later in (1, 2) if evolved else ():
         again = open_table(root, clock=ManualClock(NOW + later))
-        again.alter([SetOption("snapshot.num-retained.max", str(30 + later))])
+        altered(again, [SetOption("snapshot.num-retained.max", str(30 + later))])
     with pytest.raises(Conflict, match="made anew"):
         writer.commit(0)
     writer.close()
@@ -347,7 +347,7 @@ def test_a_stream_on_a_failing_file_system_writes_every_row_once(tmp_path: Path,
     assert [s.commit_identifier for s in table.snapshots.snapshots() if s.commit_kind is CommitKind.APPEND] == list(
         range(12)
     )
-    orphans = table.remove_orphan_files(older_than_ms=NOW)
+    orphans = table.remove_orphan_files(older_than=at_ms(NOW))
     assert rows(open_table(root)) == expected(range(12))
     assert files_of(root) >= referenced(root)
     assert not {p.removeprefix(f"{root}/") for p in orphans.files} & referenced(root)
@@ -504,5 +504,5 @@ def test_a_stream_that_is_killed_again_and_again_writes_every_row_once(tmp_path:
     assert rows(table) == expected(range(total))
     kinds = [s.commit_identifier for s in table.snapshots.snapshots() if s.commit_kind is CommitKind.APPEND]
     assert kinds == list(range(total))
-    table.remove_orphan_files(older_than_ms=NOW)
+    table.remove_orphan_files(older_than=at_ms(NOW))
     assert rows(open_table(root)) == expected(range(total))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import InvalidRequest, NotFound, StorageFailure
+from forebay.base.errors import InvalidRequest, StorageFailure
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.append import (
@@ -313,5 +313,5 @@ def test_a_wrong_order_is_refused_by_name(catalog: FileSystemCatalog) -> None:
         table.compact(order_by=["id"], strategy="random")
     with pytest.raises(InvalidRequest, match="named twice"):
         table.compact(order_by=["id", "id"])
-    with pytest.raises(NotFound, match="zzz"):
+    with pytest.raises(InvalidRequest, match="zzz"):
         table.compact(order_by=["zzz"])

@@ -19,7 +19,7 @@ import pytest
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.table import Table
 from tests.paimon.kills import start_process
-from tests.paimon.lake import put
+from tests.paimon.lake import at_ms, put
 from tests.paimon.maintain.lakes import FAST, files_of, make_table, referenced, rows
 
 COMMITS = int(os.environ.get("PAIMON_RACES", "10"))
@@ -126,7 +126,7 @@ def test_processes_that_write_delete_overwrite_compact_and_expire_lose_no_row(tm
     table.new_commit().compact_manifests()
     table.expire_snapshots(1, 1)
     time.sleep(0.01)
-    table.remove_orphan_files(older_than_ms=int(time.time() * 1000))
+    table.remove_orphan_files(older_than=at_ms(int(time.time() * 1000)))
     assert rows(opened(root)) == [row for worker in workers for row in state_of(worker, keyed)]
     assert files_of(root) == referenced(root)
 

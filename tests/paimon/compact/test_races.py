@@ -64,7 +64,7 @@ def test_of_two_compactions_of_the_same_files_the_later_plans_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = keyed(tmp_path)
-    other = table.refreshed()
+    other = table.refresh()
     once_before_commit(monkeypatch, lambda: other.compact(full=True))
     assert table.compact(full=True) is None, "the other one has done it"
     assert rows_of(table) == [(i, 2) for i in range(10)]

@@ -27,7 +27,7 @@ from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES, changelog
-from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, live_files, new_catalog, put, rows_of
+from tests.paimon.lake import ALL_TYPES, TrackedIO, all_types_rows, altered, live_files, new_catalog, put, rows_of
 
 PLAIN = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -184,7 +184,7 @@ def test_the_target_file_size_divides_the_output(catalog: FileSystemCatalog) -> 
 def test_rows_of_old_schemas_are_rewritten_under_the_new_one(catalog: FileSystemCatalog) -> None:
     table = one_bucket(catalog)
     write(table, 1, 2)
-    table = table.alter([RenameColumn(("name",), "title"), AddColumn(("extra",), types.int_())])
+    table = altered(table, [RenameColumn(("name",), "title"), AddColumn(("extra",), types.int_())])
     put(table, [{"id": 2, "title": "new", "extra": 5}])
     table.compact(full=True)
     assert rows_of(table) == [(1, "n", None), (2, "new", 5)]

@@ -29,7 +29,7 @@ def numbered(table: Table, numbers: range, text: str = "v") -> pa.Table:
 
 def agree(table: Table, java: JavaTable) -> list[list[Plain]]:
     """The rows that both sides read."""
-    table = table.refreshed()
+    table = table.refresh()
     ours = sorted_rows(table.schema, table.scan().to_arrow())
     assert ours == java.rows()
     return ours

@@ -211,7 +211,7 @@ def _agree(table: Table, java: JavaTable) -> list[Any]:
     """The rows of both. Java keeps distinct elements and nested keys in hash maps, so their order means nothing."""
     ours, theirs = (
         [[sorted(cell, key=repr) if isinstance(cell, list) else cell for cell in row] for row in rows]
-        for rows in (sorted_rows(table.schema, table.refreshed().scan().to_arrow()), java.rows())
+        for rows in (sorted_rows(table.schema, table.refresh().scan().to_arrow()), java.rows())
     )
     assert sorted(ours, key=repr) == sorted(theirs, key=repr)
     return sorted(ours, key=repr)

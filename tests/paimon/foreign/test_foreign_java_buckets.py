@@ -83,8 +83,10 @@ def _both_find(table: Table, java: JavaTable, keys: list[int]) -> None:
     rows = agree(table, java)
     assert sorted(row[0] for row in rows) == sorted(keys)
     versions = dict(rows)
-    with table.refreshed().lookup() as lookup:
-        assert lookup.get([{"k": k} for k in keys]).to_pylist() == [{"k": k, "v": versions[k]} for k in keys]
+    with table.refresh().lookup_table() as lookup:
+        assert lookup.lookup([{"k": k} for k in keys], missing="drop").to_pylist() == [
+            {"k": k, "v": versions[k]} for k in keys
+        ]
     assert java.ask("lookup", keys=[[k] for k in keys]) == [[k, versions[k]] for k in keys]
 
 

@@ -18,7 +18,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.both_sides import data_of, write_by
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, JavaTable, sorted_rows
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import altered, new_catalog
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -109,7 +109,7 @@ def test_a_type_becomes_each_other_type_as_in_java(
         if may[0] != may[1]:
             differing[target] = f"we may: {may[0]}, Java may: {may[1]}"
         elif may[0]:
-            found = _read(tables[1].refreshed()), _read_by(java)
+            found = _read(tables[1].refresh()), _read_by(java)
             if found[0] != found[1]:
                 differing[target] = found
         for who in ("ours", "theirs"):
@@ -119,7 +119,7 @@ def test_a_type_becomes_each_other_type_as_in_java(
 
 def _we_may(table: Table, target: DataType) -> bool:
     try:
-        table.alter([UpdateColumnType(("v",), target)])
+        altered(table, [UpdateColumnType(("v",), target)])
     except ForebayError:
         return False
     return True

@@ -62,7 +62,7 @@ def _filled(table: Table, java: JavaTable) -> None:
             if number % 2:
                 java.write(table.schema, data, kinds, options=WRITE_ONLY)
             else:
-                put(table.refreshed().with_options(WRITE_ONLY), data, kinds)
+                put(table.refresh().with_options(WRITE_ONLY), data, kinds)
 
 
 def _scans(table: Table) -> dict[str, dict[str, str]]:
@@ -124,7 +124,7 @@ def test_every_way_to_read_gives_what_java_gives(
     table = catalog.create_table("db.t", _COLUMNS, primary_key=["id"], options=options)
     java = java_table(catalog, "db.t")
     _filled(table, java)
-    table = table.refreshed()
+    table = table.refresh()
     latest = table.snapshots.latest_id()
     assert latest is not None
     table.tags.create("one", table.snapshots.snapshot(1))

@@ -29,7 +29,7 @@ from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, agree, d
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import live_files, new_catalog, put
+from tests.paimon.lake import altered, live_files, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -56,9 +56,9 @@ def test_either_side_changes_definitions_to_the_same_schema(
     theirs = catalog.create_table("db.theirs", _ABC, **definition)
     java = java_table(catalog, "db.theirs")
     for number, (by_java, by_us) in enumerate(CHANGES):
-        ours = ours.alter([by_us])
+        ours = altered(ours, [by_us])
         java.ask("alter", changes=[by_java])
-        theirs = theirs.refreshed()
+        theirs = theirs.refresh()
         assert ours.schema.fields == theirs.schema.fields
         assert ours.schema.options == theirs.schema.options
         assert ours.schema.comment == theirs.schema.comment
@@ -76,7 +76,7 @@ def test_columns_that_are_left_out_get_the_defaults_that_java_set(tmp_path: Path
     table = catalog.create_table("db.t", _ABC, **KEYED)
     java = java_table(catalog, "db.t")
     java.ask("alter", changes=[["default", "b", "nothing"], ["default", "c", "1.5"]])
-    table = table.refreshed()
+    table = table.refresh()
     put(table, [{"id": 1, "a": 5}])
     java.write(table.schema, data_of(table, (2, 5, None, None)))
     assert [row[1:] for row in agree(table, java)] == [[5, "nothing", "1.50"], [5, "nothing", "1.50"]]
@@ -96,12 +96,12 @@ def test_nullability_changes_and_is_kept_by_both(
     with pytest.raises(JavaError, match=r"(?i)null"):
         java.write(table.schema, unset)
     java.ask("alter", changes=[["nullable", "b", True]])
-    table = table.refreshed()
+    table = table.refresh()
     put(table, data_of(table, (3, None, None, None)))
     java.write(table.schema, data_of(table, (4, None, None, None)))
     assert [row[2] for row in agree(table, java)] == ["b", None, None]
-    table = table.alter([SetOption("alter-column-null-to-not-null.disabled", "false")])
-    table.alter([UpdateColumnNullability(("a",), False)])
+    table = table.alter(set={"alter-column-null-to-not-null.disabled": False})
+    altered(table, [UpdateColumnNullability(("a",), False)])
     assert '"type" : "BIGINT NOT NULL"' in java.ask("schema")
 
 
@@ -203,9 +203,9 @@ def test_javas_rescale_is_understood_by_us(tmp_path: Path, java_table: JavaTable
     whole = table.scan().to_arrow()
     java.write(table.schema, whole, op="overwrite", partition={})
     assert agree(table, java) == before
-    put(table.refreshed(), numbered(table, range(3), "ours "))
+    put(table.refresh(), numbered(table, range(3), "ours "))
     java.write(table.schema, numbered(table, range(900, 903), "theirs "))
     after = agree(table, java)
     assert len(after) == len(before) + (3 if "primary_key" in definition else 6)
-    table.refreshed().compact(full=True)
+    table.refresh().compact(full=True)
     assert agree(table, java) == after

@@ -158,7 +158,7 @@ class Writer(NamedTuple):
 
     def read(self) -> list[list[Plain]]:
         """The rows that both sides read."""
-        ours = sorted_rows(self.ours.schema, self.ours.refreshed().scan().to_arrow())
+        ours = sorted_rows(self.ours.schema, self.ours.refresh().scan().to_arrow())
         assert ours == self.theirs.rows()
         return ours
 

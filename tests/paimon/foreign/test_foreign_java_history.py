@@ -26,7 +26,7 @@ from tests.paimon.foreign.both_sides import (
 )
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
-from tests.paimon.lake import at_ms, new_catalog, put
+from tests.paimon.lake import altered, at_ms, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -125,10 +125,10 @@ def test_a_rescale_is_respected_by_both(tmp_path: Path, java_table: JavaTableOf)
     put(table, numbered(table, range(10)))
     java.ask("alter", changes=[["option", "bucket", "4"]])
     with pytest.raises(ForebayError, match="bucket"):
-        put(table.refreshed(), numbered(table, range(10)))
+        put(table.refresh(), numbered(table, range(10)))
     with pytest.raises(JavaError, match="bucket"):
         java.write(table.schema, numbered(table, range(10)))
-    table.refreshed().overwrite(numbered(table, range(10), "four "))
+    table.refresh().overwrite(numbered(table, range(10), "four "))
     java.write(table.schema, numbered(table, range(5, 15), "more "))
     assert len(agree(table, java)) == 15
 
@@ -214,7 +214,7 @@ def test_tags_travel_and_rollback_mean_the_same(tmp_path: Path, java_table: Java
     assert sorted_rows(table.schema, table.scan(as_of=at_ms(millis)).to_arrow()) == theirs
     java.ask("rollback", snapshot=5)
     assert agree(table, java) == histories[5]
-    table.rollback_to(snapshot=3)
+    table.rollback_to(3)
     assert agree(table, java) == histories[3]
     assert [tag["tag_name"] for tag in java.system("tags")] == ["ours"]
     put(table, numbered(table, range(50, 52)))
@@ -250,7 +250,7 @@ def test_branches_are_made_written_and_taken_over_by_both(tmp_path: Path, java_t
         java.ask("branch", what="fast forward", branch="b")
     assert agree(table, java) == wanted
     java.write(table.schema, numbered(table, range(300, 301)))
-    put(table.refreshed(), numbered(table, range(400, 401)))
+    put(table.refresh(), numbered(table, range(400, 401)))
     assert len(agree(table, java)) == 10
 
 
@@ -268,7 +268,7 @@ def test_expiry_by_one_side_leaves_what_the_other_reads(tmp_path: Path, java_tab
     before = agree(table, java)
     files = set((tmp_path / "lake/db.db/t").glob("bucket-*/*"))
     if by == "ours":
-        table.expire_snapshots(retain_min=1, retain_max=1, older_than_ms=1 << 60)
+        table.expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(1 << 60))
     else:
         assert java.ask("expire", retain=1) > 0
     assert len(list((tmp_path / "lake/db.db/t/snapshot").glob("snapshot-*"))) == 1
@@ -286,7 +286,7 @@ def test_java_shows_our_history_in_its_system_tables(tmp_path: Path, java_table:
     java = java_table(catalog, "db.t")
     put(table.with_options(WRITE_ONLY), numbered(table, range(5)))
     table.with_options(WRITE_ONLY).delete(numbered(table, range(2)))
-    table = table.alter([AddColumn(("extra",), types.int_())])
+    table = altered(table, [AddColumn(("extra",), types.int_())])
     snapshots = java.system("snapshots")
     assert [(s["snapshot_id"], s["commit_kind"], s["total_record_count"]) for s in snapshots] == [
         (1, "APPEND", 5),

@@ -17,7 +17,7 @@ from tests.paimon.foreign.both_sides import WRITE_ONLY
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, plain_rows
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import altered, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -44,8 +44,8 @@ UNMERGED = ("sequence field", "partial-update", "aggregation", "vectors")
 
 def _ours(table: Table, keys: list[dict[str, Any]]) -> dict[str, list[Plain]]:
     """The rows that our lookup finds, by the plain values of their keys."""
-    with table.refreshed().lookup() as lookup:
-        found = lookup.get(keys)
+    with table.refresh().lookup_table() as lookup:
+        found = lookup.lookup(keys, missing="drop")
     rows = plain_rows(table.schema, found.select(table.schema.names))
     positions = [table.schema.names.index(name) for name in table.schema.primary_keys]
     return {repr([row[i] for i in positions]): row for row in rows}
@@ -101,11 +101,12 @@ def test_both_look_up_rows_of_every_type_under_a_changed_schema(tmp_path: Path, 
     keys = [{"id": i} for i in range(-1, 30)]
     assert len(_theirs(table, java, keys)) == 24
     assert _ours(table, keys) == _theirs(table, java, keys)
-    table = table.alter(
+    table = altered(
+        table,
         [
             AddColumn(("extra",), types.int_()),
             RenameColumn(("text",), "words_of_text"),
             UpdateColumnType(("tiny",), types.bigint()),
-        ]
+        ],
     )
     assert _ours(table, keys) == _theirs(table, java, keys)

@@ -72,7 +72,7 @@ class History:
             else:
                 self.java.ask("compact", full=full)
         elif by == "ours":
-            self.table.expire_snapshots(1, 2, 1 << 60)
+            self.table.maintenance().expire_snapshots(1, 2, 1 << 60)
         else:
             self.java.ask("expire", retain=2)
         return f"{what} by {by}"

@@ -24,7 +24,7 @@ from tests.paimon.foreign.both_sides import (
 )
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError
-from tests.paimon.lake import new_catalog
+from tests.paimon.lake import altered, new_catalog
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -94,7 +94,7 @@ def test_old_files_are_read_under_a_new_type_as_java_does(
         java.ask("alter", changes=[["type", "v", format_type(new)]], options=options)
     except JavaError as refused:
         with pytest.raises(ForebayError):
-            table.alter([UpdateColumnType(("v",), new)])
+            altered(table, [UpdateColumnType(("v",), new)])
         pytest.skip(f"Java refuses this change, and so do we: {refused.message}")
     assert len(agree(table, java)) == len(values)
 
@@ -143,10 +143,10 @@ def test_columns_come_go_and_are_renamed_at_all_depths(
     ]
     for number, step in enumerate(steps, 1):
         if changed_by == "ours":
-            table = table.alter([change for _, change in step])
+            table = altered(table, [change for _, change in step])
         else:
             java.ask("alter", changes=[change for change, _ in step])
-            table = table.refreshed()
+            table = table.refresh()
         agree(table, java)
         first = pa.Table.from_pylist([{"id": 10 * number}], schema=arrow_schema(table.schema.fields))
         write_by(written_by, table, java, first)

@@ -19,14 +19,14 @@ from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
-from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn, UpdateColumnType
+from forebay.paimon.store.schema_changes import AddColumn, RenameColumn, UpdateColumnType
 from forebay.paimon.system_tables.registry import NAMES
 from forebay.paimon.table import Table
 from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, numbered, write_in_turn
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain
 from tests.paimon.foreign.rows import every_row, every_type
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import altered, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -78,10 +78,10 @@ def _schema_changed(table: Table, java: JavaTable) -> None:
     write_in_turn(table, java, 2)
     changes = [AddColumn(("extra",), types.double()), RenameColumn(("v",), "w"), UpdateColumnType(("id",), _LONG)]
     changes = changes[:2] if table.schema.has_primary_key else changes
-    changed = table.alter(changes)
+    changed = altered(table, changes)
     put(changed, [{"id": i, "w": f"w{i}", "extra": i / 4} for i in range(4)])
     java.ask("alter", changes=[["comment", "w", "words"], ["option", "snapshot.time-retained", "2 h"]])
-    put(changed.refreshed().alter([DropColumn(("extra",))]), [{"id": 50, "w": None}])
+    put(changed.refresh().alter(drop_columns="extra"), [{"id": 50, "w": None}])
 
 
 def _dynamic(table: Table, java: JavaTable) -> None:
@@ -112,7 +112,7 @@ def test_every_system_table_shows_what_java_shows(tmp_path: Path, java_table: Ja
     fill(table, java)
     differing = {}
     for name in NAMES:
-        found = _ours_and_theirs(table.refreshed(), java, name)
+        found = _ours_and_theirs(table.refresh(), java, name)
         if found[0] != found[1]:
             differing[name] = found
     assert differing == {}, "\n".join(f"{name}:\n{a}\n{b}" for name, (a, b) in differing.items())

@@ -16,7 +16,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.both_sides import COLUMNS, KEYED, WRITE_ONLY, agree, numbered, write_in_turn
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaError, sorted_rows
-from tests.paimon.lake import new_catalog, put, stream_of
+from tests.paimon.lake import at_ms, new_catalog, put, stream_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -64,7 +64,7 @@ def test_a_tag_of_an_expired_snapshot_is_deleted_with_its_files_by_both(
     java.ask("tag", what="rename", tag="kept", to="two")
     java.ask("compact", full=True)
     before = agree(table, java)
-    table.expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, 1 << 60)
     assert sorted_rows(table.schema, table.scan(as_of="two").to_arrow()) == java.rows(options={"scan.tag-name": "two"})
     files = set(Path(table.paths.root).glob("bucket-*/*"))
     if by == "ours":
@@ -74,7 +74,7 @@ def test_a_tag_of_an_expired_snapshot_is_deleted_with_its_files_by_both(
     assert len(set(Path(table.paths.root).glob("bucket-*/*"))) < len(files)
     assert len(list(Path(table.paths.root).glob("manifest/*"))) < 8
     assert agree(table, java) == before
-    assert not table.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms(), dry_run=True).files
+    assert not table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()), dry_run=True).files
 
 
 @pytest.mark.parametrize("by", ["ours", "theirs"])
@@ -89,16 +89,16 @@ def test_both_roll_back_to_a_tag(tmp_path: Path, java_table: JavaTableOf, by: st
     write_in_turn(table, java, 4)
     java.ask("tag", tag="six", snapshot=6)
     if expired:
-        table.expire_snapshots(1, 1, 1 << 60)
+        table.maintenance().expire_snapshots(1, 1, 1 << 60)
     if by == "ours":
-        table.rollback_to(tag="three")
+        table.rollback_to("three")
     else:
         java.ask("rollback", tag="three")
     assert agree(table, java) == wanted
     assert [tag["tag_name"] for tag in java.system("tags")] == table.tags.names() == ["three"]
     assert _ids(table) == [3] if expired else sorted(_ids(table)) == [1, 2, 3]
     java.write(table.schema, numbered(table, range(70, 72)), options=WRITE_ONLY)
-    put(table.refreshed(), numbered(table, range(80, 82)))
+    put(table.refresh(), numbered(table, range(80, 82)))
     assert len(agree(table, java)) == len(wanted) + 4
 
 
@@ -118,10 +118,10 @@ def test_consumers_of_either_side_hold_expiry_of_both_back(tmp_path: Path, java_
     assert java.ask("expire", retain=1) == 3
     assert min(_ids(table)) == 4
     consumers.record("ours", 7)
-    table.expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, 1 << 60)
     assert min(_ids(table)) == 6
     java.ask("consumer", consumer="theirs", next=9)
-    table.expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, 1 << 60)
     assert min(_ids(table)) == 7
     agree(table, java)
 
@@ -228,7 +228,7 @@ def test_branches_of_both_live_through_expiry_and_orphan_removal_of_main(
     wanted = agree(table.on_branch("b"), java_branch)
     table.compact(full=True)
     table.delete_tag("two")
-    table.expire_snapshots(1, 1, 1 << 60)
-    table.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms())
+    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
     assert agree(table.on_branch("b"), java_branch) == wanted
     agree(table, java)

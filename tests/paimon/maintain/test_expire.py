@@ -19,7 +19,7 @@ from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
-from tests.paimon.lake import put, stream_of
+from tests.paimon.lake import at_ms, put, stream_of
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 from tests.paimon.stream.model import COLUMNS as MODEL_COLUMNS
 from tests.paimon.stream.model import compact_fully, drain
@@ -409,7 +409,7 @@ def _expire_changelogs(table: Table) -> object:
 
 
 def _rollback(table: Table) -> object:
-    return table.rollback_to(snapshot=4)
+    return table.rollback_to(4)
 
 
 ACTS: dict[str, Callable[[Table], object]] = {
@@ -460,11 +460,11 @@ def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans
         if act != "delete a tag" or "gone" in again.tags.names():
             ACTS[act](again)
         assert ids(again) == kept
-        open_table(root).remove_orphan_files(older_than_ms=NOW)
+        open_table(root).remove_orphan_files(older_than=at_ms(NOW))
         for i in kept:
             assert rows(open_table(root), as_of=i) == before[i]
         assert rows(open_table(root), as_of="kept") == tagged
-        open_table(done).remove_orphan_files(older_than_ms=NOW)
+        open_table(done).remove_orphan_files(older_than=at_ms(NOW))
         if act == "delete a tag":  # it cannot be repeated; what a manifest still names is no orphan
             assert referenced(root) <= files_of(root)
         else:
@@ -488,7 +488,7 @@ def test_deletions_that_fail_leave_orphans_and_nothing_worse(tmp_path: Path, see
     table.delete_tag("kept")
     table.delete_tag("gone")
     table.expire_snapshots(1, 1)
-    open_table(tmp_path / "t").remove_orphan_files(older_than_ms=NOW)
+    open_table(tmp_path / "t").remove_orphan_files(older_than=at_ms(NOW))
     assert rows(open_table(tmp_path / "t")) == before[8]
     assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
 

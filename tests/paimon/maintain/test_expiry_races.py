@@ -39,8 +39,8 @@ def _streamed(table: Table, begin: str) -> object:
 
 
 def _look_up(table: Table) -> object:
-    with table.lookup() as found:
-        return found.get([{"id": 100}, {"id": 0}]).to_pylist()
+    with table.lookup_table() as found:
+        return found.lookup([{"id": 100}, {"id": 0}], missing="drop").to_pylist()
 
 
 READERS: dict[str, Callable[[Table], object]] = {

@@ -17,7 +17,7 @@ from forebay.paimon.io.file_io import FileStatus
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.table import Table
-from tests.paimon.lake import put
+from tests.paimon.lake import at_ms, put
 from tests.paimon.maintain.lakes import FAST, NOW, copied, files_of, make_table, open_table, referenced, rows
 
 OLD_S = 1_800_000_000
@@ -93,7 +93,7 @@ def test_young_files_may_belong_to_a_commit_that_is_under_way(tmp_path: Path) ->
     now.advance(86_400)
     assert len(open_table(root, clock=now).remove_orphan_files().files) == 1
     with pytest.raises(InvalidRequest, match="older than now"):
-        table.remove_orphan_files(older_than_ms=NOW + 1)
+        table.remove_orphan_files(older_than=at_ms(NOW + 1))
 
 
 def test_files_are_orphans_only_if_their_age_is_known_and_enough(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_files_are_orphans_only_if_their_age_is_known_and_enough(tmp_path: Path)
             return [replace(status, modified_ms=None) for status in super().list(path)]
 
     assert open_table(root, Timeless(sync=False)).remove_orphan_files().files == []
-    assert open_table(root).remove_orphan_files(older_than_ms=1000 * OLD_S, dry_run=True).files == []
-    assert len(open_table(root).remove_orphan_files(older_than_ms=1000 * OLD_S + 1, dry_run=True).files) == 10
+    assert open_table(root).remove_orphan_files(older_than=at_ms(1000 * OLD_S), dry_run=True).files == []
+    assert len(open_table(root).remove_orphan_files(older_than=at_ms(1000 * OLD_S + 1), dry_run=True).files) == 10
 
 
 def test_the_search_for_orphans_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_crash_anywhere_leaves_all_that_is_needed(tmp_path: Path) -> None:
 def test_rolled_back_data_is_orphaned(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = lake(root)
-    table.rollback_to(snapshot=3)
+    table.rollback_to(3)
     age(root)
     done: Any = open_table(root).remove_orphan_files()
     assert any("/data-" in p for p in done.files)

@@ -83,7 +83,7 @@ def test_partitions_older_than_their_time_are_dropped(tmp_path: Path) -> None:
     assert table.expire_partitions() == [{"dt": d} for d in (19783, 19784, 19785)]
     assert [r[0].day for r in rows(table)] == [4, 10]
     assert table.expire_partitions() == []
-    assert len(table.expire_partitions(time_ms=1)) == 2
+    assert len(table.expire_partitions(datetime.timedelta(milliseconds=1))) == 2
 
 
 def test_no_more_partitions_go_at_once_than_allowed_the_oldest_first(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_null_partitions_stay_by_values_time(tmp_path: Path) -> None:
 
 def test_what_cannot_expire_says_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no partitions"):
-        make_table(tmp_path / "a").expire_partitions(1)
+        make_table(tmp_path / "a").expire_partitions(datetime.timedelta(days=1))
     with pytest.raises(InvalidRequest, match=r"partition\.expiration-time"):
         daily(tmp_path / "b").expire_partitions()
     table = daily(tmp_path / "c", **{"partition.expiration-strategy": "magic", "partition.expiration-time": "1 d"})

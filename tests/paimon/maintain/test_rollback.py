@@ -9,7 +9,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.table import Table
-from tests.paimon.lake import put
+from tests.paimon.lake import at_ms, put
 from tests.paimon.maintain.lakes import NOW, files_of, make_table, open_table, rows
 
 
@@ -27,7 +27,7 @@ def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
     table.tags.create("early", table.snapshots.snapshot(2))
     table.tags.create("here", table.snapshots.snapshot(3))
     table.tags.create("late", table.snapshots.snapshot(4))
-    assert table.rollback_to(snapshot=3).id == 3
+    assert table.rollback_to(3).id == 3
     fresh = open_table(table.paths.root)
     assert rows(fresh) == [(0, None), (1, None), (2, None)]
     assert fresh.tags.names() == ["early", "here"]
@@ -38,15 +38,15 @@ def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
 
 
 def test_a_moment_means_the_snapshot_of_then(table: Table) -> None:
-    assert table.rollback_to(timestamp_ms=NOW + 25_000).id == 3
+    assert table.rollback_to(at_ms(NOW + 25_000)).id == 3
     with pytest.raises(NotFound, match="no snapshot as old"):
-        table.rollback_to(timestamp_ms=NOW - 1)
+        table.rollback_to(at_ms(NOW - 1))
 
 
 def test_a_tag_brings_its_expired_snapshot_back(table: Table) -> None:
     table.tags.create("old", table.snapshots.snapshot(2))
     table.expire_snapshots(1, 1)
-    assert table.rollback_to(tag="old").id == 2
+    assert table.rollback_to("old").id == 2
     assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "2"
     fresh = open_table(table.paths.root)
     assert (fresh.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
@@ -58,8 +58,8 @@ def test_a_dry_run_brings_no_snapshot_back(table: Table) -> None:
     table.tags.create("old", table.snapshots.snapshot(2))
     table.expire_snapshots(1, 1)
     before = files_of(table.paths.root)
-    assert table.rollback_to(tag="old", dry_run=True).id == 2
-    assert table.rollback_to(snapshot=5, dry_run=True).id == 5
+    assert table.rollback_to("old", dry_run=True).id == 2
+    assert table.rollback_to(5, dry_run=True).id == 5
     assert files_of(table.paths.root) == before
     assert table.tags.names() == ["old"]
 
@@ -78,7 +78,7 @@ def test_a_snapshot_that_comes_back_has_its_changelog_if_that_is_there(
     if expired:
         made.expire_snapshots()
     assert made.snapshots.exists(2) is not expired
-    made.rollback_to(tag="two")
+    made.rollback_to("two")
     found = made.snapshots.snapshot(2)
     assert (found.changelog_manifest_list is not None) == (outlives or not expired)
     assert rows(open_table(made.paths.root)) == [(0, None), (1, None)]
@@ -93,7 +93,7 @@ def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
             made.tags.create("two", made.snapshots.snapshot(2))
     made.expire_snapshots()
     assert made.snapshots.changelogs.ids() == [1, 2, 3, 4]
-    made.rollback_to(tag="two")
+    made.rollback_to("two")
     assert made.snapshots.changelogs.ids() == [1, 2]
     assert Path(made.paths.changelog_directory, "LATEST").read_text() == "2"
 
@@ -108,14 +108,14 @@ def test_no_hint_is_left_of_changelogs_that_all_went(tmp_path: Path) -> None:
     made.expire_snapshots()
     made.maintenance().expire_changelogs()
     assert made.snapshots.changelogs.ids() == [3, 4]
-    made.rollback_to(tag="one")
+    made.rollback_to("one")
     assert made.snapshots.changelogs.latest() is None
     assert list(Path(made.paths.changelog_directory).iterdir()) == []
 
 
 def test_one_goal_must_be_named(table: Table) -> None:
     with pytest.raises(InvalidRequest, match="say one of"):
-        table.rollback_to()
+        table.maintenance().rollback_to()
     with pytest.raises(NotFound, match="there are 1 to 5"):
-        table.rollback_to(snapshot=9)
+        table.rollback_to(9)
     assert table.snapshots.ids() == [1, 2, 3, 4, 5]

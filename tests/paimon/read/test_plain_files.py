@@ -26,7 +26,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnType,
 )
 from forebay.paimon.table import Table
-from tests.paimon.lake import TrackedIO, new_catalog, put
+from tests.paimon.lake import TrackedIO, altered, new_catalog, put
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int32()), ("s", pa.string())])
 ROWS = [{"id": 1, "n": 2, "s": "a"}, {"id": 3, "n": None, "s": "b"}]
@@ -148,7 +148,7 @@ def test_files_of_older_schemas_are_plain_if_each_column_is_itself_or_absent(
 ) -> None:
     table = made(tmp_path, keyed=False)
     for change in changes:
-        table = table.alter([change])
+        table = altered(table, [change])
     assert is_plain(table, split_of(table)) is plain
     assert is_plain(table, split_of(table), ["id"])
 

@@ -17,7 +17,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
-from tests.paimon.lake import put, stream_of
+from tests.paimon.lake import at_ms, put, stream_of
 from tests.paimon.oracle import ask
 from tests.paimon.stream.model import COLUMNS, Change, changes_of, compact_fully, random_rows
 
@@ -177,7 +177,7 @@ def test_java_reads_and_expires_on_after_our_upkeep(tmp_path: Path, java_table: 
     expected = sorted((tuple(r.values()) for r in table.scan().to_arrow().to_pylist()), key=repr)
     tagged = sorted((tuple(r.values()) for r in table.scan(as_of="four").to_arrow().to_pylist()), key=repr)
     assert table.expire_snapshots(3, 3).count == 9
-    table.remove_orphan_files(older_than_ms=START - 1)
+    table.remove_orphan_files(older_than=at_ms(START - 1))
     theirs = java_table(catalog, "db.t")
     assert [tuple(r) for r in theirs.rows()] == expected
     assert [tuple(r) for r in theirs.rows(options={"scan.tag-name": "four"})] == tagged

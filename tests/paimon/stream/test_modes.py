@@ -16,7 +16,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
-from tests.paimon.lake import put, rows_of, stream_of
+from tests.paimon.lake import altered, put, rows_of, stream_of
 from tests.paimon.stream.model import COLUMNS, changes_of, compact_fully, drain, random_rows, state_of
 
 START = 1_700_000_000_000
@@ -156,7 +156,7 @@ def test_a_difference_from_before_what_expired_begins_at_what_is_left(
     table.expire_snapshots(retain_max=3, retain_min=1)
     options = {"incremental-between-timestamp": f"5,{AT_3}", "incremental-between-scan-mode": "diff"}
     with pytest.raises(InvalidRequest, match=f"{START - 1} is before {START}"):
-        table.with_options({"incremental-between-timestamp": f"{START},{START - 1}"}).scan()
+        table.with_options({"incremental-between-timestamp": f"{START},{START - 1}"}).scan().plan()
     assert table.snapshots.earliest_id() == 2
     assert rows_of(table.with_options(options), ["id"]) == [(3,)]
 
@@ -300,7 +300,7 @@ def test_a_tag_or_range_that_is_not_there_is_not_called_expired(catalog: FileSys
     table = filled(catalog, clock, 2)
     for options in ({"scan.tag-name": "x"}, {"incremental-between": "1,9"}, {"scan.snapshot-id": "9"}):
         with pytest.raises(NotFound) as told:
-            table.with_options(options).scan()
+            table.with_options(options).scan().plan()
         assert "expired" not in str(told.value)
 
 
@@ -317,7 +317,7 @@ def test_ranges_that_are_not_there_are_errors(catalog: FileSystemCatalog, clock:
         ("1", InvalidRequest, "start"),
     ):
         with pytest.raises(error, match=text):
-            table.with_options({"incremental-between": between}).scan()
+            table.with_options({"incremental-between": between}).scan().plan()
 
 
 @pytest.mark.parametrize("option", ["incremental-between", "incremental-between-timestamp"])
@@ -368,7 +368,7 @@ def test_snapshots_on_both_sides_of_a_rescale_cannot_be_compared(catalog: FileSy
 
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     put(table, [{"id": 1}])
-    table = table.alter([SetOption("bucket", "2")])
+    table = altered(table, [SetOption("bucket", "2")])
     table.overwrite([{"id": 1}])
     options = {"incremental-between": "1,2", "incremental-between-scan-mode": "diff"}
     with pytest.raises(InvalidRequest, match=r"^the table has 1 buckets in snapshot 1 and 2"):

@@ -19,7 +19,7 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import TINY_FILES
-from tests.paimon.lake import new_catalog, put, stream_of
+from tests.paimon.lake import altered, new_catalog, put, stream_of
 from tests.paimon.stream.model import (
     COLUMNS,
     Change,
@@ -279,7 +279,7 @@ def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) 
         put(table, [{"id": i}])
     stream = stream_of(table, follow=False)
     drain(stream)
-    table.rollback_to(snapshot=2)
+    table.rollback_to(2)
     with pytest.raises(NotFound, match="rolled back"):
         stream.poll()
 
@@ -293,7 +293,7 @@ def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
         put(table, [{"id": i}])
     stream = stream_of(table, follow=False)
     drain(stream)
-    table.rollback_to(snapshot=2)
+    table.rollback_to(2)
     for i in range(10, 13):
         put(table, [{"id": i}])  # snapshots 3 to 5; the stream has read another 3 and 4
     if restored:
@@ -309,7 +309,7 @@ def test_a_stream_goes_on_after_a_rollback_to_where_it_is(catalog: FileSystemCat
     stream = stream_of(table, ["id"], follow=False)
     drain(stream)
     put(table, [{"id": 7}])
-    table.rollback_to(snapshot=2)
+    table.rollback_to(2)
     put(table, [{"id": 8}])
     assert drain(stream) == [("+I", (8,))]
 
@@ -410,7 +410,7 @@ def test_a_stream_keeps_its_columns_through_a_schema_change(catalog: FileSystemC
     put(table, [{"id": 1, "name": "a", "v": 1}])
     stream = stream_of(table, follow=False)
     assert drain(stream) == [("+I", (1, "a", 1))]
-    changed = table.alter([RenameColumn(("name",), "label"), AddColumn(("more",), types.int_()), DropColumn(("v",))])
+    changed = altered(table, [RenameColumn(("name",), "label"), AddColumn(("more",), types.int_()), DropColumn(("v",))])
     put(changed, [{"id": 2, "label": "b", "more": 7}])
     assert drain(stream) == [("+I", (2, "b", None))]
     assert drain(stream_of(catalog.table("db.t"), follow=False)) == [

@@ -19,7 +19,7 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.system_tables.registry import NAMES
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.maintain.lakes import FAST, NOW, make_table, open_table
 from tests.paimon.stream.model import COLUMNS, compact_fully
 
@@ -74,7 +74,7 @@ def test_snapshots(table: Table) -> None:
 
 
 def test_schemas_and_options(table: Table) -> None:
-    table = table.alter([AddColumn(("more",), types.int_())])
+    table = altered(table, [AddColumn(("more",), types.int_())])
     found = system(table, "schemas")
     assert [s["schema_id"] for s in found] == [0, 1]
     assert json.loads(found[0]["fields"])[1] == {"id": 1, "name": "id", "type": "BIGINT NOT NULL"}

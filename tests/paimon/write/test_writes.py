@@ -15,7 +15,7 @@ from forebay.api.results import WriteResult
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, rows_of
+from tests.paimon.lake import altered, new_catalog, rows_of
 
 COLUMNS = {"id": "BIGINT", "name": "STRING", "n": "INT"}
 PARTIAL = {"merge-engine": "partial-update"}
@@ -150,7 +150,7 @@ def test_some_columns_of_rows_are_written_and_the_others_stay(catalog: FileSyste
 def test_a_default_value_does_not_replace_what_is_there(catalog: FileSystemCatalog) -> None:
     from forebay.paimon.store.schema_changes import UpdateColumnDefault
 
-    table = keyed(catalog, **PARTIAL).alter([UpdateColumnDefault(("name",), "nameless")])
+    table = altered(keyed(catalog, **PARTIAL), [UpdateColumnDefault(("name",), "nameless")])
     table.upsert([{"id": 1, "name": "one", "n": 1}])
     table.upsert([{"id": 1, "n": 2}], columns=["id", "n"])
     assert rows_of(table) == [(1, "one", 2)]

@@ -31,10 +31,10 @@ def test_tasks_of_one_process_share_the_lookup_of_a_table(customers: Table) -> N
     mine = shared_lookup(customers, ["name"])
     theirs = shared_lookup(pickle.loads(pickle.dumps(customers)), ["name"])
     assert theirs is mine
-    assert theirs.get([{"id": 1}]).to_pylist() == [{"name": "ann"}]
+    assert theirs.lookup([{"id": 1}], missing="drop").to_pylist() == [{"name": "ann"}]
     customers.upsert([{"id": 1, "name": "bob"}])
     assert theirs.refresh()
-    assert mine.get([{"id": 1}]).to_pylist() == [{"name": "bob"}]
+    assert mine.lookup([{"id": 1}], missing="drop").to_pylist() == [{"name": "bob"}]
 
 
 def test_other_columns_and_other_options_are_another_lookup(customers: Table) -> None:
@@ -51,7 +51,7 @@ def test_copies_are_kept_where_spark_cleans_up(
     local = tmp_path / "local"
     local.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{local},{tmp_path / 'second'}")
-    assert shared_lookup(customers, ["name", "level"]).get([{"id": 1}]).num_rows == 1
+    assert shared_lookup(customers, ["name", "level"]).lookup([{"id": 1}], missing="drop").num_rows == 1
     assert [path.suffix for path in sorted(local.rglob("*.*"))] == [".arrow", ".index"]
 
 
@@ -63,7 +63,7 @@ from pathlib import Path
 from forebay.paimon import Catalog
 from forebay.spark.paimon.lookups import shared_lookup
 table = Catalog.open({str(tmp_path / "lake")!r}).table("shop.customers")
-print(shared_lookup(table).get([{{"id": 1}}]).num_rows, len(list(Path({str(place)!r}).rglob("*.arrow"))))
+print(shared_lookup(table).lookup(1).num_rows, len(list(Path({str(place)!r}).rglob("*.arrow"))))
 """
     environment = {**os.environ, "TMPDIR": str(place)}
     done = subprocess.run(

@@ -196,7 +196,7 @@ def test_existing_partitions_are_rescaled_after_alter_changed_new_ones(
     table = keyed(lake_catalog, lake)
     rows = rows_of(table)
     lake_sql("ALTER TABLE {db}.t SET TBLPROPERTIES ('bucket' = '8')")
-    fill(table.refreshed(), days=("2026-01-03",))
+    fill(table.refresh(), days=("2026-01-03",))
     assert buckets_of(table) == {"dt=2026-01-01": {2}, "dt=2026-01-02": {2}, "dt=2026-01-03": {8}}
     assert lake_sql("CALL lake.sys.rescale(table => '{db}.t', dry_run => true)") == [(True, 2, None)]
     assert lake_sql("CALL lake.sys.rescale(table => '{db}.t', where => 'dt < date\"2026-01-02\"')") == [(True, 1, 4)]
@@ -204,7 +204,7 @@ def test_existing_partitions_are_rescaled_after_alter_changed_new_ones(
     assert set().union(*buckets_of(table).values()) == {8}
     assert [row for row in rows_of(table) if str(row[1]) in DAYS] == rows
     assert lake_sql("CALL lake.sys.rescale(table => '{db}.t')") == [(True, 0, None)]
-    fill(table.refreshed(), version=7)
+    fill(table.refresh(), version=7)
 
 
 def test_rescaling_all_to_another_number_changes_the_table_and_some_does_not(
@@ -213,9 +213,9 @@ def test_rescaling_all_to_another_number_changes_the_table_and_some_does_not(
     table = keyed(lake_catalog, lake)
     rows = rows_of(table)
     lake_sql("CALL lake.sys.rescale(table => '{db}.t', bucket_num => 3, partitions => 'dt=2026-01-01')")
-    assert (buckets_of(table)["dt=2026-01-01"], table.refreshed().options.bucket) == ({3}, 2)
+    assert (buckets_of(table)["dt=2026-01-01"], table.refresh().options.bucket) == ({3}, 2)
     lake_sql("CALL lake.sys.rescale(table => '{db}.t', bucket_num => 3)")
-    assert (set().union(*buckets_of(table).values()), table.refreshed().options.bucket) == ({3}, 3)
+    assert (set().union(*buckets_of(table).values()), table.refresh().options.bucket) == ({3}, 3)
     assert rows_of(table) == rows
     with pytest.raises(Exception, match="argument 'bucket_num' is 0"):
         lake_sql("CALL lake.sys.rescale(table => '{db}.t', bucket_num => 0)")
@@ -233,7 +233,7 @@ def test_a_branch_is_rescaled_and_compacted_and_its_table_is_not(
     assert lake_sql("CALL lake.sys.rescale(table => '{db}.t$branch_dev', bucket_num => 4)")[0][:2] == (True, 2)
     branch = table.on_branch("dev")
     assert (set().union(*buckets_of(branch).values()), branch.options.bucket) == ({4}, 4)
-    assert (set().union(*buckets_of(table).values()), table.refreshed().options.bucket) == ({2}, 2)
+    assert (set().union(*buckets_of(table).values()), table.refresh().options.bucket) == ({2}, 2)
     assert rows_of(branch) == rows_of(table)
     fill(branch, version=9)
     assert lake_sql("CALL lake.sys.compact(table => '{db}.t$branch_dev')")[0][2] > 0
@@ -244,7 +244,7 @@ def test_writers_elsewhere_go_on_while_a_partition_is_rescaled(lake_sql: Sql, la
     """A stream with the new number writes to a new partition, one with the old number is told to open the table."""
     old = keyed(lake_catalog, lake)
     lake_sql("ALTER TABLE {db}.t SET TBLPROPERTIES ('bucket' = '4')")
-    table = old.refreshed()
+    table = old.refresh()
     ending, errors = threading.Event(), []
     written = 0
 
@@ -288,7 +288,7 @@ def test_a_writer_that_rescaling_overtakes_is_refused_and_told_what_to_do(
         commit.commit(messages)
     commit.abort(messages)
     assert rows_of(table) == rows
-    fill(table.refreshed(), version=9)
+    fill(table.refresh(), version=9)
     assert {row[2] for row in rows_of(table)} == {9}
     assert data_files(table) == referenced(table)
 

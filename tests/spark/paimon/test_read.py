@@ -22,7 +22,7 @@ from forebay.spark.paimon.planning import PaimonPlan, PaimonScan
 from forebay.spark.paimon.read_options import paimon_read_options
 from forebay.spark.scan_plan import Wanted
 from forebay.spark.schemas import spark_arrow_schema
-from tests.paimon.lake import ALL_TYPES, all_types_rows, live_files, new_catalog, put
+from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, live_files, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 
 Row = dict[str, Any]
@@ -181,7 +181,7 @@ def test_counts_are_exact_with_updates_and_deletes(catalog: FileSystemCatalog, v
 
 def test_a_plan_keeps_its_columns_when_the_table_gets_others(parts: Table) -> None:
     plan = planned(parts)
-    parts.alter([RenameColumn(("v",), "w"), AddColumn(("x",), types.int_())])
+    altered(parts, [RenameColumn(("v",), "w"), AddColumn(("x",), types.int_())])
     assert set(rows_of(plan)[0]) == {"id", "name", "v"}
 
 
@@ -316,7 +316,7 @@ def test_options_choose_what_a_read_reads(catalog: FileSystemCatalog, mode: str,
 
 
 def test_time_travel_of_the_table_shows_the_columns_of_then_and_that_of_a_read_those_of_now(parts: Table) -> None:
-    now = parts.alter([AddColumn(("w",), types.int_())])
+    now = altered(parts, [AddColumn(("w",), types.int_())])
     put(now, [{"id": 1, "name": "z", "v": 1, "w": 1}])
     option = {"scan.snapshot-id": "1"}
     assert PaimonScan.of(now.with_options(option), "t").schema.names == ["id", "name", "v"]

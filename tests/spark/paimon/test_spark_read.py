@@ -14,7 +14,7 @@ from forebay.metadata import types
 from forebay.paimon import Catalog
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
-from tests.paimon.lake import put
+from tests.paimon.lake import altered, put
 from tests.paimon.stream.model import COLUMNS
 from tests.spark.releases import SPARK
 
@@ -171,7 +171,7 @@ def test_options_and_the_session_choose_what_is_read(lake_session: Any, lake: st
 
 
 def test_time_travel_shows_the_columns_of_then(lake_sql: Sql, parts: Table) -> None:
-    later = parts.alter([AddColumn(("w",), types.int_())])
+    later = altered(parts, [AddColumn(("w",), types.int_())])
     put(later, [{"id": 99, "name": "z", "v": 1, "w": 1}])
     assert lake_sql("SELECT * FROM {db}.parts VERSION AS OF 1 ORDER BY id LIMIT 1") == [(0, "a", 0)]
     assert lake_sql("SELECT * FROM {db}.parts WHERE id IN (0, 99) ORDER BY id") == [(0, "a", 0, None), (99, "z", 1, 1)]
@@ -217,7 +217,7 @@ def test_a_table_of_the_catalog_is_streamed_in_batches_and_goes_on_after_a_resta
     batches = run(stream)
     assert [len(batch) for batch in batches] == [12, 6]
     assert len({row[0] for batch in batches for row in batch}) == 18
-    later = parts.alter([AddColumn(("w",), types.int_())])
+    later = altered(parts, [AddColumn(("w",), types.int_())])
     put(later, [{"id": 99, "name": "z", "v": 1, "w": 5}])
     assert run(lake_session.readStream.table(f"lake.{lake}.parts")) == [[(99, "z", 1, 5)]]
     assert run(lake_session.readStream.table(f"lake.{lake}.parts")) == []

@@ -20,7 +20,7 @@ from forebay.spark.paimon.planning import PaimonScan
 from forebay.spark.paimon.read_options import StreamLimits
 from forebay.spark.paimon.stream_source import PaimonStreamReader
 from forebay.spark.scan_plan import Wanted
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.paimon.stream.test_modes import STREAMS, filled
 from tests.spark.paimon.streams import PaimonStream
@@ -423,7 +423,7 @@ def test_a_query_keeps_its_columns_and_its_restart_has_the_new_ones(table: Table
     write(table, 1)
     stream = PaimonStream(table)
     stream.rest()
-    table = table.alter([AddColumn(("w",), types.int_()), DropColumn(("v",)), RenameColumn(("name",), "title")])
+    table = altered(table, [AddColumn(("w",), types.int_()), DropColumn(("v",)), RenameColumn(("name",), "title")])
     put(table, [{"id": 2, "title": "x", "w": 7}])
     start, end = stream.plan()
     assert [row for batch in stream.read(start, end) for row in batch.to_pylist()] == [
@@ -494,7 +494,7 @@ def test_a_table_that_was_rolled_back_and_written_again_leaves_no_gap(table: Tab
         write(table, i)
     stream = PaimonStream(table)
     assert len(stream.rest()) == 4
-    table.rollback_to(snapshot=1)
+    table.rollback_to(1)
     for i in range(10, 15):
         write(table, i)
     for _ in range(2):

@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.spark.paimon.streams import PaimonStream
 
@@ -118,7 +118,7 @@ def test_rows_of_an_append_table_arrive_once(tmp_path: Path, seed: int) -> None:
                 if query is not None and query.is_recorded:
                     table.expire_snapshots(retain_max=1, retain_min=1)
             case "alter":
-                table = table.alter([AddColumn((f"c{step}",), types.int_())])
+                table = altered(table, [AddColumn((f"c{step}",), types.int_())])
             case "read" if query is not None:
                 had_begun = query.has_begun
                 rows = query.step() or []

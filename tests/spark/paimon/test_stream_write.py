@@ -73,7 +73,7 @@ def run(writer: Any, start: Callable[[Any], Any]) -> list[dict[str, Any]]:
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(r.values()) for r in table.refreshed().scan().to_arrow().to_pylist())
+    return sorted(tuple(r.values()) for r in table.refresh().scan().to_arrow().to_pylist())
 
 
 def forget_last_commit(checkpoint: Path) -> int:

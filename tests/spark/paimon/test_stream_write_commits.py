@@ -70,7 +70,7 @@ def test_a_micro_batch_that_comes_again_adds_nothing_and_leaves_no_file(
     first.commit(epoch(table, 0, some(1)))
     first.commit(epoch(table, 1, some(2)))
     files = set(tmp_path.rglob("data-*"))
-    restarted = commits_of(table.refreshed())
+    restarted = commits_of(table.refresh())
     assert restarted.commit(epoch(table, 1, some(2))) == []
     assert set(tmp_path.rglob("data-*")) == files
     assert restarted.metrics()["repeatedBatches"] == "1"

@@ -12,6 +12,7 @@ from forebay.base.errors import Conflict
 from forebay.paimon.table import Table
 from forebay.spark.paimon.stream_commits import Epoch, StreamCommits
 from forebay.spark.paimon.write_options import write_options
+from tests.paimon.lake import at_ms
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
 
 WAIT_S = 60.0
@@ -37,7 +38,7 @@ class Query:
         self.restart(table)
 
     def restart(self, table: Table) -> None:
-        self._table = table.refreshed()
+        self._table = table.refresh()
         chosen = write_options("t", self._table, {})
         self.commits = StreamCommits("t", self._table, self.name, chosen, threads, lambda: False, 2, self._table)
 
@@ -91,7 +92,7 @@ def test_every_micro_batch_is_in_the_table_once_whatever_happens_beside(
             query.restart(table)
         elif act == "compact":
             try:
-                table.refreshed().compact(full=rng.random() < 0.5)
+                table.refresh().compact(full=rng.random() < 0.5)
             except Conflict:
                 query.settle()  # the query's own compaction was faster, several times
         elif act == "expire":
@@ -104,7 +105,7 @@ def test_every_micro_batch_is_in_the_table_once_whatever_happens_beside(
         query.settle()
     assert rows_of(table) == expected(model, has_key)
     SYSTEM_CLOCK.sleep(0.01)
-    orphans = table.remove_orphan_files(older_than_ms=SYSTEM_CLOCK.now_ms() - 1, dry_run=True)
+    orphans = table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms() - 1), dry_run=True)
     assert not [path for path in orphans.files if "/data-" in path], "what was written in vain is deleted"
 
 

@@ -17,7 +17,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from forebay.spark.paimon.jobs import SparkTasks
 from tests.paimon.kills import KillingFileIO
-from tests.paimon.lake import new_catalog, put, rows_of
+from tests.paimon.lake import altered, new_catalog, put, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -103,13 +103,13 @@ def test_a_driver_that_dies_leaves_the_table_as_it_was_or_done(spark: Any, tmp_p
     table = new_table(tmp_path)
     rows = rows_of(table)
     if act == "rescale":
-        table = table.alter([SetOption("bucket", "4")])
+        table = altered(table, [SetOption("bucket", "4")])
     io = DyingFileIO("before write manifest-list 1" if step.startswith("between") else step)
     with pytest.raises(Died):
         ACTS[act](Table(io, table.paths.root), spark.sparkContext)
     committed = table.snapshots.latest_id() == 4
     assert committed == step.startswith("after")
-    check_aftermath(table.refreshed(), rows, lambda again: ACTS[act](again, spark.sparkContext))
+    check_aftermath(table.refresh(), rows, lambda again: ACTS[act](again, spark.sparkContext))
 
 
 def _driver(root: str, act: str) -> None:
@@ -131,4 +131,4 @@ def test_a_driver_that_is_killed_leaves_the_table_as_it_was(spark: Any, tmp_path
     driver.join(100)
     assert driver.exitcode == -signal.SIGKILL
     assert table.snapshots.latest_id() == 3
-    check_aftermath(table.refreshed(), rows, lambda again: ACTS[act](again, spark.sparkContext))
+    check_aftermath(table.refresh(), rows, lambda again: ACTS[act](again, spark.sparkContext))

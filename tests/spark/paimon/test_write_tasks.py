@@ -32,7 +32,7 @@ from forebay.spark.paimon.writing import (
     messages_of,
     new_write,
 )
-from tests.paimon.lake import live_files, new_catalog, put, stream_of
+from tests.paimon.lake import altered, live_files, new_catalog, put, stream_of
 
 Rows = list[dict[str, Any]]
 
@@ -55,7 +55,7 @@ def threads(_what: str) -> TaskRunner:
 
 
 def rows_of(table: Table) -> Rows:
-    found: Rows = table.refreshed().scan().to_arrow().to_pylist()
+    found: Rows = table.refresh().scan().to_arrow().to_pylist()
     return sorted(found, key=str)
 
 
@@ -222,7 +222,7 @@ def test_batches_are_put_together_only_where_their_rows_are_divided(
 def test_a_task_writes_under_the_schema_that_the_driver_planned_with(tmp_path: Path) -> None:
     table = make(tmp_path)
     function = pickle.dumps(LakeWriteFunction(table.context, "t"))
-    table.alter([AddColumn(("more",), int_())])
+    altered(table, [AddColumn(("more",), int_())])
     written = run_task(pickle.loads(function), [batch([{"id": 1, "name": "a"}])])
     commit_batch(table, messages_of([written]), None, threads)
     assert {f.schema_id for m in written.messages for f in m.data.new_files} == {0}

@@ -15,7 +15,6 @@ from forebay.base.markup import facts_html, heading
 from forebay.metadata.table import Schema
 from forebay.paimon.catalog.definition import COMMENT, new_schema, with_buckets
 from forebay.paimon.format.schema import TableSchema
-from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.table import Table
 
 _METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "hive": "HiveCatalog", "rest": "RestCatalog"}
@@ -143,10 +142,6 @@ class Catalog(ABC):
     @abstractmethod
     def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         """A table, or its branch (also as `database.table$branch_<name>`). Raises `NotFound`."""
-
-    def alter_table(self, name: str, changes: Sequence[SchemaChange]) -> Table:
-        """Change a table's schema; the table under the new one. Raises `InvalidRequest` for a change not allowed."""
-        return self.table(name).alter(changes)
 
     @abstractmethod
     def table_exists(self, name: str) -> bool:

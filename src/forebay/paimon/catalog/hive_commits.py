@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
@@ -19,6 +19,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.lock import CommitLock, create_exclusively
 from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.store.schemas import SchemaManager
 
 _EXCLUSIVE, _TABLE_LEVEL = 3, 2
@@ -74,6 +75,10 @@ class HiveCommits:
                     schemas.delete(made)
                 raise
         return True
+
+    def change_schema(self, changes: Sequence[SchemaChange]) -> bool:
+        """False: the schema's file is created, and the metastore follows."""
+        return False
 
     def _schema_id(self, path: str) -> int | None:
         """The id of a schema of the main branch; other files, and other branches, the metastore knows nothing of."""

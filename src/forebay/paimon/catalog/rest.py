@@ -1,7 +1,7 @@
 """The REST catalog: a server knows the tables and makes every commit; files are read and written where they are.
 
 A commit writes its files and manifests as always, and then asks the server to make the snapshot instead of creating
-the snapshot's file. Schemas are changed by the server, too: use `RestCatalog.alter_table`.
+the snapshot's file. Schemas are changed by the server, too.
 """
 
 from __future__ import annotations
@@ -104,12 +104,6 @@ class RestCatalog(Catalog):
             ids=self._ids,
         )
 
-    def alter_table(self, name: str, changes: Sequence[SchemaChange]) -> Table:
-        database, table = _split(name)
-        body = {"changes": [change_to_json(change) for change in changes]}
-        self._api.post("databases", database, "tables", table, body=body)
-        return self.table(name)
-
     def table_exists(self, name: str) -> bool:
         database, table = _split(name)
         try:
@@ -148,8 +142,7 @@ class RestCommits:
         place = _SNAPSHOT.search(path)
         if place is None:
             raise UnsupportedOperation(
-                f"{path} belongs to a table of a REST catalog, whose server writes it; change the schema by "
-                "alter_table of the catalog"
+                f"{path} belongs to a table of a REST catalog, whose server writes it; a branch's schema stays"
             )
         snapshot = parse_snapshot(data)
         body: dict[str, Any] = {
@@ -162,6 +155,12 @@ class RestCommits:
         table = self._table if branch is None else f"{self._table}{_BRANCH_MARK}{branch}"
         answer = self._api.post("databases", self._database, "tables", table, "commit", body=body)
         return bool(answer.get("success"))
+
+    def change_schema(self, changes: Sequence[SchemaChange]) -> bool:
+        """Have the server change the schema."""
+        body = {"changes": [change_to_json(change) for change in changes]}
+        self._api.post("databases", self._database, "tables", self._table, body=body)
+        return True
 
     def _uuid_before(self, io: FileIO, path: str, snapshot_id: int) -> str | None:
         if snapshot_id == FIRST_SNAPSHOT_ID:

@@ -1,7 +1,7 @@
 """Finding rows by primary key: for joins with dimension tables.
 
-    with table.lookup(columns=["name"]) as customers:
-        customers.get([{"id": 7}, {"id": 8}])          # their rows
+    with table.lookup_table(columns=["name"]) as customers:
+        customers.lookup([7, 8])                       # their rows
         customers.join(orders, on=["customer_id"])     # orders, with the customer's columns at their side
 
 A key's partition and bucket are computed; of the bucket's files, those that may hold the key are copied to the local
@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.bucket_function import bucket_function
@@ -29,6 +30,7 @@ from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
+from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.lookup.local_files import LocalFiles, Probe, copy_name, encoded_keys
 from forebay.paimon.lookup.table_files import TableFiles
 from forebay.paimon.merge.intervals import rank_keys
@@ -40,6 +42,8 @@ from forebay.paimon.write.bucketing import PartitionSplitter, parts_of
 from forebay.paimon.write.incoming import Intake
 
 _RETRIES = 3
+_MISSING = ("null", "drop", "error")
+_HOW = ("left", "inner")
 
 Int64s = npt.NDArray[np.int64]
 
@@ -119,29 +123,38 @@ class Lookup:
         with self._guard:
             return self._refresh()
 
-    def get(self, keys: Any) -> pa.Table:
-        """The rows that have these keys, in the order of `keys`; keys that are not there are left out.
+    def lookup(self, keys: Any, *, missing: str = "null") -> pa.Table:
+        """One row for each key, in order; `keys` and `missing` are as in `Table.lookup`."""
+        if missing not in _MISSING:
+            raise InvalidRequest(f"missing={missing!r} is not one of {', '.join(map(repr, _MISSING))}")
+        found, positions = self._find(key_rows(keys, self._keys, self._table.paths.root))
+        lost = positions < 0
+        if missing == "null":
+            nullable = pa.schema([field.with_nullable(True) for field in self.schema])
+            return found.take(pa.array(positions, mask=lost)).cast(nullable)
+        if missing == "error" and lost.any():
+            raise NotFound(
+                f"{self._table.paths.root} has no row for key {int(np.argmax(lost))} of those that were asked for "
+                f"({int(lost.sum())} in all have none)"
+            )
+        return found.take(pa.array(positions[~lost]))
 
-        `keys` have all columns of the primary key (Arrow data, dicts, ...). A key that repeats is found again.
+    def join(self, data: Any, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
+        """The rows of `data` with the columns of the table's rows beside them; null where there is none, or with
+        how="inner" without those rows.
+
+        `data` is Arrow data, a data frame or a list of dicts. `on`: its columns that hold the primary key, in the key's
+        order; by default those of the same names, which are not repeated then. A key with a null has no row. Raises
+        `InvalidRequest` where both sides have a column of the same name.
         """
-        found, positions = self._find(keys)
-        return found.take(pa.array(positions[positions >= 0]))
-
-    def join(
-        self, rows: pa.Table | pa.RecordBatch, on: Sequence[str] | None = None, *, inner: bool = False
-    ) -> pa.Table:
-        """`rows` with the columns of the table's rows beside them; null where there is none, or, if `inner`, without
-        those rows.
-
-        `on`: the columns of `rows` that hold the primary key, in its order; by default those of the same names, which
-        are not repeated then. Raises `InvalidRequest` if `rows` have a column of the same name as another.
-        """
-        names = tuple(on) if on is not None else self._keys
+        if how not in _HOW:
+            raise InvalidRequest(f"how={how!r} is not one of {', '.join(map(repr, _HOW))}")
+        names = one_or_more_names(on, "on") if on is not None else self._keys
         if len(names) != len(self._keys):
             raise InvalidRequest(
                 f"the primary key is ({', '.join(self._keys)}); name {len(self._keys)} columns in 'on'"
             )
-        left = pa.table(rows)
+        left = _table(data)
         missing = [name for name in names if name not in left.schema.names]
         if missing:
             raise InvalidRequest(f"the rows to join have no column '{missing[0]}'; they have {left.schema.names}")
@@ -151,7 +164,7 @@ class Lookup:
         if twice:
             raise InvalidRequest(f"both sides of the join have column '{twice[0]}'; rename it, or choose columns")
         found, positions = self._find(left.select(names).rename_columns(list(self._keys)))
-        if inner:
+        if how == "inner":
             left = left.filter(pa.array(positions >= 0))
             positions = positions[positions >= 0]
         right = found.select(added).take(pa.array(positions, mask=positions < 0))
@@ -246,6 +259,14 @@ class Lookup:
         self._looked_at = looked_at
         self._local.keep_only(self._files.names())
         return changed
+
+
+def _table(data: Any) -> pa.Table:
+    if isinstance(data, list | tuple):
+        return pa.Table.from_pylist(list(data))
+    if type(data).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    return data.read_all() if isinstance(data, pa.RecordBatchReader) else pa.table(data)
 
 
 class _KeyReader(SplitReader):

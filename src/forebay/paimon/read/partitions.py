@@ -74,6 +74,14 @@ def _specs(schema: TableSchema) -> Callable[[bytes], dict[str, str]]:
     return lambda partition: partition_spec(schema.partition_fields, layout.decode(partition), default, legacy=False)
 
 
+def _listed(selectors: Any) -> list[Any]:
+    if isinstance(selectors, str | Mapping):
+        return [selectors]
+    if not isinstance(selectors, Iterable):
+        raise InvalidRequest(f"partitions={selectors!r} are no partitions: give names, or dicts of values")
+    return list(selectors)
+
+
 def partition_predicate(
     schema: TableSchema,
     arrow: pa.Schema,
@@ -87,7 +95,7 @@ def partition_predicate(
         return None
     if not schema.partition_keys:
         raise InvalidRequest(f"the table is not partitioned: leave out partitions={selectors!r}")
-    given = [selectors] if isinstance(selectors, str | Mapping) else list(selectors)
+    given = _listed(selectors)
     found = []
     for selector in given:
         values = selector
@@ -125,7 +133,7 @@ def selected(
         return None
     if not table.schema.partition_keys:
         raise InvalidRequest(f"{table.paths.root} is not partitioned: leave out partitions={selectors!r}")
-    given = [selectors] if isinstance(selectors, str | Mapping) else list(selectors)
+    given = _listed(selectors)
     names = {selector for selector in given if isinstance(selector, str)}
     tests: list[Callable[[bytes], bool]] = []
     for selector in given:

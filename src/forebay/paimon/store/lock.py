@@ -6,11 +6,13 @@ stores with conditional writes none is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.store.schema_changes import SchemaChange
 
 
 class CommitLock(Protocol):
@@ -30,6 +32,10 @@ class CatalogCommits(Protocol):
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
         """As `FileIO.create`, by the catalog. Raises `UnsupportedOperation` for files that are none of its business."""
+        ...
+
+    def change_schema(self, changes: Sequence[SchemaChange]) -> bool:
+        """Whether the catalog's server has changed the schema of the main branch; False if that is left to files."""
         ...
 
 

@@ -13,7 +13,7 @@ from forebay.base.errors import AlreadyExists, Conflict, NotFound
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.schema_json import format_schema, parse_schema
 from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.lock import CommitGuard, create_exclusively
+from forebay.paimon.store.lock import CatalogCommits, CommitGuard, create_exclusively
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schema_changes import SchemaChange, apply_changes
 
@@ -78,6 +78,9 @@ class SchemaManager:
         `has_snapshots`: the table holds data, which forbids changes of options that old data depends on. Raises
         `InvalidRequest` naming a change that is not allowed, `Conflict` if others keep changing the schema meanwhile.
         """
+        catalog = self._lock if self._paths.branch == MAIN_BRANCH else None
+        if isinstance(catalog, CatalogCommits) and catalog.change_schema(changes):
+            return self.latest()
         for _ in range(_ATTEMPTS):
             before = self.latest()
             after = apply_changes(before, changes, self._clock.now_ms(), has_snapshots)

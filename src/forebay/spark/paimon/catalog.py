@@ -230,9 +230,8 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         return table_proxy(self._context, name, made)
 
     def _altered(self, table: Table, changes: Sequence[SchemaChange]) -> Table:
-        if table.paths.branch == MAIN_BRANCH:
-            return self._context.lake.alter_table(table.name, changes)
-        return table.alter(changes)
+        table.schemas.change(changes, has_snapshots=table.snapshots.latest_id() is not None)
+        return table.refresh()
 
     def _new_default(self, table: Table, path: tuple[str, ...], text: str) -> SchemaChange:
         """SET DEFAULT, and with no text DROP DEFAULT."""

@@ -32,7 +32,7 @@ def shared_lookup(table: Table, columns: Sequence[str] | None = None) -> Lookup:
     """The lookup of this process for `table`, with its options and its schema of now. Do not close it.
 
     Other columns, options or another schema are another lookup. A process that was forked begins with lookups of its
-    own. Raises as `Table.lookup` does.
+    own. Raises as `Table.lookup_table` does.
     """
     schema = table.schema
     key = (
@@ -45,7 +45,7 @@ def shared_lookup(table: Table, columns: Sequence[str] | None = None) -> Lookup:
     )
     with _guard:
         if key not in _lookups:
-            _lookups[key] = table.lookup(columns, directory=_local_directory())
+            _lookups[key] = table.lookup_table(columns, directory=_local_directory())
         return _lookups[key]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -101,7 +102,8 @@ _TAGGED = result_of(tagName=StringType(), snapshot=LongType(), commit_time=LongT
 
 def _create_tag(context: PaimonContext, arguments: Arguments) -> None:
     retained_ms = parse_span(arguments["time_retained"], "time_retained")
-    opened(context, arguments).create_tag(arguments["tag"], arguments["snapshot"], retained_ms)
+    retain = None if retained_ms is None else datetime.timedelta(milliseconds=retained_ms)
+    opened(context, arguments).create_tag(arguments["tag"], arguments["snapshot"], retain)
 
 
 def _replace_tag(context: PaimonContext, arguments: Arguments) -> None:
@@ -180,11 +182,11 @@ _ROLLED_BACK = result_of(previous_snapshot_id=LongType(), current_snapshot_id=Lo
 
 
 def _rolled_back(table: Table, arguments: Arguments, **target: Any) -> pa.Table:
-    """`target` is what `Table.rollback_to` takes."""
+    """`target` is what `Maintenance.rollback_to` takes."""
     latest = table.snapshots.latest_id()
     if latest is None:
         raise NotFound(f"argument 'table': {table.name} has no snapshot to roll back: nothing was written yet")
-    return rows(_ROLLED_BACK, (latest, table.rollback_to(**target, dry_run=arguments["dry_run"]).id))
+    return rows(_ROLLED_BACK, (latest, table.maintenance().rollback_to(**target, dry_run=arguments["dry_run"]).id))
 
 
 def _rollback(context: PaimonContext, arguments: Arguments) -> pa.Table:

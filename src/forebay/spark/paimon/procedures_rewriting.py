@@ -15,7 +15,6 @@ from forebay.paimon.compact.clustering import STRATEGIES
 from forebay.paimon.compact.rescale import partitions_to_rescale, rescale_partitions
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.maintain.partitions import idle_partitions
-from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from forebay.spark.jobs import active_context
 from forebay.spark.paimon.context import PaimonContext
@@ -199,7 +198,7 @@ def _rescale(context: PaimonContext, arguments: Arguments) -> pa.Table:
     runner = SparkTasks(active_context(), f"rescaling {table.name}")
     if chosen is None and table.options.bucket != buckets:
         name = table_name(context, arguments["table"])  # with the branch, which has a schema of its own
-        table = context.lake.alter_table(name, [SetOption("bucket", str(buckets))])
+        table = context.lake.table(name).alter(set={"bucket": buckets})
     rescale_partitions(table.context, table.new_commit(), buckets, chosen, runner=runner)
     after = partitions_to_rescale(table.context, table.new_commit(), buckets, chosen)
     latest = table.snapshots.latest()

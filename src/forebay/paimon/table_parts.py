@@ -1,0 +1,196 @@
+"""The parts of a table: what engines with several workers use beside the words of users, which are in `table`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from forebay.api.scan import ArrowStream
+from forebay.base.arguments import name_list
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.metadata.predicate import Predicate
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.commit.partitions import PartitionFilter
+from forebay.paimon.compact.clustering import SortOrder
+from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
+from forebay.paimon.compact.writing import TableWriteCompaction
+from forebay.paimon.display import table_html
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.io.file_io import FileIO
+from forebay.paimon.maintain.maintenance import Maintenance
+from forebay.paimon.maintain.partitions import ExpirySchedule
+from forebay.paimon.option_names import option_texts
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.planner import Planner
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.lock import CommitGuard
+from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.tags import TagManager
+from forebay.paimon.system_tables.registry import SystemTable
+from forebay.paimon.write.table_write import TableWrite
+
+
+class TableParts(ArrowStream):
+    """One branch of a table, as its parts. What an instance knows of the schema is fixed when it is made."""
+
+    def __init__(
+        self,
+        io: FileIO,
+        root: str,
+        *,
+        name: str = "",
+        branch: str = MAIN_BRANCH,
+        options: Mapping[str, Any] | None = None,
+        lock: CommitGuard | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> None:
+        """The table at `root`. `options` replace the table's own for this instance (Paimon's dynamic options)."""
+        self._io, self._root, self._lock, self._clock, self._ids = io, root, lock, clock, ids
+        self.name = name or root
+        bare = PathFactory(root, branch=branch, ids=ids)
+        self.schemas = SchemaManager(io, bare, lock, clock)
+        latest = self.schemas.latest()
+        self._overrides = option_texts(options)
+        self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
+        self.paths = PathFactory.of(root, self.schema, branch, ids)
+        self.context = TableContext(io, self.paths, self.schema, self.schemas.schema, clock)
+        self.snapshots: SnapshotManager = self.context.snapshots
+        self.manifests: ManifestStore = self.context.manifests
+        self.tags: TagManager = self.context.tags
+        self._expiry_schedule = ExpirySchedule(clock)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}, schema {self.schema.id}, {len(self.schema.fields)} columns)"
+
+    def _repr_html_(self) -> str:
+        return table_html(self.name, self.schema, {"location": self._root, "branch": self.paths.branch})
+
+    @property
+    def options(self) -> CoreOptions:
+        return self.context.options
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of all columns."""
+        return self.split_reader().schema
+
+    @property
+    def has_primary_key(self) -> bool:
+        """Whether rows have a primary key, by which they are replaced."""
+        return self.schema.has_primary_key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A table pickles small; where it is unpickled, it is opened anew, under the schema that is the latest then."""
+        place = (type(self), self._io, self._root, self.name, self.paths.branch, self._overrides, self._lock)
+        return _reopened, (*place, self._clock, self._ids)
+
+    def on_branch(self, branch: str) -> Self:
+        """The same table's branch `branch`."""
+        return type(self)(
+            self._io, self._root, name=self.name, branch=branch, options=self._overrides, lock=self._lock,
+            clock=self._clock, ids=self._ids,
+        )  # fmt: skip
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        """The same table with some options replaced for this instance, under its latest schema."""
+        return type(self)(
+            self._io, self._root, name=self.name, branch=self.paths.branch, options={**self._overrides, **options},
+            lock=self._lock, clock=self._clock, ids=self._ids,
+        )  # fmt: skip
+
+    def refresh(self) -> Self:
+        """The same table under its latest schema."""
+        return self.with_options({})
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def system(self, name: str) -> SystemTable:
+        """A system table: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches,
+        consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
+        return SystemTable(name, self.context, self._clock)
+
+    def planner(self) -> Planner:
+        return Planner(self.context, self.snapshots, self.manifests)
+
+    def split_reader(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Predicate | None = None,  # noqa: A002 - the word that users know
+    ) -> SplitReader:
+        """A reader of the splits of `planner`, for engines; give it the same filter."""
+        return SplitReader(self.context, columns, ScanFilter.of(self.schema, filter))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
+        """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
+        compaction = (
+            None
+            if self.options.write_only
+            else TableWriteCompaction(self.context, self.snapshots, self.manifests, self._clock)
+        )
+        return TableWrite(self.context, self.snapshots, self.manifests, self._clock, ignore_existing, compaction)
+
+    def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:
+        """The committing half. A stream gives its own `user`, and keeps it."""
+        return FileStoreCommit(
+            self._io, self.paths, self.schema, user or self._ids.token_hex(), lock=self._lock, clock=self._clock,
+            ids=self._ids, ignore_empty=ignore_empty, manifests=self.manifests,
+        )  # fmt: skip
+
+    def maintenance(self) -> Maintenance:
+        """All upkeep; the methods below are its most used parts."""
+        return Maintenance(self.context, self.manifests, self.new_commit, self._clock, self._expiry_schedule)
+
+    # -- compacting ---------------------------------------------------------------------------------------------------
+
+    def plan_compaction(
+        self,
+        full: bool = False,
+        partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
+        *,
+        order_by: Sequence[str] = (),
+        strategy: str = "order",
+        buckets: Collection[int] | None = None,
+    ) -> list[CompactTask]:
+        """The tasks of which `compact` consists, for engines with several workers: they pickle.
+
+        Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
+        """
+        order = sort_order(order_by, strategy)
+        return self._compact_planner().plan(full=full, partitions=partitions, order=order, buckets=buckets)
+
+    def run_compaction(self, task: CompactTask) -> CommitMessage:
+        """Do one task of `plan_compaction`."""
+        return run_task(self.context, task, self._clock)
+
+    def _compact_planner(self) -> CompactPlanner:
+        return CompactPlanner(self.context, self.snapshots, self.manifests, self._clock)
+
+
+def _reopened(
+    kind: type[TableParts],
+    io: FileIO,
+    root: str,
+    name: str,
+    branch: str,
+    options: dict[str, str],
+    lock: CommitGuard | None,
+    clock: Clock,
+    ids: IdSource,
+) -> TableParts:
+    return kind(io, root, name=name, branch=branch, options=options, lock=lock, clock=clock, ids=ids)
+
+
+def sort_order(columns: Sequence[str], strategy: str) -> SortOrder | None:
+    return SortOrder(name_list(columns, "order_by"), strategy) if columns else None
