@@ -115,12 +115,10 @@ class Table(TableParts):
                 f"scan(source={source!r}) of lake table {self.name}: a lake table has no source but the lake; open the "
                 "table by forebay.connect(...).table(...) for the others"
             )
-        as_of_schema = self.arrow_schema if as_of is None else None
-        request = ScanRequest(columns, None, limit, partitions, buckets)  # type: ignore[arg-type]
+        request = ScanRequest(columns, None, limit, partitions, [buckets] if isinstance(buckets, int) else buckets)
         if filter is not None:
-            if as_of_schema is None:
-                as_of_schema = LakeScan(self.context, self.name, ScanRequest(), as_of).schema
-            request = replace(request, predicate=as_predicate(filter, as_of_schema))
+            whole = LakeScan(self.context, self.name, ScanRequest(), as_of)
+            request = replace(request, predicate=as_predicate(filter, whole.schema))
         return LakeScan(self.context, self.name, request, as_of)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -147,6 +145,7 @@ class Table(TableParts):
                 return
             raise NotFound(f"table {self.name} has no partition {dict(values)}")
         self.new_commit().drop_partitions([values])
+        self.maintenance().after_commit(batch=True)
 
     def changes(
         self,

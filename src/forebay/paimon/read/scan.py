@@ -251,10 +251,9 @@ def _sure_count(work: _Work) -> int | None:
 def _bucket_test(buckets: Any) -> Callable[[int], bool] | None:
     if buckets is None:
         return None
-    given = [buckets] if isinstance(buckets, int) else buckets
-    if isinstance(given, str) or any(isinstance(b, bool) or not isinstance(b, int) or b < 0 for b in given):
+    if isinstance(buckets, str) or any(isinstance(b, bool) or not isinstance(b, int) or b < 0 for b in buckets):
         raise InvalidRequest(f"buckets={buckets!r}: buckets are whole numbers, 0 or more")
-    return frozenset(given).__contains__
+    return frozenset(buckets).__contains__
 
 
 def _listed(parts: Sequence[Any]) -> str:

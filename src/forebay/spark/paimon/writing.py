@@ -45,7 +45,7 @@ GATHERED_ROWS, GATHERED_BYTES = 1 << 15, 16 << 20
 """What a task collects before it divides rows: at least one of the two. Dividing takes a while for each batch, whatever
 its size, and Spark's batches are small (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
 
-KIND_COLUMNS = ("_change_type", "_row_kind", "rowkind")
+KIND_COLUMNS = ("_change_type", "rowkind")
 """Columns that bring row kinds where the table has no column of the name: of changelogs of Forebay and of Paimon."""
 _CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
 """Columns that changelogs have besides; left out where the table has no column of the name."""
