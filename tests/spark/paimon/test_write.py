@@ -78,7 +78,7 @@ def test_one_task_assigns_the_buckets_of_a_table_with_dynamic_ones(
         frame = lake_session.range(0, 100, 1, 3).selectExpr("id", f"'{name}' AS name", "'d' AS day")
         frame.writeTo(f"lake.{lake}.t").append()
     assert lake_sql("SELECT count(*), min(name), max(name) FROM {db}.t") == [(100, "b", "b")]
-    assert {split.bucket for split in table.scan().splits} == {0, 1, 2, 3}
+    assert {split.bucket for split in table.scan().plan()} == {0, 1, 2, 3}
 
 
 def test_many_tasks_write_the_same_buckets_without_losing_a_row(
@@ -88,7 +88,7 @@ def test_many_tasks_write_the_same_buckets_without_losing_a_row(
     frame = lake_session.range(0, 300, 1, 4).selectExpr("id", "'new' AS name", "'d' AS day")
     frame.writeTo(f"lake.{lake}.t").append()
     assert lake_sql("SELECT count(*), count(DISTINCT id), min(name) FROM {db}.t") == [(300, 300, "new")]
-    written = [f for split in table.scan().splits for f in split.files]
+    written = [f for split in table.scan().plan() for f in split.files]
     assert len(written) >= 10 or "COMPACT" in kinds(table)
 
 
@@ -100,7 +100,7 @@ def test_precommit_compaction_makes_one_file_of_what_all_tasks_wrote(
     table = fill([])
     frame = lake_session.range(0, 100, 1, 4).selectExpr("id", "'n' AS name", "'d' AS day")
     frame.writeTo(f"lake.{lake}.t").option("precommit-compact", "true").append()
-    assert [len(split.files) for split in table.scan().splits] == [1]
+    assert [len(split.files) for split in table.scan().plan()] == [1]
     assert kinds(table) == ["APPEND"]
 
 
