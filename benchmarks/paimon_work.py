@@ -18,7 +18,6 @@ from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
-from tests.paimon.lake import put
 
 COMMITS = 5
 BUCKETS = 4
@@ -97,10 +96,23 @@ class Lake:
         return table
 
 
+def put(table: Table, rows: pa.Table) -> None:
+    """Write rows to a table, with or without a primary key, in one commit."""
+    if table.has_primary_key:
+        table.upsert(rows)
+    else:
+        table.append(rows)
+
+
 def write_cost(lake: Lake, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Cost:
     """Write and commit the parts into a new table, which is gone afterwards."""
     table = lake.create("written", definition)
-    cost = cost_of(lambda: [put(table, part) for part in parts])
+
+    def work() -> None:
+        for part in parts:
+            put(table, part)
+
+    cost = cost_of(work)
     lake.drop("written")
     return cost
 

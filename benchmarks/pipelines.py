@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks import data, pipelines_growth
 from benchmarks.paimon_turns import Contender, Turns, take_turns
-from benchmarks.paimon_work import CODEC, LEVEL, Lake
+from benchmarks.paimon_work import CODEC, LEVEL, Lake, put
 from benchmarks.pipelines_hour import (
     BATCHES,
     BEFORE,
@@ -30,7 +30,6 @@ from benchmarks.report import Figure, FigureTable, Grid, Section
 from benchmarks.running import BUCKETS, Run, scratch
 from benchmarks.spark import CORES, session_with
 from benchmarks.union_work import write_files
-from tests.paimon.lake import put
 
 ROWS = 2_000_000
 _INSERT_PART, _STREAM_PART, _GROWTH_PART = 2, 100, 10

@@ -7,12 +7,12 @@ from typing import Any
 
 from benchmarks import data
 from benchmarks.paimon_turns import Contender, Turns, take_turns
+from benchmarks.paimon_work import put
 from benchmarks.pipelines_hour import NONE, definition, live_files
 from benchmarks.pipelines_work import Pipelines
 from benchmarks.report import Grid, number
 from benchmarks.running import Run
 from benchmarks.union_work import check
-from tests.paimon.lake import put
 
 FILE_COUNTS = (10, 100, 1000)
 BUCKET_COUNTS = (1, 4, 16)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,11 @@ import pyarrow as pa
 from forebay.paimon import Catalog
 from forebay.spark.paimon.lookups import shared_lookup
 from story import Feed, Story, fill, follow, keyed, play
-from tests.paimon.lake import put
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from forebay.api.results import WriteResult
     from forebay.paimon.lookup.lookup import Lookup
     from forebay.paimon.table import Table
 
@@ -58,10 +58,11 @@ class Customers:
         self._now.update(changed)
         # One commit for all, so that there is no moment with half a change.
         rows = pa.concat_tables([rows_of(changed, change), rows_of({gone: ""}, change)])
-        self._written(put(self.table, rows, ["+I"] * len(changed) + ["-D"]))
+        kinds = pa.array(["insert"] * len(changed) + ["delete"])
+        self._written(self.table.write_changes(rows.append_column("_change_type", kinds)))
 
-    def _written(self, snapshot: Any) -> None:
-        self.versions.append((snapshot.id, dict(self._now)))
+    def _written(self, result: WriteResult) -> None:
+        self.versions.append((result.snapshot.id, dict(self._now)))
 
     def at(self, snapshot: int) -> dict[int, str]:
         """The customers as of a snapshot. Those that compaction made have what was there before."""
@@ -104,7 +105,7 @@ class Joining:
         self.seconds += time.monotonic() - began
         with self._target.stream_writer(user="dimension-join") as writer:
             if writer.last_committed is None or number > writer.last_committed:
-                put(writer, joined)
+                writer.append(joined)
                 writer.commit(number)
 
 

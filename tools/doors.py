@@ -28,7 +28,6 @@ import forebay
 from forebay.paimon import Catalog
 from forebay.tiering.now import tier_now
 from forebay.unionread.planning import plan_union
-from tests.paimon.lake import put
 
 _SOURCES = f"{Path(forebay.__file__).parent}/"
 
@@ -129,7 +128,7 @@ def _live_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
 def _paimon_operations(folder: Path) -> dict[str, Operation]:
     catalog = Catalog.open(str(folder / "warehouse"))
     catalog.create_database("shop")
-    table = catalog.create_table("shop.orders", _ORDERS, primary_key=["id"], options={"bucket": "1"})
+    table = catalog.create_table("shop.orders", _ORDERS, primary_key="id", buckets=1)
 
     waiting: list[Any] = []
 
@@ -139,10 +138,10 @@ def _paimon_operations(folder: Path) -> dict[str, Operation]:
             waiting.append(write.prepare_commit())
 
     return {
-        "lake write": Operation(lambda: put(table, _ROWS)),
+        "lake write": Operation(lambda: table.upsert(_ROWS)),
         "lake read": Operation(lambda: table.scan().to_arrow()),
         "lake commit": Operation(lambda: table.new_commit().commit(waiting.pop()), prepare_commit),
-        "lake compaction": Operation(lambda: table.compact(full=True), lambda: put(table, _ROWS)),
+        "lake compaction": Operation(lambda: table.compact(full=True), lambda: table.upsert(_ROWS)),
     }
 
 
