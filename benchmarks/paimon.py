@@ -89,7 +89,8 @@ class _Comparison:
 
     def _their_write(self, loaded: str, definition: Mapping[str, object], rust: bool) -> Cost:
         name = f"theirs_{next(self._numbers)}"
-        cost = self._ask("write", name, rust, data=loaded, definition=definition)
+        theirs = {("primary_keys" if key == "primary_key" else key): value for key, value in definition.items()}
+        cost = self._ask("write", name, rust, data=loaded, definition=theirs)
         self._lake.drop(name)
         return cost
 
