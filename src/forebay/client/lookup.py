@@ -10,7 +10,7 @@ no rows; that is no error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.api.keys import check_missing, key_rows
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.client.cluster import ClusterClient
 from forebay.client.encode import KeyRouter, group_rows
@@ -41,7 +42,6 @@ PREFIX_COLUMN = "_prefix_index"
 """The column of a prefix lookup's result that says which of the prefixes, counted from 0, a row belongs to."""
 
 _KEYS_AT_ONCE = 1 << 16
-_MISSING = ("null", "drop", "error")
 _ROUTINGS = 3
 """How often partitions are looked for, when one is dropped, or dropped and recreated, between that and the lookup."""
 
@@ -144,12 +144,11 @@ class Lookup:
 
     def find(self, keys: Any, missing: str = "null", insert_missing: bool = False) -> pa.Table:
         """One row for each of `keys`; see the module. Raises `NotFound` with missing="error"."""
-        if missing not in _MISSING:
-            raise InvalidRequest(f"missing={missing!r} is not one of {', '.join(map(repr, _MISSING))}")
+        check_missing(missing)
         names = self._info.schema.primary_key
         batches = []
         for batch in iter_record_batches(
-            key_rows(keys, names, self._info), self._info.schema, columns=names, max_rows=_KEYS_AT_ONCE
+            key_rows(keys, names, str(self._info.path)), self._info.schema, columns=names, max_rows=_KEYS_AT_ONCE
         ):
             values = self._values(batch, insert_missing)
             batches.append(self._rows(values, missing, batch))
@@ -202,7 +201,7 @@ class Lookup:
         schema = pa.schema([pa.field(PREFIX_COLUMN, pa.int64(), nullable=False), *self._view.schema])
         batches, offset = [], 0
         for batch in iter_record_batches(
-            key_rows(prefixes, names, info), info.schema, columns=names, max_rows=_KEYS_AT_ONCE
+            key_rows(prefixes, names, str(info.path)), info.schema, columns=names, max_rows=_KEYS_AT_ONCE
         ):
             key_bytes = encoder.encode(batch)
             bucket_bytes = key_bytes if bucket_encoder is encoder else bucket_encoder.encode(batch)
@@ -257,52 +256,3 @@ class Lookup:
                     raise
                 self._cluster.forget_table(self._info.path)
             attempt += 1
-
-
-def key_rows(keys: Any, names: Sequence[str], info: TableInfo) -> Any:
-    """`keys` as rows with the columns `names`: Arrow data, data frames and dicts as they are, and also one dict, tuples
-    with a value for each column, and plain values where one column is the key.
-    """
-    if isinstance(keys, Mapping):
-        return [keys]
-    if _is_array(keys):
-        return pa.table({_only(names, info): keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)})
-    if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or hasattr(keys, "columns"):
-        return keys
-    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
-        return [{_only(names, info): keys}]
-    rows = list(keys)
-    if isinstance(keys, tuple) and 1 < len(names) == len(rows) and not isinstance(rows[0], tuple | list | Mapping):
-        rows = [keys]
-    if not rows or isinstance(rows[0], Mapping):
-        return rows
-    if isinstance(rows[0], tuple | list):
-        return [_named(row, i, names, info) for i, row in enumerate(rows)]
-    name = _only(names, info)
-    return [{name: value} for value in rows]
-
-
-def _is_array(keys: Any) -> bool:
-    """Whether these are the values of one column."""
-    if isinstance(keys, pa.Array | pa.ChunkedArray):
-        return not pa.types.is_struct(keys.type)
-    kind = type(keys)
-    return (kind.__module__.partition(".")[0], kind.__name__) in (("numpy", "ndarray"), ("pandas", "Series"))
-
-
-def _only(names: Sequence[str], info: TableInfo) -> str:
-    """The one column of a key. Raises `InvalidRequest` where there are several."""
-    if len(names) != 1:
-        raise InvalidRequest(
-            f"table {info.path} needs {len(names)} columns to find a row ({', '.join(names)}): give tuples, dicts or a "
-            "table"
-        )
-    return names[0]
-
-
-def _named(row: Any, index: int, names: Sequence[str], info: TableInfo) -> dict[str, Any]:
-    if not isinstance(row, tuple | list) or len(row) != len(names):
-        raise InvalidRequest(
-            f"key {index} is {row!r}; a key of table {info.path} has {len(names)} values ({', '.join(names)})"
-        )
-    return dict(zip(names, row, strict=True))

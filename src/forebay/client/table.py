@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from forebay.api.filters import FilterLike, as_predicate
+from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
@@ -176,10 +177,8 @@ class Table(ArrowStream):
         `keys` holds the primary key columns, in the forms that `append` and `lookup` take. With `columns` the others
         of these are set to null, and a row goes when all its columns but the key are null.
         """
-        from forebay.client.lookup import key_rows
-
         if self.has_primary_key:
-            keys = key_rows(keys, self.info.schema.primary_key, self.info)
+            keys = key_rows(keys, self.info.schema.primary_key, str(self.path))
         return self._write("delete", keys, columns)
 
     def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:

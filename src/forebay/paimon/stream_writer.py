@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from forebay.api.keys import key_rows
 from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
@@ -27,7 +28,6 @@ from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
-from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.changes import write_changes

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.api.filters import as_predicate
+from forebay.api.keys import key_rows
 from forebay.api.results import WriteResult
 from forebay.api.scan import ScanRequest
 from forebay.api.schemas import SchemaLike, TypeLike
@@ -35,7 +36,6 @@ from forebay.paimon.compact.rescale import rescale_partitions
 from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.lookup.lookup import Lookup
 from forebay.paimon.maintain.analyze import Statistics
 from forebay.paimon.maintain.expire import Expired

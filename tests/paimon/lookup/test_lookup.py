@@ -379,7 +379,7 @@ def test_there_is_one_row_for_each_key_in_order(tmp_path: Path, keys: Any) -> No
     assert found.to_pylist() == [{"id": 2, "name": "a2"}, {"id": None, "name": None}, {"id": 1, "name": "a1"}]
     assert all(field.nullable for field in found.schema)
     assert table.lookup(keys, ["name"], missing="drop").to_pylist() == [{"name": "a2"}, {"name": "a1"}]
-    with pytest.raises(NotFound, match="has no row for key 1 of those that were asked for"):
+    with pytest.raises(NotFound, match=r"has no row for 1 of 3 keys; the first is key 1: {'id': 9}"):
         table.lookup(keys, missing="error")
     with pytest.raises(InvalidRequest, match="missing='skip' is not one of 'null', 'drop', 'error'"):
         table.lookup(keys, missing="skip")

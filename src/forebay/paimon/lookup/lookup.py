@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.api.keys import check_missing, key_rows
 from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
@@ -30,7 +31,6 @@ from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.lookup.keys import key_rows
 from forebay.paimon.lookup.local_files import LocalFiles, Probe, copy_name, encoded_keys
 from forebay.paimon.lookup.table_files import TableFiles
 from forebay.paimon.merge.intervals import rank_keys
@@ -42,7 +42,6 @@ from forebay.paimon.write.bucketing import PartitionSplitter, parts_of
 from forebay.paimon.write.incoming import Intake
 
 _RETRIES = 3
-_MISSING = ("null", "drop", "error")
 _HOW = ("left", "inner")
 
 Int64s = npt.NDArray[np.int64]
@@ -125,17 +124,21 @@ class Lookup:
 
     def lookup(self, keys: Any, *, missing: str = "null") -> pa.Table:
         """One row for each key, in order; `keys` and `missing` are as in `Table.lookup`."""
-        if missing not in _MISSING:
-            raise InvalidRequest(f"missing={missing!r} is not one of {', '.join(map(repr, _MISSING))}")
-        found, positions = self._find(key_rows(keys, self._keys, self._table.paths.root))
+        check_missing(missing)
+        rows = key_rows(keys, self._keys, self._table.paths.root)
+        if missing == "error" and not isinstance(rows, list):
+            rows = _table(rows)
+        found, positions = self._find(rows)
         lost = positions < 0
         if missing == "null":
             nullable = pa.schema([field.with_nullable(True) for field in self.schema])
             return found.take(pa.array(positions, mask=lost)).cast(nullable)
         if missing == "error" and lost.any():
+            first = int(np.argmax(lost))
+            row = rows[first] if isinstance(rows, list) else rows.select(self._keys).slice(first, 1).to_pylist()[0]
             raise NotFound(
-                f"{self._table.paths.root} has no row for key {int(np.argmax(lost))} of those that were asked for "
-                f"({int(lost.sum())} in all have none)"
+                f"table {self._table.paths.root} has no row for {int(lost.sum())} of {len(lost)} keys; the first is "
+                f"key {first}: {row}"
             )
         return found.take(pa.array(positions[~lost]))
 

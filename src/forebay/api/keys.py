@@ -1,0 +1,70 @@
+"""Keys in all the ways that users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import InvalidRequest
+
+MISSING = ("null", "drop", "error")
+"""What a lookup does about a key that has no row: a row of nulls, no row, or `NotFound`."""
+
+
+def key_rows(keys: Any, names: Sequence[str], table: str) -> Any:
+    """Return `keys` as rows with the columns `names`: a list of dicts, or Arrow data and data frames as they are.
+
+    One dict, tuples with a value for each column, and plain values where one column is the key are understood too.
+    Raises `InvalidRequest`, which names `table`, for anything else.
+    """
+    if isinstance(keys, Mapping):
+        return [keys]
+    if _is_array(keys):
+        return pa.table({_only(names, table): keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)})
+    if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__") or hasattr(keys, "columns"):
+        return keys
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        return [{_only(names, table): keys}]
+    rows = list(keys)
+    if isinstance(keys, tuple) and 1 < len(names) == len(rows) and not isinstance(rows[0], tuple | list | Mapping):
+        rows = [keys]
+    if not rows or isinstance(rows[0], Mapping):
+        return rows
+    if isinstance(rows[0], tuple | list):
+        return [_named(row, i, names, table) for i, row in enumerate(rows)]
+    name = _only(names, table)
+    return [{name: value} for value in rows]
+
+
+def check_missing(missing: str) -> None:
+    """Raise `InvalidRequest` unless `missing` is one of `MISSING`."""
+    if missing not in MISSING:
+        raise InvalidRequest(f"missing={missing!r} is not one of {', '.join(map(repr, MISSING))}")
+
+
+def _is_array(keys: Any) -> bool:
+    """Whether these are the values of one column."""
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        return not pa.types.is_struct(keys.type)
+    kind = type(keys)
+    return (kind.__module__.partition(".")[0], kind.__name__) in (("numpy", "ndarray"), ("pandas", "Series"))
+
+
+def _only(names: Sequence[str], table: str) -> str:
+    """The one column of a key. Raises `InvalidRequest` if there are several."""
+    if len(names) != 1:
+        raise InvalidRequest(
+            f"table {table} needs {len(names)} columns to find a row ({', '.join(names)}): give tuples, dicts or a "
+            "table"
+        )
+    return names[0]
+
+
+def _named(row: Any, index: int, names: Sequence[str], table: str) -> dict[str, Any]:
+    if not isinstance(row, tuple | list) or len(row) != len(names):
+        raise InvalidRequest(
+            f"key {index} is {row!r}; a key of table {table} has {len(names)} values ({', '.join(names)})"
+        )
+    return dict(zip(names, row, strict=True))

@@ -1,0 +1,317 @@
+"""One vocabulary: what a user does to a live table and to a lake table, in the same words, with the same answers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import forebay
+import forebay.paimon
+from forebay.base.errors import AlreadyExists, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+
+SCHEMA = [("id", "BIGINT"), ("name", "STRING"), ("amount", "DOUBLE")]
+ROWS = [{"id": i, "name": f"n{i}", "amount": i / 2} for i in range(5)]
+
+
+@pytest.fixture(params=["live", "lake"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A connection or a catalog, with database `shop`."""
+    if request.param == "live":
+        with forebay.embedded(tmp_path / "data") as conn:
+            conn.create_database("shop")
+            yield conn
+    else:
+        catalog = forebay.paimon.Catalog.open(str(tmp_path / "lake"))
+        catalog.create_database("shop")
+        yield catalog
+
+
+@pytest.fixture
+def keyed(place: Any) -> Any:
+    """A table with a primary key, and five rows."""
+    table = place.create_table("shop.keyed", SCHEMA, primary_key="id", buckets=1)
+    table.upsert(ROWS)
+    return table
+
+
+@pytest.fixture
+def plain(place: Any) -> Any:
+    """A table without a primary key, and five rows."""
+    table = place.create_table("shop.plain", SCHEMA, buckets=1, bucket_keys=["id"])
+    table.append(ROWS)
+    return table
+
+
+def sorted_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    return rows.sort_by("id").to_pylist()
+
+
+# ---- databases and tables -------------------------------------------------------------------------------------------
+
+
+def test_databases_and_tables_are_made_listed_and_dropped(place: Any) -> None:
+    place.create_database("shop", ignore_if_exists=True)
+    with pytest.raises(AlreadyExists):
+        place.create_database("shop")
+    made = place.create_table("shop.a", {"id": "BIGINT", "v": pa.string()}, primary_key=["id"], buckets=1)
+    again = place.create_table("shop.a", {"id": "BIGINT"}, ignore_if_exists=True)
+    assert made.arrow_schema.names == again.arrow_schema.names == ["id", "v"]
+    with pytest.raises(AlreadyExists):
+        place.create_table("shop.a", SCHEMA)
+    assert place.list_tables("shop") == ["a"]
+    assert (place.table_exists("shop.a"), place.table_exists("shop.b")) == (True, False)
+    assert (place.database_exists("shop"), place.database_exists("nope")) == (True, False)
+    place.drop_table("shop.a")
+    place.drop_table("shop.a", ignore_if_not_exists=True)
+    with pytest.raises(NotFound):
+        place.drop_table("shop.a")
+    place.drop_database("shop")
+    assert "shop" not in place.list_databases()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "says"),
+    [
+        (lambda p: p.table("shop.none"), NotFound, "none"),
+        (lambda p: p.list_tables("none"), NotFound, "none"),
+        (lambda p: p.create_table("none.t", SCHEMA), NotFound, "none"),
+        (lambda p: p.create_table("shop.t", {"id": int}), InvalidRequest, "column 'id': int is not a data type"),
+        (lambda p: p.create_table("shop.t", [("id", "BIGNIT")]), InvalidRequest, "did you mean 'BIGINT'"),
+        (lambda p: p.create_table("shop.t", SCHEMA, primary_key="nope"), InvalidRequest, "nope"),
+        (lambda p: p.create_table("shop.t", SCHEMA, partition_keys=["nope"]), InvalidRequest, "nope"),
+        (lambda p: p.create_table("shop.t", []), InvalidRequest, "at least one column"),
+        (lambda p: p.create_table("shop.t", SCHEMA, buckets=0), InvalidRequest, "bucket"),
+        (lambda p: p.drop_database("none"), NotFound, "none"),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_the_same_mistake_with_names_and_schemas_is_the_same_error(
+    place: Any, mistake: Callable[[Any], Any], kind: type[ForebayError], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        mistake(place)
+
+
+def test_a_table_is_made_from_a_data_frame(place: Any) -> None:
+    frame = pd.DataFrame({"id": [1, 2], "name": ["a", None]})
+    table = place.create_table("shop.t", frame, primary_key="id", buckets=1)
+    table.upsert(frame)
+    assert sorted_rows(table.scan().to_arrow()) == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_columns_are_added_and_options_set(place: Any, keyed: Any) -> None:
+    changed = keyed.alter(add_columns={"note": "STRING"})
+    assert changed.arrow_schema.names == ["id", "name", "amount", "note"]
+    assert keyed.arrow_schema.names == ["id", "name", "amount"]
+    assert keyed.refresh().arrow_schema.names == changed.arrow_schema.names
+    assert sorted_rows(changed.scan().to_arrow())[0] == {**ROWS[0], "note": None}
+    changed.alter(set={"comment-of-ours": "x"}) if isinstance(place, forebay.Connection) else changed.alter(comment="x")
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["keyed", "plain"])
+def test_rows_are_read_into_whatever_is_asked_for(place: Any, kind: str, request: pytest.FixtureRequest) -> None:
+    table = request.getfixturevalue(kind)
+    scan = table.scan()
+    assert sorted_rows(scan.to_arrow()) == sorted_rows(scan.to_arrow()) == ROWS
+    assert sorted_rows(pa.Table.from_batches(scan)) == ROWS
+    assert sorted_rows(pa.table(table)) == ROWS
+    assert scan.to_pandas().sort_values("id")["name"].tolist() == [row["name"] for row in ROWS]
+    assert scan.to_duckdb().aggregate("sum(amount)").fetchall() == [(5.0,)]
+    assert duckdb.from_arrow(table).count("*").fetchall() == [(5,)]
+    assert (scan.count(), table.scan(limit=3).count(), scan.head(2).num_rows) == (5, 3, 2)
+    assert table.scan(["name"]).schema.names == ["name"]
+    assert table.scan(limit=0).to_arrow().num_rows == 0
+    with scan.reader() as reader:
+        assert sorted_rows(reader.read_all()) == ROWS
+    parts = [scan.read_split(split).read_all() for split in scan.plan()]
+    assert sorted_rows(pa.concat_tables(parts)) == ROWS
+    assert scan.explain()
+    with pytest.raises(InvalidRequest, match="to_pandas"):
+        np.asarray(table)
+    with pytest.raises(ValueError, match=r"DataFrame constructor|to_pandas"):
+        pd.DataFrame(table)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (forebay.col("id") >= 2) & (forebay.col("name") != "n4"),
+        "id >= 2 AND name <> 'n4'",
+        (pc.field("id") >= 2) & (pc.field("name") != "n4"),
+    ],
+    ids=["col", "sql", "pyarrow"],
+)
+@pytest.mark.parametrize("kind", ["keyed", "plain"])
+def test_a_filter_may_be_written_in_three_ways(
+    place: Any, kind: str, given: Any, request: pytest.FixtureRequest
+) -> None:
+    table = request.getfixturevalue(kind)
+    assert sorted_rows(table.scan(filter=given).to_arrow()) == ROWS[2:4]
+    assert table.scan(filter=given).count() == 2
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (lambda t: t.scan(["nmae"]).to_arrow(), "nmae"),
+        (lambda t: t.scan("name"), "list of names"),
+        (lambda t: t.scan(filter="nmae = 1").to_arrow(), "nmae"),
+        (lambda t: t.scan(filter="id >").to_arrow(), "is not SQL"),
+        (lambda t: t.scan(filter=5).to_arrow(), "is not a filter"),
+        (lambda t: t.scan(limit=-1), "limit=-1"),
+        (lambda t: t.scan(limit="3"), "limit='3'"),
+        (lambda t: t.changes(start="yesterday"), "yesterday"),
+        (lambda t: t.changes(stop=1_700_000_000_000), "1700000000000"),
+        (lambda t: t.append([{"id": "x"}]), "id"),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_the_same_mistake_with_rows_is_the_same_error(plain: Any, mistake: Callable[[Any], Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        mistake(plain)
+
+
+# ---- writes ---------------------------------------------------------------------------------------------------------
+
+
+def test_writes_say_what_they_did(keyed: Any, plain: Any) -> None:
+    assert keyed.upsert([{"id": 1, "name": "new", "amount": None}]).rows == 1
+    assert keyed.delete([0]).rows == 1
+    assert keyed.delete(pa.table({"id": [2]})).rows == 1
+    assert [row["name"] for row in sorted_rows(keyed.scan().to_arrow())] == ["new", "n3", "n4"]
+    assert plain.append(pa.Table.from_pylist(ROWS)).rows == 5
+    assert plain.scan().count() == 10
+
+
+def test_a_write_that_a_table_does_not_take_names_the_one_that_it_does(keyed: Any, plain: Any) -> None:
+    with pytest.raises(InvalidRequest, match="upsert"):
+        keyed.append(ROWS)
+    with pytest.raises(InvalidRequest, match="append"):
+        plain.upsert(ROWS)
+    with pytest.raises(InvalidRequest, match="primary key"):
+        plain.delete([1])
+
+
+# ---- keys -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[3, 9, 1], [(3,), (9,), (1,)], [{"id": 3}, {"id": 9}, {"id": 1}], pa.table({"id": [3, 9, 1]}), np.array([3, 9, 1]),
+     pd.DataFrame({"id": [3, 9, 1]})],
+    ids=["values", "tuples", "dicts", "arrow", "numpy", "pandas"],
+)  # fmt: skip
+def test_a_lookup_has_one_row_for_each_key_in_order(keyed: Any, keys: Any) -> None:
+    assert keyed.lookup(keys)["name"].to_pylist() == ["n3", None, "n1"]
+    assert keyed.lookup(keys, ["amount"], missing="drop").to_pylist() == [{"amount": 1.5}, {"amount": 0.5}]
+    with pytest.raises(NotFound, match="9"):
+        keyed.lookup(keys, missing="error")
+
+
+def test_a_lookup_of_what_is_no_key_is_refused(keyed: Any, plain: Any) -> None:
+    with pytest.raises(InvalidRequest, match="missing="):
+        keyed.lookup([1], missing="maybe")
+    with pytest.raises(InvalidRequest, match="id"):
+        keyed.lookup([{"name": "n1"}])
+    with pytest.raises(InvalidRequest, match="primary key"):
+        plain.lookup([1])
+
+
+def test_rows_are_joined_by_key(keyed: Any) -> None:
+    orders = pa.table({"customer": [3, 9], "n": [1, 2]})
+    with keyed.lookup_table(["name"]) as customers:
+        assert customers.lookup([3])["name"].to_pylist() == ["n3"]
+        joined = customers.join(orders, on=["customer"])
+        assert joined.select(["customer", "n", "name"]).to_pylist() == [
+            {"customer": 3, "n": 1, "name": "n3"},
+            {"customer": 9, "n": 2, "name": None},
+        ]
+        keyed.upsert([{"id": 9, "name": "nine", "amount": 0.0}])
+        customers.refresh()
+        assert customers.join(orders, on=["customer"], how="inner").num_rows == 2
+
+
+# ---- changes --------------------------------------------------------------------------------------------------------
+
+
+def test_changes_come_in_order_and_go_on_from_a_position(plain: Any) -> None:
+    with plain.changes(stop="latest") as changes:
+        first = changes.to_arrow()
+        position = changes.position
+    assert first["_change_type"].cast(pa.string()).to_pylist() == ["insert"] * 5
+    assert sorted_rows(first.select(["id", "name", "amount"])) == ROWS
+    plain.append([{"id": 7, "name": "later", "amount": 1.0}])
+    with plain.changes(position, "latest", columns=["id"], include=["change_type"]) as changes:
+        assert changes.to_arrow().column_names == ["_change_type", "id"]
+    with plain.changes(position, "latest") as changes:
+        assert changes.to_arrow()["id"].to_pylist() == [7]
+
+
+def test_changes_of_a_keyed_table_end_in_its_rows(place: Any, keyed: Any) -> None:
+    keyed.upsert([{"id": 1, "name": "new", "amount": 9.0}])
+    keyed.delete([2])
+    with keyed.changes(stop="latest") as changes:
+        rows: dict[int, Any] = {}
+        for change in changes.to_arrow().to_pylist():
+            kind = change["_change_type"]
+            if kind in ("insert", "update_after"):
+                rows[change["id"]] = change["name"]
+            elif kind == "delete":
+                del rows[change["id"]]
+            else:
+                assert kind == "update_before"
+    assert rows == {0: "n0", 1: "new", 3: "n3", 4: "n4"}
+
+
+def test_changes_without_an_end_are_not_taken_as_a_whole(plain: Any) -> None:
+    with plain.changes() as changes:
+        with pytest.raises(InvalidRequest, match="stop"):
+            changes.to_arrow()
+        with pytest.raises(InvalidRequest, match="stop"):
+            pa.table(changes)
+
+
+def test_a_time_is_a_datetime_or_its_text(plain: Any) -> None:
+    time.sleep(0.01)
+    later = dt.datetime.now(dt.UTC)
+    for start in (later, later.isoformat()):
+        with plain.changes(start, "latest") as changes:
+            assert changes.to_arrow().num_rows == 0
+
+
+# ---- what one side cannot do ----------------------------------------------------------------------------------------
+
+
+def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any) -> None:
+    if isinstance(place, forebay.Connection):
+        with pytest.raises(UnsupportedOperation, match="rename"):
+            place.rename_table("shop.keyed", "shop.other")
+        with pytest.raises(UnsupportedOperation, match="snapshot"):
+            keyed.scan(as_of=3)
+        with pytest.raises(UnsupportedOperation, match="full"):
+            keyed.changes("full")
+    else:
+        with pytest.raises(UnsupportedOperation, match="partition"):
+            keyed.create_partition({"day": "x"})
+        with pytest.raises((UnsupportedOperation, InvalidRequest), match="live"):
+            keyed.scan(source="live")
+
+
+def test_users_see_what_they_need_and_no_more(keyed: Any) -> None:
+    shared = {"append", "alter", "arrow_schema", "changes", "delete", "lookup", "lookup_table", "partitions", "refresh",
+              "scan", "upsert"}  # fmt: skip
+    public = {name for name in dir(keyed) if not name.startswith("_")}
+    assert shared <= public
