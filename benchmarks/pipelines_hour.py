@@ -19,10 +19,10 @@ import numpy as np
 from benchmarks import data
 from benchmarks.paimon_work import Lake
 from benchmarks.union_work import check
-from forebay.paimon.compact.running import ThreadRunner
+from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.table import Table
-from forebay.paimon.write.table_write import Lane
+from forebay.paimon.write.table_write import WriterShard
 from forebay.spark.paimon.stream_commits import Epoch, StreamCommits
 from forebay.spark.paimon.write_options import write_options
 from forebay.spark.paimon.writing import new_write
@@ -76,7 +76,7 @@ def hour(lake: Lake, name: str, keyed: bool, way: Way, batches: int, buckets: in
     """Write `batches` micro-batches of `TASKS` * `TASK_ROWS` rows into a new table; with a key many are updates."""
     table = lake.create(name, definition(keyed, way, buckets))
     commits = StreamCommits(
-        name, table, "hour", write_options(name, table, {}), lambda _what: ThreadRunner(1), lambda: False, 2, table
+        name, table, "hour", write_options(name, table, {}), lambda _what: TaskThreads(1), lambda: False, 2, table
     )
     began, files_max, keys = time.perf_counter(), 0, _keys(keyed, batches)
     with ThreadPoolExecutor(TASKS) as pool:
@@ -105,7 +105,7 @@ def _keys(keyed: bool, batches: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _task(table: Table, index: int, ids: np.ndarray[Any, np.dtype[np.int64]]) -> list[CommitMessage]:
-    with new_write(table.context, Lane(index, TASKS)) as write:
+    with new_write(table.context, WriterShard(index, TASKS)) as write:
         write.write(data.batch_of(ids, int(ids[0])))
         return list(write.prepare_commit())
 

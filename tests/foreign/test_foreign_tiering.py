@@ -17,7 +17,7 @@ from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.lake.registry import create_lake_storage
 from forebay.metadata.table_options import lake_options
-from forebay.testing.lake_rounds import LakeTable, Row, in_order
+from forebay.testing.lake_rounds import Row, TieredTable, in_order
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService
 
@@ -69,7 +69,7 @@ def rows_of(connection: Connection, table: Table) -> tuple[list[Row], list[Row]]
     snapshot = connection.admin.lake_snapshot(table.path, readable=False)
     storage = create_lake_storage("paimon", lake_options(table.info))
     return (
-        LakeTable(storage, table.info, snapshot.snapshot_id).read(),
+        TieredTable(storage, table.info, snapshot.snapshot_id).read(),
         in_order(table.scan().to_arrow().to_pylist()),
     )
 

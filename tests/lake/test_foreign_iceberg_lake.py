@@ -15,7 +15,7 @@ from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.metadata import types
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import EVERY_TYPE, FULL_ROW, people
-from forebay.testing.lake_rounds import PATH, LakeTable, Row, in_order
+from forebay.testing.lake_rounds import PATH, Row, TieredTable, in_order
 from tests.lake.java_iceberg import ExamUnavailable, JavaIceberg, plain
 from tests.lake.spark_iceberg import rows_by_spark
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
@@ -49,7 +49,7 @@ def row(i: int, name: str = "v") -> Row:
     }
 
 
-def tiered(storage: IcebergLakeStorage, shape: str) -> tuple[LakeTable, list[Row]]:
+def tiered(storage: IcebergLakeStorage, shape: str) -> tuple[TieredTable, list[Row]]:
     """A table of some rounds, and what is in it."""
     contract = Contract()
     table = contract.create(storage, contract.descriptor(COLUMNS, **SHAPES[shape]))
@@ -85,7 +85,7 @@ def lines_of(java: JavaIceberg, *words: str) -> list[str]:
     return sorted(java.ask("rows", *words))
 
 
-def expected_lines(table: LakeTable, rows: list[Row]) -> list[str]:
+def expected_lines(table: TieredTable, rows: list[Row]) -> list[str]:
     """Rows of the stream in the words of the exam."""
     typed = pa.Table.from_pylist(rows, schema=user_schema(table.info.schema.columns))
     return sorted(plain(r) for r in typed.to_pylist())

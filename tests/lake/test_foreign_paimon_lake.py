@@ -14,7 +14,7 @@ from forebay.metadata.types import DataType
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.testing.lake_contract_base import EVERY_TYPE, FULL_ROW
-from forebay.testing.lake_rounds import PATH, LakeTable, Row
+from forebay.testing.lake_rounds import PATH, Row, TieredTable
 from tests.lake.test_paimon_lake_tables import LAKE, create, describe
 from tests.paimon.foreign.both_sides import agree
 from tests.paimon.foreign.conftest import JavaTableOf, java, java_table
@@ -51,7 +51,7 @@ def row(i: int, name: str = "v") -> Row:
     }
 
 
-def tiered(storage: PaimonLakeStorage, shape: str, auto: bool) -> tuple[LakeTable, list[Row]]:
+def tiered(storage: PaimonLakeStorage, shape: str, auto: bool) -> tuple[TieredTable, list[Row]]:
     """A table of some rounds, and what is in it."""
     descriptor = describe(COLUMNS, **SHAPES[shape])
     options = {**LAKE, "table.datalake.auto-compaction": str(auto).lower()}

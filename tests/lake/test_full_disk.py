@@ -10,7 +10,7 @@ from forebay.base.errors import ForebayError
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.testing.lake_contract_base import people
-from forebay.testing.lake_rounds import LakeTable, in_order
+from forebay.testing.lake_rounds import TieredTable, in_order
 from tests.lake.test_iceberg_lake import TestIcebergLake as IcebergContract
 from tests.lake.test_paimon_lake import TestPaimonLake as PaimonContract
 from tests.small_disk import SmallDisk, mounted_tmpfs
@@ -19,7 +19,7 @@ LEFT_BYTES = [0, 16384, 65536]
 UPKEEP = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
 
 
-def round_of(table: LakeTable, number: int) -> int:
+def round_of(table: TieredTable, number: int) -> int:
     result = table.write(((), 0), [("+U", r) for r in people(number % 5, name=f"r{number} ")])
     committer = table.committer()
     committed = committer.commit([result], {OFFSETS_PROPERTY: str(number)})
@@ -27,7 +27,7 @@ def round_of(table: LakeTable, number: int) -> int:
     return committed.snapshot_id
 
 
-def again(table: LakeTable, number: int) -> None:
+def again(table: TieredTable, number: int) -> None:
     """What the next round does: take what was committed, or do it again."""
     missing = table.committer().get_missing_lake_snapshot(table.base)
     if missing is not None:
@@ -36,7 +36,7 @@ def again(table: LakeTable, number: int) -> None:
         table.base = round_of(table, number)
 
 
-def check_readable(table: LakeTable, model: dict[int, str]) -> None:
+def check_readable(table: TieredTable, model: dict[int, str]) -> None:
     assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
 
 
@@ -57,7 +57,7 @@ def test_a_round_on_a_full_disk_is_an_error_and_is_done_once_there_is_room(lake:
         assert failed >= len(LEFT_BYTES) // 2
 
 
-def fails_when_full(disk: SmallDisk, table: LakeTable, number: int, left: int, model: dict[int, str]) -> bool:
+def fails_when_full(disk: SmallDisk, table: TieredTable, number: int, left: int, model: dict[int, str]) -> bool:
     """Whether a round on a disk with `left` bytes fails; the rows can be read meanwhile. There is room again then."""
     disk.fill(leave_bytes=left)
     try:

@@ -14,7 +14,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.lakes.iceberg_tables import LakeDefinition, catalog_properties, definition_of, difference
+from forebay.lakes.iceberg_tables import IcebergDefinition, catalog_properties, definition_of, difference
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.metadata.types import DataType
@@ -28,11 +28,11 @@ def describe(key: tuple[str, ...] = (), columns: dict[str, DataType] | None = No
     return TableDescriptor(schema, **{"bucket_count": 4, **more})
 
 
-def spec_of(definition: LakeDefinition) -> list[tuple[str, int, int, str]]:
+def spec_of(definition: IcebergDefinition) -> list[tuple[str, int, int, str]]:
     return [(f.name, f.source_id, f.field_id, str(f.transform)) for f in definition.spec.fields]
 
 
-def metadata_of(definition: LakeDefinition, **more: Any) -> TableMetadata:
+def metadata_of(definition: IcebergDefinition, **more: Any) -> TableMetadata:
     parts = {
         "schema": definition.schema, "partition_spec": definition.spec, "sort_order": definition.order,
         "location": "file:///lake", "properties": {"format-version": "2"},

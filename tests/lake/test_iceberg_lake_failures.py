@@ -22,7 +22,7 @@ from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import opened
 from forebay.lakes.iceberg_upkeep import _removed_paths
 from forebay.testing.lake_contract_base import people
-from forebay.testing.lake_rounds import PATH, LakeTable, in_order
+from forebay.testing.lake_rounds import PATH, TieredTable, in_order
 from tests.lake import failing_iceberg_io
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
 from tests.lake.test_iceberg_lake import compact, expire, lake_table
@@ -32,7 +32,7 @@ EAGER = {"iceberg.history.expire.max-snapshot-age-ms": "0", "iceberg.commit.mani
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> LakeTable:
+def table(tmp_path: Path) -> TieredTable:
     """A table with a key and one bucket, that is compacted, and whose snapshots expire at once."""
     options = {"warehouse": str(tmp_path / "lake"), "py-io-impl": failing_iceberg_io.NAME}
     storage = IcebergLakeStorage(options)
@@ -45,7 +45,7 @@ def no_failures() -> Iterator[None]:
     failing_iceberg_io.plan()
 
 
-def round_on(table: LakeTable, number: int) -> int:
+def round_on(table: TieredTable, number: int) -> int:
     """A round with upkeep; the snapshot's id."""
     result = table.write(((), 0), [("+U", r) for r in people(number % 5, name=f"r{number} ")])
     committer = table.committer()
@@ -54,7 +54,7 @@ def round_on(table: LakeTable, number: int) -> int:
     return committed.snapshot_id
 
 
-def recover(table: LakeTable, number: int) -> None:
+def recover(table: TieredTable, number: int) -> None:
     """What the next driver does: take the round that is there, or do it again."""
     missing = table.committer().get_missing_lake_snapshot(table.base)
     if missing is not None:
@@ -64,7 +64,7 @@ def recover(table: LakeTable, number: int) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_round_that_fails_at_any_step_is_there_once_or_can_be_done_again(table: LakeTable, after: bool) -> None:
+def test_a_round_that_fails_at_any_step_is_there_once_or_can_be_done_again(table: TieredTable, after: bool) -> None:
     model: dict[int, str] = {}
     for number in range(4):
         table.base = round_on(table, number)
@@ -101,7 +101,9 @@ def _lose_answers(patched: pytest.MonkeyPatch, *, done: bool) -> None:
     patched.setattr(SqlCatalog, "commit_table", unanswered)
 
 
-def test_a_round_whose_answer_was_lost_is_found_in_the_table(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_whose_answer_was_lost_is_found_in_the_table(
+    table: TieredTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table.upsert(*people(1))
     result = table.write(((), 0), [("+U", r) for r in people(1, name="new")])
     with monkeypatch.context() as patched:
@@ -111,7 +113,7 @@ def test_a_round_whose_answer_was_lost_is_found_in_the_table(table: LakeTable, m
 
 
 def test_a_round_whose_answer_was_lost_and_that_is_not_to_be_seen_has_an_unknown_outcome(
-    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+    table: TieredTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.upsert(*people(1))
     result = table.write(((), 0), [("+U", r) for r in people(1, name="new")])
@@ -124,7 +126,7 @@ def test_a_round_whose_answer_was_lost_and_that_is_not_to_be_seen_has_an_unknown
     assert table.read() == people(1, name="new")
 
 
-def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: LakeTable) -> None:
+def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: TieredTable) -> None:
     table.upsert(*people(0))
     base = table.base
     results = [table.write(((), 0), [("+U", r) for r in people(0, name=f"w{i} ")]) for i in range(4)]
@@ -154,7 +156,7 @@ def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: Lake
 
 
 def test_a_commit_is_tried_again_on_the_new_head_when_others_were_faster(
-    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+    table: TieredTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.upsert(*people(1, 2))
     real, refused = SqlCatalog.commit_table, [0]
@@ -176,7 +178,7 @@ def test_a_commit_is_tried_again_on_the_new_head_when_others_were_faster(
     assert {f"file://{p}" for p in metadata.glob("*.avro")} == used | lists
 
 
-def test_files_of_attempts_that_were_too_late_are_removed(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_attempts_that_were_too_late_are_removed(table: TieredTable, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(3):
         table.upsert(*people(2 * i, 2 * i + 1))
     result = table.write(((), 0), [("+U", r) for r in people(0, name="new")])
@@ -197,7 +199,7 @@ def test_files_of_attempts_that_were_too_late_are_removed(table: LakeTable, monk
 
 
 def test_files_of_a_round_that_was_committed_and_compacted_are_not_removed_when_it_is_given_up(
-    table: LakeTable,
+    table: TieredTable,
 ) -> None:
     for i in range(2):
         table.upsert(*people(i))
@@ -214,12 +216,12 @@ def test_files_of_a_round_that_was_committed_and_compacted_are_not_removed_when_
     check_files(lake_table(table.storage))
 
 
-def lake_io(table: LakeTable) -> Any:
+def lake_io(table: TieredTable) -> Any:
     return lake_table(table.storage).io
 
 
 @pytest.mark.parametrize("expired", [False, True])
-def test_rows_that_were_compacted_while_a_round_was_written_are_found_again(table: LakeTable, expired: bool) -> None:
+def test_rows_that_were_compacted_while_a_round_was_written_are_found_again(table: TieredTable, expired: bool) -> None:
     for i in range(3):
         table.upsert(*people(3 * i, 3 * i + 1, 3 * i + 2))
     changes = [("+U", people(0, name="new")[0]), ("-D", people(4)[0]), ("+I", people(99)[0]), ("-D", people(99)[0])]
@@ -239,7 +241,7 @@ def test_rows_that_were_compacted_while_a_round_was_written_are_found_again(tabl
     assert Path(result.deletes.path.removeprefix("file://")) not in set(data.rglob("*.parquet"))
 
 
-def test_a_compaction_gives_way_to_a_round_that_was_faster(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_gives_way_to_a_round_that_was_faster(table: TieredTable, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(3):
         table.upsert(*people(i))
     real, asked = SqlCatalog.commit_table, [0]
@@ -256,7 +258,7 @@ def test_a_compaction_gives_way_to_a_round_that_was_faster(table: LakeTable, mon
     check_files(lake_table(table.storage))
 
 
-def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
+def test_rounds_go_on_while_somebody_compacts(table: TieredTable) -> None:
     stop = threading.Event()
     failures: list[Exception] = []
     compacted: list[int] = []
@@ -293,7 +295,7 @@ def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
 
 
 def test_a_catalog_is_closed_after_its_use_also_after_an_error(
-    table: LakeTable, monkeypatch: pytest.MonkeyPatch
+    table: TieredTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[SqlCatalog] = []
     monkeypatch.setattr(SqlCatalog, "close", lambda catalog: closed.append(catalog))
@@ -305,7 +307,7 @@ def test_a_catalog_is_closed_after_its_use_also_after_an_error(
     assert closed == [first, second]
 
 
-def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: LakeTable) -> None:
+def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: TieredTable) -> None:
     first = table.write(((), 0), [("+U", r) for r in people(3)])
     assert isinstance(table.storage, IcebergLakeStorage)
     with opened(table.storage.options) as catalog:
@@ -316,12 +318,12 @@ def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: La
     assert lake_table(table.storage).current_snapshot() is None
 
 
-def test_rows_for_a_bucket_that_is_not_there_are_refused(table: LakeTable) -> None:
+def test_rows_for_a_bucket_that_is_not_there_are_refused(table: TieredTable) -> None:
     with pytest.raises(InvalidRequest, match="bucket 1 is none"):
         table.write(((), 1), [("+U", r) for r in people(1)])
 
 
-def test_expiry_removes_files_that_no_snapshot_has_and_keeps_the_newest_round(table: LakeTable) -> None:
+def test_expiry_removes_files_that_no_snapshot_has_and_keeps_the_newest_round(table: TieredTable) -> None:
     for i in range(4):
         table.upsert(*people(1, 2, name=f"r{i} "))
     compact(table.storage)
@@ -351,7 +353,7 @@ def roll_back(storage: IcebergLakeStorage, snapshot_id: int) -> None:
 
 
 def test_expiry_leaves_the_files_of_a_snapshot_whose_parent_goes_and_is_not_the_last_that_goes(
-    table: LakeTable,
+    table: TieredTable,
 ) -> None:
     for i in range(3):
         table.upsert(*people(1, i + 2, name=f"r{i} "))
@@ -373,7 +375,7 @@ def test_expiry_leaves_the_files_of_a_snapshot_whose_parent_goes_and_is_not_the_
 
 @pytest.mark.parametrize("history", ["straight", "tagged", "rolled back"])
 def test_expiry_leaves_the_files_of_the_snapshots_that_stay_however_they_follow_each_other(
-    table: LakeTable, history: str
+    table: TieredTable, history: str
 ) -> None:
     for i in range(3):
         table.upsert(*people(1, i + 2, name=f"r{i} "))
@@ -396,7 +398,7 @@ def test_expiry_leaves_the_files_of_the_snapshots_that_stay_however_they_follow_
         assert lake.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 4
 
 
-def test_expiry_removes_the_files_of_a_snapshot_that_was_rolled_back_whose_parent_is_gone(table: LakeTable) -> None:
+def test_expiry_removes_the_files_of_a_snapshot_that_was_rolled_back_whose_parent_is_gone(table: TieredTable) -> None:
     table.upsert(*people(1))
     first = table.base
     table.upsert(*people(2))
@@ -433,7 +435,7 @@ def test_of_a_manifest_that_also_adds_files_only_those_that_its_snapshot_removed
     assert list(_removed_paths(io, [snapshot])) == ["removed"]
 
 
-def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: LakeTable) -> None:
+def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: TieredTable) -> None:
     for i in range(3):
         table.upsert(*people(1, i + 2, name=f"r{i} "))
     compact(table.storage)
@@ -450,7 +452,7 @@ def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: Lake
     assert table.read() == expected
 
 
-def test_orphans_are_removed_that_are_older_than_the_limit(table: LakeTable) -> None:
+def test_orphans_are_removed_that_are_older_than_the_limit(table: TieredTable) -> None:
     table.upsert(*people(1))
     root = Path(lake_table(table.storage).location().removeprefix("file://"))
     old, young, note = (root / "data" / name for name in ("old.parquet", "young.avro", "note.txt"))
@@ -464,7 +466,7 @@ def test_orphans_are_removed_that_are_older_than_the_limit(table: LakeTable) -> 
     assert table.read() == people(1)
 
 
-def test_manifests_are_merged_so_that_their_number_does_not_grow_with_the_rounds(table: LakeTable) -> None:
+def test_manifests_are_merged_so_that_their_number_does_not_grow_with_the_rounds(table: TieredTable) -> None:
     for i in range(12):
         table.upsert(*people(i % 3, name=f"r{i} "))
     lake = lake_table(table.storage)

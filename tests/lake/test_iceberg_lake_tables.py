@@ -39,7 +39,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened
-from forebay.testing.lake_rounds import PATH, LakeTable, changes_of, in_order
+from forebay.testing.lake_rounds import PATH, TieredTable, changes_of, in_order
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
 from tests.lake.test_iceberg_lake import compact, expire, lake_table
 
@@ -49,7 +49,7 @@ def storage(tmp_path: Path) -> IcebergLakeStorage:
     return IcebergLakeStorage({"warehouse": str(tmp_path / "lake")})
 
 
-def keyed(storage: IcebergLakeStorage, **more: Any) -> LakeTable:
+def keyed(storage: IcebergLakeStorage, **more: Any) -> TieredTable:
     return Contract().keyed_table(storage, **{"buckets": 1, **more})
 
 
@@ -400,13 +400,13 @@ def test_the_snapshot_behind_another_says_whether_it_has_the_same_rows(storage: 
 # ---- upkeep ---------------------------------------------------------------------------------------------------------
 
 
-def with_upkeep(table: LakeTable, compacts: str) -> LakeTable:
+def with_upkeep(table: TieredTable, compacts: str) -> TieredTable:
     """The table, with the option that asks for compaction or does not."""
     options = {**table.info.descriptor.properties, "table.datalake.auto-compaction": compacts}
     return replace(table, info=replace(table.info, descriptor=replace(table.info.descriptor, properties=options)))
 
 
-def upsert_and_maintain(table: LakeTable, *numbers: int) -> None:
+def upsert_and_maintain(table: TieredTable, *numbers: int) -> None:
     committer = table.committer()
     table.base = committer.commit([table.write(((), 0), [("+U", r) for r in people(*numbers)])], {}).snapshot_id
     committer.maintain()

@@ -20,7 +20,7 @@ from forebay.metadata.predicate import col
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_contract_base import people
-from forebay.testing.lake_rounds import LakeTable
+from forebay.testing.lake_rounds import TieredTable
 from forebay.testing.memory_lake_source import MemorySplit
 from tests.lake.test_iceberg_lake import TestIcebergLake as IcebergContract
 from tests.lake.test_paimon_lake import TestPaimonLake as PaimonContract
@@ -47,11 +47,11 @@ def storage(lake: str, tmp_path: Path) -> LakeStorage:
     return create_lake_storage(lake, {"warehouse": str(tmp_path / "lake")})
 
 
-def log_of(lake: str, storage: LakeStorage, *arguments: Any, **more: Any) -> LakeTable:
+def log_of(lake: str, storage: LakeStorage, *arguments: Any, **more: Any) -> TieredTable:
     return CONTRACTS[lake]().log_table(storage, *arguments, **more)
 
 
-def read(table: LakeTable, limit: int | None = None, paths: Sequence[Sequence[int]] | None = None) -> pa.Table:
+def read(table: TieredTable, limit: int | None = None, paths: Sequence[Sequence[int]] | None = None) -> pa.Table:
     """The rows of the only split."""
     source = table.source() if limit is None else table.source().with_limit(limit)
     source = source if paths is None else source.with_project(paths)

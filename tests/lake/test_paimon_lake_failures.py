@@ -19,7 +19,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.io.local import LocalFileIO
 from forebay.testing.lake_contract_base import ID_NAME, people
-from forebay.testing.lake_rounds import PATH, LakeTable, changes_of, in_order
+from forebay.testing.lake_rounds import PATH, TieredTable, changes_of, in_order
 from tests.lake.test_paimon_lake_tables import LAKE, create, describe, engine_table
 from tests.paimon.lake import at_ms
 
@@ -28,14 +28,14 @@ SMALL = {"paimon.num-sorted-run.compaction-trigger": "2", "paimon.snapshot.num-r
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> LakeTable:
+def table(tmp_path: Path) -> TieredTable:
     """A table with a key and one bucket, whose writers compact often and whose snapshots expire."""
     descriptor = describe(ID_NAME, primary_key=("id",), bucket_count=1, custom_properties=SMALL)
     descriptor = type(descriptor)(**{**vars(descriptor), "properties": {**LAKE, **COMPACTS}})
     return create(PaimonLakeStorage({"warehouse": str(tmp_path / "lake")}), descriptor)
 
 
-def round_on(io: FailingFileIO, table: LakeTable, number: int) -> int:
+def round_on(io: FailingFileIO, table: TieredTable, number: int) -> int:
     """A round as a worker and a driver of its own would do it, on `io`; the snapshot's id."""
     assert isinstance(table.storage, PaimonLakeStorage)
     catalog = FileSystemCatalog(io, table.storage.options["warehouse"])
@@ -50,7 +50,7 @@ def round_on(io: FailingFileIO, table: LakeTable, number: int) -> int:
     return committed.snapshot_id
 
 
-def recover(table: LakeTable, number: int) -> None:
+def recover(table: TieredTable, number: int) -> None:
     """What the next driver does: take the round that is there, or do it again."""
     missing = table.committer().get_missing_lake_snapshot(table.base)
     if missing is not None:
@@ -62,7 +62,7 @@ def recover(table: LakeTable, number: int) -> None:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_round_that_ends_at_any_step_is_there_once_or_can_be_done_again(
-    table: LakeTable, crashes: bool, after: bool
+    table: TieredTable, crashes: bool, after: bool
 ) -> None:
     model: dict[int, str] = {}
     for number in range(4):
@@ -96,7 +96,7 @@ def test_a_round_that_ends_at_any_step_is_there_once_or_can_be_done_again(
     assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
 
 
-def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: LakeTable) -> None:
+def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: TieredTable) -> None:
     table.upsert(*people(0))
     base = table.base
     results = [table.write(((), 0), [("+U", r) for r in people(0, name=f"w{i} ")]) for i in range(4)]
@@ -121,7 +121,7 @@ def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: Lake
     assert table.read(snapshot_id) == people(0, name=f"w{winner} ")
 
 
-def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
+def test_rounds_go_on_while_somebody_compacts(table: TieredTable) -> None:
     stop = threading.Event()
     failures: list[Exception] = []
 
@@ -148,7 +148,7 @@ def test_rounds_go_on_while_somebody_compacts(table: LakeTable) -> None:
     assert table.read() == [{"id": k, "name": f"r{20 + k} {k}"} for k in range(5)]
 
 
-def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tiering(table: LakeTable) -> None:
+def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tiering(table: TieredTable) -> None:
     table.upsert(*people(1))
     table.upsert(*people(1, 2, name="new"))
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tierin
     assert table.read() == in_order([*people(1, 2, name="new"), *people(3)])
 
 
-def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: LakeTable) -> None:
+def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: TieredTable) -> None:
     table.upsert(*people(1))
     table.upsert(*people(2))
     assert isinstance(table.storage, PaimonLakeStorage)
@@ -174,7 +174,7 @@ def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: La
 
 
 def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing_when_it_may_not(
-    table: LakeTable,
+    table: TieredTable,
 ) -> None:
     table.upsert(*people(1))
     lake = engine_table(table.storage)
@@ -201,17 +201,17 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> LakeTable:
+def plain(tmp_path: Path) -> TieredTable:
     """A table with a key and one bucket that nobody compacts, and whose snapshots stay."""
     descriptor = describe(ID_NAME, primary_key=("id",), bucket_count=1)
     return create(PaimonLakeStorage({"warehouse": str(tmp_path / "lake")}), descriptor)
 
 
-def data_files(table: LakeTable) -> set[str]:
+def data_files(table: TieredTable) -> set[str]:
     return {s.path for s in LocalFileIO().walk(engine_table(table.storage).paths.root) if s.path.endswith(".parquet")}
 
 
-def test_files_of_rounds_that_were_committed_are_not_removed_when_they_are_given_up(plain: LakeTable) -> None:
+def test_files_of_rounds_that_were_committed_are_not_removed_when_they_are_given_up(plain: TieredTable) -> None:
     plain.upsert(*people(1))
     before = plain.base
     results = [plain.write(((), 0), [("+U", r) for r in people(i)]) for i in (2, 3, 4)]
@@ -228,7 +228,7 @@ def test_files_of_rounds_that_were_committed_are_not_removed_when_they_are_given
     assert plain.read() == people(1, 2, 3)
 
 
-def test_a_round_follows_on_its_base_alone_whatever_others_commit(plain: LakeTable) -> None:
+def test_a_round_follows_on_its_base_alone_whatever_others_commit(plain: TieredTable) -> None:
     other = engine_table(plain.storage).new_commit("other", ignore_empty=False)
     result = plain.write(((), 0), [("+U", r) for r in people(1)])
     none = "the newest one is None"
@@ -246,7 +246,7 @@ def test_a_round_follows_on_its_base_alone_whatever_others_commit(plain: LakeTab
     assert plain.read(5) == people(1)
 
 
-def test_rounds_that_the_cluster_does_not_know_are_found(plain: LakeTable) -> None:
+def test_rounds_that_the_cluster_does_not_know_are_found(plain: TieredTable) -> None:
     committer = plain.committer(base=None)
     assert committer.get_missing_lake_snapshot(None) is None
     plain.round({((), 0): [("+U", r) for r in people(1)]}, {OFFSETS_PROPERTY: "one"})
@@ -259,7 +259,7 @@ def test_rounds_that_the_cluster_does_not_know_are_found(plain: LakeTable) -> No
     assert [committer.has_snapshot(number) for number in (1, 2, 3)] == [True, True, False]
 
 
-def test_rows_for_a_bucket_that_is_not_there_are_refused(table: LakeTable) -> None:
+def test_rows_for_a_bucket_that_is_not_there_are_refused(table: TieredTable) -> None:
     with pytest.raises(InvalidRequest, match="bucket 1 is none"):
         table.write(((), 1), [("+U", r) for r in people(1)])
 

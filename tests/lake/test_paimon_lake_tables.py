@@ -21,7 +21,7 @@ from forebay.paimon.store.schema_changes import SetOption
 from forebay.paimon.table import Table
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened, with_options
-from forebay.testing.lake_rounds import PATH, LakeTable, Row, changes_of, in_order
+from forebay.testing.lake_rounds import PATH, Row, TieredTable, changes_of, in_order
 from tests.paimon.lake import altered, at_ms, stream_of
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
@@ -38,10 +38,10 @@ def describe(columns: dict[str, DataType], **more: Any) -> TableDescriptor:
     return TableDescriptor(schema, properties=LAKE, **{"bucket_count": 4, "bucket_keys": keys, **more})
 
 
-def create(storage: PaimonLakeStorage, descriptor: TableDescriptor, creating: bool = True) -> LakeTable:
+def create(storage: PaimonLakeStorage, descriptor: TableDescriptor, creating: bool = True) -> TieredTable:
     with storage.create_catalog() as catalog:
         catalog.create_table(PATH, descriptor, creating=creating)
-    return LakeTable(storage, TableInfo(PATH, 7, 1, descriptor))
+    return TieredTable(storage, TableInfo(PATH, 7, 1, descriptor))
 
 
 def engine_table(storage: PaimonLakeStorage) -> Table:
@@ -224,7 +224,7 @@ def test_a_row_of_another_partition_is_refused(storage: PaimonLakeStorage) -> No
 
 
 @pytest.fixture(params=[3, 6])
-def released(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> LakeTable:
+def released(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> TieredTable:
     """A table as released clusters made it: with system columns, whose timestamps have three or six digits."""
     catalog = open_catalog(storage.options)
     catalog.create_database(PATH.database)
@@ -235,7 +235,7 @@ def released(storage: PaimonLakeStorage, request: pytest.FixtureRequest) -> Lake
     return create(storage, describe(ID_NAME))
 
 
-def test_a_table_of_a_released_cluster_is_taken_and_its_system_columns_are_filled(released: LakeTable) -> None:
+def test_a_table_of_a_released_cluster_is_taken_and_its_system_columns_are_filled(released: TieredTable) -> None:
     released.round({((), 1): [("+A", r) for r in people(1, 2)]})
     assert released.read() == people(1, 2)
     rows = engine_table(released.storage).scan(columns=list(SYSTEM_COLUMNS)).to_arrow().to_pylist()
@@ -246,7 +246,7 @@ def test_a_table_of_a_released_cluster_is_taken_and_its_system_columns_are_fille
     ]
 
 
-def test_new_columns_go_before_system_columns(released: LakeTable) -> None:
+def test_new_columns_go_before_system_columns(released: TieredTable) -> None:
     released.append(*people(1))
     table = released.altered(widened(released.info.descriptor, Column("extra", types.int_())))
     assert engine_table(released.storage).schema.names == ("id", "name", "extra", *SYSTEM_COLUMNS)

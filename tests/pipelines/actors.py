@@ -21,9 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.paimon.compact.running import ThreadRunner
+from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.format.commit_message import CommitMessage
-from forebay.paimon.write.table_write import Lane
+from forebay.paimon.write.table_write import WriterShard
 from tests.pipelines.lake import (
     BATCH_ROWS,
     COLUMNS,
@@ -108,7 +108,7 @@ class PlainWriter:
         self._table = open_table(warehouse, name)
         self._log, self._done = (Journal(folder / "checkpoints" / name / part) for part in ("offsets", "commits"))
         self._commits = StreamCommits(
-            name, self._table, f"query-{name}", write_options(name, self._table, {}), lambda _what: ThreadRunner(1),
+            name, self._table, f"query-{name}", write_options(name, self._table, {}), lambda _what: TaskThreads(1),
             lambda: True, 2, self._table,
         )  # fmt: skip
 
@@ -126,7 +126,7 @@ class PlainWriter:
     def _task(self, index: int, rows: list[dict[str, int]]) -> list[CommitMessage]:
         from forebay.spark.paimon.writing import new_write
 
-        with new_write(self._table.context, Lane(index, TASKS)) as write:
+        with new_write(self._table.context, WriterShard(index, TASKS)) as write:
             write.write(pa.RecordBatch.from_pylist(rows, COLUMNS))
             return list(write.prepare_commit())
 

@@ -24,7 +24,7 @@ from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, cre
 from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
-from forebay.server.context import HANDLERS, Call
+from forebay.server.context import HANDLERS, ServerCall
 from forebay.server.costs import RequestCosts
 from forebay.server.rpc import RpcProtocol
 from forebay.server.turns import REQUESTS_PER_TURN
@@ -164,12 +164,12 @@ class Work:
     """Handlers that answer when they are told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[ServerCall] = []
         self.futures: list[asyncio.Future[Any]] = []
         monkeypatch.setitem(HANDLERS, ApiKey.DATABASE_EXISTS, self._handle)
         monkeypatch.setitem(HANDLERS, ApiKey.PRODUCE_LOG, self._handle)
 
-    def _handle(self, _context: Any, call: Call) -> Any:
+    def _handle(self, _context: Any, call: ServerCall) -> Any:
         self.calls.append(call)
         self.futures.append(asyncio.get_running_loop().create_future())
         return self._answer(self.futures[-1])
@@ -419,7 +419,7 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
 ) -> None:
     started: list[asyncio.Future[None]] = []
 
-    async def look_up(_context: Any, _call: Call) -> Any:
+    async def look_up(_context: Any, _call: ServerCall) -> Any:
         started.append(asyncio.get_running_loop().create_future())
         await started[-1]
         return pb.LookupResponse()
@@ -499,7 +499,7 @@ async def test_a_write_that_is_answered_before_it_is_written_counts_until_it_is(
 ) -> None:
     written: Future[None] = threads.future()
 
-    async def write_later(_context: Any, call: Call) -> Any:
+    async def write_later(_context: Any, call: ServerCall) -> Any:
         call.room.keep_until(written)
         return pb.ProduceLogResponse()
 

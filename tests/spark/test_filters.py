@@ -14,8 +14,8 @@ from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFun
 from forebay.metadata.table import Column, PartitionInfo
 from forebay.spark.filter_text import FILTER_DEPTH_MAX, parse_filter
 from forebay.spark.filters import (
-    Call,
     Expression,
+    Function,
     Literal,
     Literals,
     Reference,
@@ -52,44 +52,44 @@ def text(value: str) -> Literal:
     return Literal("'" + value.replace("'", "''") + "'", '"string"')
 
 
-A, B = Call("=", (ID_, integer(1))), Call("=", (S, text("x")))
+A, B = Function("=", (ID_, integer(1))), Function("=", (S, text("x")))
 
 
 @pytest.mark.parametrize(
     ("expression", "predicate"),
     [
-        (Call("=", (ID_, integer(5))), col("i") == 5),
-        (Call("<>", (ID_, integer(5))), col("i") != 5),
-        (Call("<", (integer(5), ID_)), col("i") > 5),
-        (Call(">=", (integer(5), ID_)), col("i") <= 5),
-        (Call("<=>", (ID_, integer(5))), col("i") == 5),
-        (Call("<=>", (ID_, integer("null"))), col("i").is_null()),
-        (Call("NOT", (Call("<=>", (ID_, integer(5))),)), col("i").is_null() | (col("i") != 5)),
-        (Call("IN", (ID_, Literals("1, 2, null", '"integer"'))), col("i").is_in([1, 2])),
-        (Call("NOT", (Call("IN", (ID_, Literals("1, 2", '"integer"'))),)), col("i").not_in([1, 2])),
-        (Call("IN", (S, Literals("'a', 'it''s, [x]', ''", '"string"'))), col("s").is_in(["a", "it's, [x]", ""])),
-        (Call("IS_NULL", (Reference(("arr",)),)), col("arr").is_null()),
-        (Call("NOT", (Call("IS_NULL", (ID_,)),)), col("i").is_not_null()),
-        (Call("STARTS_WITH", (S, text("a%"))), col("s").starts_with("a%")),
-        (Call("ENDS_WITH", (S, text("z"))), col("s").ends_with("z")),
-        (Call("CONTAINS", (S, text("'"))), col("s").contains("'")),
-        (Call("NOT", (Call("AND", (A, B)),)), (col("i") != 1) | (col("s") != "x")),
-        (Call("NOT", (Call("OR", (A, Call("NOT", (B,)))),)), (col("i") != 1) & (col("s") == "x")),
-        (Call("=", (Reference(("b",)), Literal("true", '"boolean"'))), col("b") == True),  # noqa: E712
-        (Call("=", (Reference(("d",)), Literal("19723", '"date"'))), col("d") == dt.date(2024, 1, 1)),
+        (Function("=", (ID_, integer(5))), col("i") == 5),
+        (Function("<>", (ID_, integer(5))), col("i") != 5),
+        (Function("<", (integer(5), ID_)), col("i") > 5),
+        (Function(">=", (integer(5), ID_)), col("i") <= 5),
+        (Function("<=>", (ID_, integer(5))), col("i") == 5),
+        (Function("<=>", (ID_, integer("null"))), col("i").is_null()),
+        (Function("NOT", (Function("<=>", (ID_, integer(5))),)), col("i").is_null() | (col("i") != 5)),
+        (Function("IN", (ID_, Literals("1, 2, null", '"integer"'))), col("i").is_in([1, 2])),
+        (Function("NOT", (Function("IN", (ID_, Literals("1, 2", '"integer"'))),)), col("i").not_in([1, 2])),
+        (Function("IN", (S, Literals("'a', 'it''s, [x]', ''", '"string"'))), col("s").is_in(["a", "it's, [x]", ""])),
+        (Function("IS_NULL", (Reference(("arr",)),)), col("arr").is_null()),
+        (Function("NOT", (Function("IS_NULL", (ID_,)),)), col("i").is_not_null()),
+        (Function("STARTS_WITH", (S, text("a%"))), col("s").starts_with("a%")),
+        (Function("ENDS_WITH", (S, text("z"))), col("s").ends_with("z")),
+        (Function("CONTAINS", (S, text("'"))), col("s").contains("'")),
+        (Function("NOT", (Function("AND", (A, B)),)), (col("i") != 1) | (col("s") != "x")),
+        (Function("NOT", (Function("OR", (A, Function("NOT", (B,)))),)), (col("i") != 1) & (col("s") == "x")),
+        (Function("=", (Reference(("b",)), Literal("true", '"boolean"'))), col("b") == True),  # noqa: E712
+        (Function("=", (Reference(("d",)), Literal("19723", '"date"'))), col("d") == dt.date(2024, 1, 1)),
         (
-            Call(">", (Reference(("ltz",)), Literal("1700000000000001", '"timestamp"'))),
+            Function(">", (Reference(("ltz",)), Literal("1700000000000001", '"timestamp"'))),
             col("ltz") > dt.datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=dt.UTC),
         ),
         (
-            Call(">", (Reference(("ts",)), Literal("-1", '"timestamp_ntz"'))),
+            Function(">", (Reference(("ts",)), Literal("-1", '"timestamp_ntz"'))),
             col("ts") > dt.datetime(1969, 12, 31, 23, 59, 59, 999999),
         ),
-        (Call("=", (Reference(("dec",)), Literal("1.50", '"decimal(10,2)"'))), col("dec") == Decimal("1.50")),
-        (Call("=", (Reference(("bin",)), Literal("0x00FF", '"binary"'))), col("bin") == b"\x00\xff"),
-        (Call("=", (Reference(("f",)), Literal("0.1", '"float"'))), col("f") == 0.10000000149011612),
-        (Call("=", (Reference(("t",)), Literal("3600000000000", '"time(6)"'))), col("t") == dt.time(1)),
-        (Call(">", (ID_, Literal("3.5", '"double"'))), col("i") > 3),
+        (Function("=", (Reference(("dec",)), Literal("1.50", '"decimal(10,2)"'))), col("dec") == Decimal("1.50")),
+        (Function("=", (Reference(("bin",)), Literal("0x00FF", '"binary"'))), col("bin") == b"\x00\xff"),
+        (Function("=", (Reference(("f",)), Literal("0.1", '"float"'))), col("f") == 0.10000000149011612),
+        (Function("=", (Reference(("t",)), Literal("3600000000000", '"time(6)"'))), col("t") == dt.time(1)),
+        (Function(">", (ID_, Literal("3.5", '"double"'))), col("i") > 3),
     ],
     ids=str,
 )
@@ -100,23 +100,23 @@ def test_a_filter_becomes_the_predicate_that_means_the_same(expression: Expressi
 @pytest.mark.parametrize(
     "expression",
     [
-        Call("=", (Reference(("st", "a")), integer(1))),
-        Call("=", (Reference(("nowhere",)), integer(1))),
-        Call("=", (ID_, S)),
-        Call("=", (Call("UPPER", (S,)), text("x"))),
-        Call("ALWAYS_FALSE"),
-        Call("NOT", (Call("STARTS_WITH", (S, text("a"))),)),
-        Call("OR", (A, Call("UPPER", (S,)))),
-        Call("=", (S, Literal("'a'", '"string collate UTF8_LCASE"'))),
-        Call("=", (Reference(("nanos",)), Literal("5", '"timestamp_ntz"'))),
-        Call("=", (Reference(("arr",)), integer(1))),
-        Call("=", (Reference(("d",)), Literal("99999999", '"date"'))),
-        Call("=", (Reference(("t",)), Literal("1", '"time(9)"'))),
-        Call("=", (Reference(("l",)), Literal("x", '"long"'))),
-        Call("=", (Reference(("b",)), Literal("5", '"boolean"'))),
-        Call("IN", (S, Literals("'a' 'b'", '"string"'))),
-        Call("IN", (ID_, Literals("1; 2", '"integer"'))),
-        Call("=", (Reference(("arr",)), Literal("x", '{"type":"array"}'))),
+        Function("=", (Reference(("st", "a")), integer(1))),
+        Function("=", (Reference(("nowhere",)), integer(1))),
+        Function("=", (ID_, S)),
+        Function("=", (Function("UPPER", (S,)), text("x"))),
+        Function("ALWAYS_FALSE"),
+        Function("NOT", (Function("STARTS_WITH", (S, text("a"))),)),
+        Function("OR", (A, Function("UPPER", (S,)))),
+        Function("=", (S, Literal("'a'", '"string collate UTF8_LCASE"'))),
+        Function("=", (Reference(("nanos",)), Literal("5", '"timestamp_ntz"'))),
+        Function("=", (Reference(("arr",)), integer(1))),
+        Function("=", (Reference(("d",)), Literal("99999999", '"date"'))),
+        Function("=", (Reference(("t",)), Literal("1", '"time(9)"'))),
+        Function("=", (Reference(("l",)), Literal("x", '"long"'))),
+        Function("=", (Reference(("b",)), Literal("5", '"boolean"'))),
+        Function("IN", (S, Literals("'a' 'b'", '"string"'))),
+        Function("IN", (ID_, Literals("1; 2", '"integer"'))),
+        Function("=", (Reference(("arr",)), Literal("x", '{"type":"array"}'))),
         ID_,
     ],
     ids=str,
@@ -126,7 +126,7 @@ def test_what_cannot_be_said_exactly_stays_with_spark(expression: Expression) ->
 
 
 def test_a_value_that_the_column_cannot_have_matches_nothing() -> None:
-    predicate = to_predicate(Call("=", (ID_, Literal("3.5", '"double"'))), COLUMNS)
+    predicate = to_predicate(Function("=", (ID_, Literal("3.5", '"double"'))), COLUMNS)
     assert predicate == Leaf(LeafFunction.IN, "i", ())
 
 

@@ -11,7 +11,7 @@ import pytest
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from forebay.spark.lake_tasks import lake_rows, lake_tasks
-from forebay.spark.splits import KvBatchSplit, LakePart, LogSplit
+from forebay.spark.splits import KvBatchSplit, LakePart, LogInput
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
@@ -59,9 +59,9 @@ def test_logs_are_cut_into_tasks_of_their_own(lake: World) -> None:
     table.append(rows(10, 30))
     plan = lake.plan(table)
     found = tasks(plan, table, most=5)
-    logs = [split for task in found for split in task if isinstance(split, LogSplit)]
+    logs = [split for task in found for split in task if isinstance(split, LogInput)]
     assert sum(split.rows for split in logs) == 20
-    assert all(sum(split.rows for split in task if isinstance(split, LogSplit)) <= 5 for task in found)
+    assert all(sum(split.rows for split in task if isinstance(split, LogInput)) <= 5 for task in found)
     assert tasks(plan, table, covered=frozenset[TableBucket]())[-1] == found[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from forebay.metadata import types
 from forebay.metadata.table import Column
-from forebay.spark.filters import Call, Expression, Literal, Literals, Reference
+from forebay.spark.filters import Expression, Function, Literal, Literals, Reference
 from forebay.spark.native_filters import may_skip_by
 
 COLUMNS = [
@@ -33,18 +33,18 @@ ONE = Literal("1", '"integer"')
 @pytest.mark.parametrize(
     "filter_",
     [
-        Call("=", (INT, ONE)),
-        Call("NOT", (Call("=", (INT, ONE)),)),
-        Call("IS_NOT_NULL", (D,)),
-        Call("NOT", (Call("IS_NULL", (F,)),)),
-        Call("=", (D, double("1.5"))),
-        Call("<=>", (F, Literal("-1.5", '"float"'))),
-        Call("<", (D, double("Infinity"))),
-        Call("<=", (D, double("-1.0E300"))),
-        Call("IN", (D, Literals("1.5, -2.0", '"double"'))),
-        Call("<", (MS, moment(123_000))),
-        Call("<", (US, Literal("123456", '"timestamp"'))),
-        Call("AND", (Call("=", (INT, ONE)), Call("<", (D, double("1.0"))))),
+        Function("=", (INT, ONE)),
+        Function("NOT", (Function("=", (INT, ONE)),)),
+        Function("IS_NOT_NULL", (D,)),
+        Function("NOT", (Function("IS_NULL", (F,)),)),
+        Function("=", (D, double("1.5"))),
+        Function("<=>", (F, Literal("-1.5", '"float"'))),
+        Function("<", (D, double("Infinity"))),
+        Function("<=", (D, double("-1.0E300"))),
+        Function("IN", (D, Literals("1.5, -2.0", '"double"'))),
+        Function("<", (MS, moment(123_000))),
+        Function("<", (US, Literal("123456", '"timestamp"'))),
+        Function("AND", (Function("=", (INT, ONE)), Function("<", (D, double("1.0"))))),
     ],
 )
 def test_what_parquet_understands_as_spark_does_is_handed_over(filter_: Expression) -> None:
@@ -54,19 +54,19 @@ def test_what_parquet_understands_as_spark_does_is_handed_over(filter_: Expressi
 @pytest.mark.parametrize(
     "filter_",
     [
-        *(Call(sign, (D, double(zero))) for sign in ("=", "<=>", "<", "<=") for zero in ("0.0", "-0.0", "NaN")),
-        *(Call(sign, (F, Literal("1.5", '"float"'))) for sign in (">", ">=", "<>")),
-        Call("NOT", (Call("=", (D, double("1.5"))),)),
-        Call("NOT", (Call("IN", (D, Literals("1.5", '"double"'))),)),
-        Call("IN", (D, Literals("1.5, 0.0", '"double"'))),
-        Call("IN", (D, Literals("1.5, null", '"double"'))),
-        Call("<", (double("0.5"), D)),
-        Call("OR", (Call("=", (INT, ONE)), Call(">", (D, double("1.0"))))),
-        Call("NOT", (Call("AND", (Call("=", (INT, ONE)), Call("<", (D, double("1.0"))))),)),
-        Call("<", (MS, moment(123_456))),
-        Call("NOT", (Call("=", (MS, moment(-1))),)),
-        Call("=", (Reference(("row", "x")), ONE)),
-        Call("RLIKE", (Reference(("missing",)), ONE)),
+        *(Function(sign, (D, double(zero))) for sign in ("=", "<=>", "<", "<=") for zero in ("0.0", "-0.0", "NaN")),
+        *(Function(sign, (F, Literal("1.5", '"float"'))) for sign in (">", ">=", "<>")),
+        Function("NOT", (Function("=", (D, double("1.5"))),)),
+        Function("NOT", (Function("IN", (D, Literals("1.5", '"double"'))),)),
+        Function("IN", (D, Literals("1.5, 0.0", '"double"'))),
+        Function("IN", (D, Literals("1.5, null", '"double"'))),
+        Function("<", (double("0.5"), D)),
+        Function("OR", (Function("=", (INT, ONE)), Function(">", (D, double("1.0"))))),
+        Function("NOT", (Function("AND", (Function("=", (INT, ONE)), Function("<", (D, double("1.0"))))),)),
+        Function("<", (MS, moment(123_456))),
+        Function("NOT", (Function("=", (MS, moment(-1))),)),
+        Function("=", (Reference(("row", "x")), ONE)),
+        Function("RLIKE", (Reference(("missing",)), ONE)),
     ],
 )
 def test_what_parquet_understands_otherwise_is_kept_from_it(filter_: Expression) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from forebay.metadata.table import TableBucket
 from forebay.spark import planning
 from forebay.spark.planning import ROWS_PER_TASK_MIN, cut_logs, cut_logs_for_limit, plan_kv, spread, task_count
-from forebay.spark.splits import KvBatchSplit, LogSplit
+from forebay.spark.splits import KvBatchSplit, LogInput
 
 BIG = ROWS_PER_TASK_MIN
 
@@ -38,7 +38,7 @@ def test_logs_are_cut_into_equal_tasks_that_cover_every_offset_once(
     tasks = cut_logs(offsets, cores, most)
     covered: dict[TableBucket, int] = {b: start for b, (start, _) in offsets.items()}
     for split in (split for task in tasks for split in task):
-        assert isinstance(split, LogSplit)
+        assert isinstance(split, LogInput)
         assert split.start == covered[split.bucket] < split.stop  # in order, without gap
         covered[split.bucket] = split.stop
     assert covered == {b: stop if start < stop else start for b, (start, stop) in offsets.items()}

@@ -26,9 +26,9 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource, ForebayReader
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
 from forebay.spark.reading import ReadFunction, SplitsPartition, counted, first_rows, gathered
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.scan_planning import TableScan
-from forebay.spark.splits import LogSplit
+from forebay.spark.splits import LogInput
 from tests.spark.tables import ids_of, make_table, rows
 
 
@@ -37,7 +37,7 @@ def scan_of(table: Table, **options: Any) -> TableScan:
     return TableScan(table.info, chosen, options.get("is_changelog", False))
 
 
-def run(scan: TableScan, connection: Connection, wanted: Wanted, cores: int = 2) -> list[pa.RecordBatch]:
+def run(scan: TableScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
     """Plan, and read all tasks as workers do: from pickled bytes."""
     schema = StructType([scan.schema[name] for name in wanted.columns])
     plan = scan.plan(connection, cores, wanted, schema)
@@ -62,33 +62,33 @@ def table(request: pytest.FixtureRequest, connection: Connection, database: str)
 
 
 def test_all_rows_are_read_once_with_spark_s_schema(table: Table, connection: Connection) -> None:
-    batches = run(scan_of(table), connection, Wanted(ALL))
+    batches = run(scan_of(table), connection, Pushdown(ALL))
     assert ids_of(batches) == list(range(1000))
     joined = pa.Table.from_batches(batches).sort_by("id")
     assert joined.select(["name", "amount"]).equals(rows(0, 1000).select(["name", "amount"]))
 
 
 def test_columns_come_in_spark_s_order_and_no_others(table: Table, connection: Connection) -> None:
-    batches = run(scan_of(table), connection, Wanted(("amount", "id")))
+    batches = run(scan_of(table), connection, Pushdown(("amount", "id")))
     assert {tuple(batch.schema.names) for batch in batches} == {("amount", "id")}
 
 
 def test_counting_needs_no_columns(table: Table, connection: Connection) -> None:
-    batches = run(scan_of(table), connection, Wanted(()))
+    batches = run(scan_of(table), connection, Pushdown(()))
     assert sum(batch.num_rows for batch in batches) == 1000
     assert all(batch.num_columns == 0 for batch in batches)
 
 
 def test_filters_are_applied_to_rows_also_on_columns_that_are_not_wanted(table: Table, connection: Connection) -> None:
     predicate = (col("id") >= 990) & (col("amount") < 497.0)
-    assert ids_of(run(scan_of(table), connection, Wanted(("id",), (), predicate))) == [990, 991, 992, 993]
-    by_name = run(scan_of(table), connection, Wanted(("name",), (), col("id") == 7))
+    assert ids_of(run(scan_of(table), connection, Pushdown(("id",), (), predicate))) == [990, 991, 992, 993]
+    by_name = run(scan_of(table), connection, Pushdown(("name",), (), col("id") == 7))
     assert [batch.column(0).to_pylist() for batch in by_name] == [["n7"]]
 
 
 @pytest.mark.parametrize("limit", [1, 7, 999, 1000, 5000])
 def test_a_limit_is_kept_by_every_task(table: Table, connection: Connection, limit: int) -> None:
-    batches = run(scan_of(table), connection, Wanted(ALL, limit=limit))
+    batches = run(scan_of(table), connection, Pushdown(ALL, limit=limit))
     assert sum(batch.num_rows for batch in batches) == min(limit, 1000)
 
 
@@ -97,7 +97,7 @@ def test_rows_that_come_after_planning_are_not_read_from_a_log(connection: Conne
     table.append(rows(0, 100))
     scan = scan_of(table)
     schema = scan.schema
-    plan = scan.plan(connection, 2, Wanted(ALL), schema)
+    plan = scan.plan(connection, 2, Pushdown(ALL), schema)
     table.append(rows(100, 200))
     for _ in range(2):  # a task that is run again reads the same
         assert ids_of(b for task in plan.tasks for b in plan.read.read(SplitsPartition(task))) == list(range(100))
@@ -107,8 +107,8 @@ def test_a_log_is_cut_into_tasks_of_so_many_records(connection: Connection, data
     table = make_table(connection, f"{database}.l", buckets=2)
     table.append(rows(0, 1000))
     scan = scan_of(table, records_per_partition=64)
-    assert ids_of(run(scan, connection, Wanted(("id",)))) == list(range(1000))
-    tasks = scan.tasks(connection, 2, Wanted(ALL))
+    assert ids_of(run(scan, connection, Pushdown(("id",)))) == list(range(1000))
+    tasks = scan.tasks(connection, 2, Pushdown(ALL))
     assert len(tasks) == 16
 
 
@@ -117,10 +117,10 @@ def test_range_ending_in_an_empty_batch_readers_must_finish(connection: Connecti
     table = make_table(connection, f"{database}.kv", ["id"], buckets=1)
     table.upsert(rows(0, 3))
     table.delete([{"id": 100}])
-    batches = run(scan_of(table, is_changelog=True), connection, Wanted(("_change_type", "_log_offset", "id")))
+    batches = run(scan_of(table, is_changelog=True), connection, Pushdown(("_change_type", "_log_offset", "id")))
     assert ids_of(batches) == [0, 1, 2]
-    [task] = scan_of(table, is_changelog=True).tasks(connection, 2, Wanted(ALL))
-    assert task == (LogSplit(TableBucket(table.info.table_id, 0), 0, 4),)
+    [task] = scan_of(table, is_changelog=True).tasks(connection, 2, Pushdown(ALL))
+    assert task == (LogInput(TableBucket(table.info.table_id, 0), 0, 4),)
 
 
 def test_a_changelog_tells_types_offsets_and_times(connection: Connection, database: str) -> None:
@@ -128,7 +128,7 @@ def test_a_changelog_tells_types_offsets_and_times(connection: Connection, datab
     table.upsert(rows(1, 2))
     table.upsert([{"id": 1, "name": "new", "amount": None}])
     table.delete([{"id": 1}])
-    wanted = Wanted(("name", "_log_offset", "_change_type"))
+    wanted = Pushdown(("name", "_log_offset", "_change_type"))
     # The reader puts metadata first; Spark's order is restored by name.
     batches = run(scan_of(table, is_changelog=True), connection, wanted)
     assert pa.Table.from_batches(batches).to_pylist() == [
@@ -137,7 +137,7 @@ def test_a_changelog_tells_types_offsets_and_times(connection: Connection, datab
         {"name": "new", "_log_offset": 2, "_change_type": "update_after"},
         {"name": "new", "_log_offset": 3, "_change_type": "delete"},
     ]
-    times = run(scan_of(table, is_changelog=True), connection, Wanted(("_commit_timestamp",)))
+    times = run(scan_of(table, is_changelog=True), connection, Pushdown(("_commit_timestamp",)))
     assert times[0].schema.field(0).type == pa.timestamp("us", "UTC")
 
 
@@ -147,7 +147,7 @@ def test_both_strategies_give_the_same_state(connection: Connection, database: s
     table.upsert([{"id": 5, "name": "changed", "amount": 1.0}])
     table.delete([{"id": 6}])
     states = [
-        pa.Table.from_batches(run(scan_of(table, **options), connection, Wanted(ALL))).sort_by("id").to_pylist()
+        pa.Table.from_batches(run(scan_of(table, **options), connection, Pushdown(ALL))).sort_by("id").to_pylist()
         for options in ({}, {"strategy": SNAPSHOT_MERGE})
     ]
     assert states[0] == states[1]
@@ -159,17 +159,17 @@ def test_partitions_are_chosen_by_filters_on_their_keys(connection: Connection, 
     table = make_table(connection, f"{database}.p", ["id", "name"], buckets=2, partition_keys=["name"])
     table.upsert(rows(0, 6))
     scan = scan_of(table)
-    wanted = Wanted(ALL, (col("name").is_in(["n1", "n4"]),))
+    wanted = Pushdown(ALL, (col("name").is_in(["n1", "n4"]),))
     assert ids_of(run(scan, connection, wanted)) == [1, 4]
     assert sum(len(task) for task in scan.tasks(connection, 2, wanted)) == 4
-    assert scan.tasks(connection, 2, Wanted(ALL, (col("name") == "nope",))) == []
+    assert scan.tasks(connection, 2, Pushdown(ALL, (col("name") == "nope",))) == []
 
 
 def test_an_empty_table_and_one_without_partitions_have_no_rows(connection: Connection, database: str) -> None:
     empty = make_table(connection, f"{database}.e", ["id"])
-    assert ids_of(run(scan_of(empty), connection, Wanted(ALL))) == []
+    assert ids_of(run(scan_of(empty), connection, Pushdown(ALL))) == []
     partitioned = make_table(connection, f"{database}.p", partition_keys=["name"])
-    assert run(scan_of(partitioned), connection, Wanted(ALL)) == []
+    assert run(scan_of(partitioned), connection, Pushdown(ALL)) == []
 
 
 def test_a_bucket_that_ends_too_early_is_an_error_and_not_a_short_answer(
@@ -178,7 +178,7 @@ def test_a_bucket_that_ends_too_early_is_an_error_and_not_a_short_answer(
     table = make_table(connection, f"{database}.l", buckets=1)
     table.append(rows(0, 10))
     scan = scan_of(table)
-    plan = scan.plan(connection, 2, Wanted(ALL), scan.schema)
+    plan = scan.plan(connection, 2, Pushdown(ALL), scan.schema)
     from forebay.client.log_reader import LogReader
 
     monkeypatch.setattr(LogReader, "__iter__", lambda self: iter(()))
@@ -188,7 +188,7 @@ def test_a_bucket_that_ends_too_early_is_an_error_and_not_a_short_answer(
 
 def test_a_dropped_table_fails_its_readers_with_its_name(table: Table, connection: Connection) -> None:
     scan = scan_of(table)
-    plan = scan.plan(connection, 2, Wanted(ALL), scan.schema)
+    plan = scan.plan(connection, 2, Pushdown(ALL), scan.schema)
     connection.drop_table(table.path)
     message = pa.record_batch([pa.array([pickle.dumps(SplitsPartition(plan.tasks[0]))])], ["value"])
     function = ReadFunction(**{**vars(plan.read), "settings": quick(plan.read.settings)})
@@ -250,7 +250,7 @@ def test_memory_of_a_scan_does_not_grow_with_the_table(connection: Connection, d
         ids = pa.array(range(part * 20_000, (part + 1) * 20_000), pa.int64())
         table.upsert(pa.table([ids, pa.array(["x" * 200] * len(ids))], schema=wide))
     scan = scan_of(table)
-    plan = scan.plan(connection, 2, Wanted(("id", "text")), scan.schema)
+    plan = scan.plan(connection, 2, Pushdown(("id", "text")), scan.schema)
     before = pa.total_allocated_bytes()
     most = count = 0
     for task in plan.tasks:

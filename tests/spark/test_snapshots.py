@@ -24,7 +24,7 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, read_options
 from forebay.spark.reading import ReadFunction, SplitsPartition
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.scan_planning import TablePlan, TableScan, task_partitions
 from forebay.spark.snapshots import LEASE_SECONDS, OpenSnapshots, SnapshotLease, open_snapshots
 from tests.spark.tables import ids_of, make_table, rows
@@ -51,7 +51,7 @@ def table(connection: Connection, database: str) -> Table:
     return made
 
 
-def planned(table: Table, wanted: Wanted, lease: SnapshotLease = SnapshotLease()) -> TablePlan:  # noqa: B008
+def planned(table: Table, wanted: Pushdown, lease: SnapshotLease = SnapshotLease()) -> TablePlan:  # noqa: B008
     scan = TableScan(table.info, ReadOptions(table.connection.settings, lease=lease))
     schema = StructType([scan.schema[name] for name in wanted.columns])
     return scan.plan(table.connection, 2, wanted, schema)
@@ -69,7 +69,7 @@ def run(plan: TablePlan, partitions: list[SplitsPartition]) -> list[pa.RecordBat
 
 
 def test_tasks_that_are_run_again_or_late_read_the_rows_of_one_instant(table: Table) -> None:
-    plan = planned(table, Wanted(("id", "amount")))
+    plan = planned(table, Pushdown(("id", "amount")))
     snapshot = plan.open_snapshot()
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
@@ -82,8 +82,10 @@ def test_tasks_that_are_run_again_or_late_read_the_rows_of_one_instant(table: Ta
     snapshot.release()
 
 
-@pytest.mark.parametrize("wanted", [Wanted(("id",)), Wanted(("amount", "id")), Wanted(("id",), (), col("amount") >= 0)])
-def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table, wanted: Wanted) -> None:
+@pytest.mark.parametrize(
+    "wanted", [Pushdown(("id",)), Pushdown(("amount", "id")), Pushdown(("id",), (), col("amount") >= 0)]
+)
+def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table, wanted: Pushdown) -> None:
     table.upsert(rows(0, 300))
     table.delete([{"id": 3}])
     plan = planned(table, wanted)
@@ -99,7 +101,7 @@ def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table,
 
 
 def test_a_limit_holds_for_a_snapshot_that_is_made_anew_too(table: Table) -> None:
-    plan = planned(table, Wanted(("id",), limit=7))
+    plan = planned(table, Pushdown(("id",), limit=7))
     snapshot = plan.open_snapshot()
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
@@ -110,7 +112,7 @@ def test_a_limit_holds_for_a_snapshot_that_is_made_anew_too(table: Table) -> Non
 def test_without_the_beginning_of_the_changelog_an_ended_snapshot_is_an_error(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = planned(table, Wanted(("id",)))
+    plan = planned(table, Pushdown(("id",)))
     snapshot = plan.open_snapshot()
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
@@ -128,7 +130,7 @@ def test_without_the_beginning_of_the_changelog_an_ended_snapshot_is_an_error(
 def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table: Table) -> None:
     small = replace(table.connection.settings, given=(("client.scanner.kv.fetch.max-bytes", 1024),))
     scan = TableScan(table.info, ReadOptions(small))
-    plan = scan.plan(table.connection, 2, Wanted(("id",)), StructType([scan.schema["id"]]))
+    plan = scan.plan(table.connection, 2, Pushdown(("id",)), StructType([scan.schema["id"]]))
     snapshot = plan.open_snapshot()
     (partition,) = task_partitions(plan.tasks, snapshot)
     assert snapshot is not None
@@ -145,9 +147,9 @@ def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table
 
 def test_limits_filters_and_counts_are_those_of_the_instant(table: Table) -> None:
     for wanted, expected in (
-        (Wanted(("id",), (), col("id") >= 990), 10),
-        (Wanted(("id",), limit=7), 7),
-        (Wanted(()), 1000),
+        (Pushdown(("id",), (), col("id") >= 990), 10),
+        (Pushdown(("id",), limit=7), 7),
+        (Pushdown(()), 1000),
     ):
         plan = planned(table, wanted)
         snapshot = plan.open_snapshot()
@@ -158,7 +160,7 @@ def test_limits_filters_and_counts_are_those_of_the_instant(table: Table) -> Non
 
 
 def test_a_task_is_sent_only_what_it_needs_of_the_snapshot(table: Table) -> None:
-    plan = planned(table, Wanted(("id",)))
+    plan = planned(table, Pushdown(("id",)))
     snapshot = plan.open_snapshot()
     for partition in task_partitions([plan.tasks[0][:1]], snapshot):
         sent: SplitsPartition = pickle.loads(pickle.dumps(partition))
@@ -169,9 +171,9 @@ def test_a_task_is_sent_only_what_it_needs_of_the_snapshot(table: Table) -> None
 def test_a_log_and_a_replayed_table_need_no_snapshot(table: Table, connection: Connection, database: str) -> None:
     log = make_table(connection, f"{database}.l")
     log.append(rows(0, 10))
-    assert planned(log, Wanted(("id",))).open_snapshot() is None
+    assert planned(log, Pushdown(("id",))).open_snapshot() is None
     replayed = TableScan(table.info, ReadOptions(connection.settings, "snapshot_merge"))
-    plan = replayed.plan(connection, 2, Wanted(("id",)), StructType([replayed.schema["id"]]))
+    plan = replayed.plan(connection, 2, Pushdown(("id",)), StructType([replayed.schema["id"]]))
     assert plan.open_snapshot() is None
     assert ids_of(run(plan, task_partitions(plan.tasks, None))) == list(range(1000))
 
@@ -184,7 +186,7 @@ def test_a_cluster_without_table_snapshots_is_read_as_its_buckets_are(
         NegotiatedVersions, "offers", lambda self, key: key < ApiKey.OPEN_TABLE_SNAPSHOT and offers(self, key)
     )
     before = len(handles(server))
-    plan = planned(table, Wanted(("id",)))
+    plan = planned(table, Pushdown(("id",)))
     assert plan.open_snapshot() is None
     assert ids_of(run(plan, task_partitions(plan.tasks, None))) == list(range(1000))
     assert len(handles(server)) == before
@@ -194,12 +196,12 @@ def test_a_cluster_without_table_snapshots_is_read_as_its_buckets_are(
 
 
 def test_name_and_length_of_the_lease_are_options(table: Table, server: EmbeddedServer) -> None:
-    plan = planned(table, Wanted(("id",)), SnapshotLease("my query", 90.0))
+    plan = planned(table, Pushdown(("id",)), SnapshotLease("my query", 90.0))
     snapshot = plan.open_snapshot()
     assert snapshot is not None
     assert snapshot.lease_seconds == 90
     assert "my query" in [handle.name for handle in handles(server)]
-    default = planned(table, Wanted(("id",))).open_snapshot()
+    default = planned(table, Pushdown(("id",))).open_snapshot()
     assert default is not None
     assert default.lease_seconds == LEASE_SECONDS
     assert f"spark {table.path}" in [handle.name for handle in handles(server)]
@@ -220,7 +222,7 @@ def test_lease_options_are_read_from_the_read_and_from_the_session(connection: C
 def test_a_snapshot_ends_with_the_scan_that_opened_it(table: Table, server: EmbeddedServer) -> None:
     gc.collect()
     before = len(handles(server))
-    snapshot = planned(table, Wanted(("id",))).open_snapshot()
+    snapshot = planned(table, Pushdown(("id",))).open_snapshot()
     assert len(handles(server)) == before + 1
     del snapshot
     wait_for_handles(server, before)

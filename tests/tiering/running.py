@@ -20,7 +20,7 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableInfo
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
-from forebay.testing.lake_rounds import LakeTable, Row, in_order
+from forebay.testing.lake_rounds import Row, TieredTable, in_order
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.tiering.control import RoundControl
 from forebay.tiering.now import tier_table
@@ -76,7 +76,7 @@ class LakeCluster:
         """The rows of a lake snapshot, by default of the newest one that the cluster knows."""
         info = self.connection.admin.table_info(table.path)
         chosen = self.connection.admin.lake_snapshot(table.path).snapshot_id if snapshot_id is None else snapshot_id
-        return LakeTable(self.storage, info, chosen).read()
+        return TieredTable(self.storage, info, chosen).read()
 
     def expected_rows(self, table: Table, snapshot_id: int | None = None) -> list[Row]:
         """What the lake snapshot must hold: the log up to the offsets that the cluster knows of it, replayed."""

@@ -27,17 +27,17 @@ from forebay.cli.paimon_tables import (
 )
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.compact.clustering import STRATEGIES
-from forebay.paimon.compact.running import TaskRunner, ThreadRunner
+from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.compaction_service import (
     COMPACTING,
     FAILED,
     GONE,
     INTERVAL_SECONDS,
     TABLES_MAX,
+    CompactionRun,
     CompactionService,
-    How,
+    CompactionSettings,
     TableState,
-    Turn,
 )
 
 _REDRAW_SECONDS = 0.5
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     catalog, settings = Catalog.open(catalog_options(options)), pairs(options.settings, "--set")
     strategy = options.strategy or ("minor" if options.watch else "full")
-    how = How(
+    how = CompactionSettings(
         full=strategy == "full",
         order_by=column_names(options.order_by) or (),
         strategy=options.order or STRATEGIES[0],
@@ -150,7 +150,7 @@ def _names(catalog: Catalog, options: argparse.Namespace) -> Callable[[], Sequen
 @contextmanager
 def _runner(options: argparse.Namespace) -> Iterator[Callable[[str], TaskRunner]]:
     if options.spark_master is None:
-        yield lambda table: ThreadRunner(options.threads)
+        yield lambda table: TaskThreads(options.threads)
         return
     conf = pairs(options.spark_conf, "--spark-conf")
     with spark_context("forebay compact", options.spark_master, conf, "leave out --spark-master") as context:
@@ -165,7 +165,7 @@ class _Teller:
     def __init__(self, as_json: bool) -> None:
         self._json, self._lock = as_json, threading.Lock()
 
-    def once(self, turn: Turn) -> None:
+    def once(self, turn: CompactionRun) -> None:
         with self._lock:
             if self._json:
                 print(json.dumps(asdict(turn), ensure_ascii=False), flush=True)
@@ -180,7 +180,7 @@ class _Teller:
                     flush=True,
                 )
 
-    def watched(self, turn: Turn) -> None:
+    def watched(self, turn: CompactionRun) -> None:
         """Only what was done: most turns find nothing due."""
         if turn.snapshot_id is not None or turn.error is not None:
             self.once(turn)

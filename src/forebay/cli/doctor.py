@@ -25,7 +25,7 @@ _OPEN_FILES_MIN = 4096
 _SYNC_TRIALS = 25
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One line of the report; `advice` says what to do where something is missing."""
 
     mark: str
@@ -50,11 +50,11 @@ def run(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def examine(data_dir: Path) -> Iterator[Finding]:
+def examine(data_dir: Path) -> Iterator[Diagnosis]:
     """All findings, one by one: measuring the disk takes a moment."""
     yield _python()
     yield _kernels()
-    yield Finding(_GOOD, "Arrow", f"pyarrow {pa.__version__}")
+    yield Diagnosis(_GOOD, "Arrow", f"pyarrow {pa.__version__}")
     yield _package("lmdb", "state engine", required=True, advice="pip install lmdb")
     yield _package("rocksdict", "RocksDB engine", required=False, advice="optional: pip install 'forebay[rocksdb]'")
     yield _package("pyspark", "Spark", required=False, advice="for Spark SQL: pip install 'forebay[spark]'")
@@ -65,57 +65,57 @@ def examine(data_dir: Path) -> Iterator[Finding]:
     yield _disk(data_dir)
 
 
-def _python() -> Finding:
+def _python() -> Diagnosis:
     version = ".".join(map(str, sys.version_info[:3]))
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Finding(_GOOD, "Python", version)
-    return Finding(_NOTE, "Python", version, "Forebay is tested with Python 3.11, 3.12 and 3.13")
+        return Diagnosis(_GOOD, "Python", version)
+    return Diagnosis(_NOTE, "Python", version, "Forebay is tested with Python 3.11, 3.12 and 3.13")
 
 
-def _kernels() -> Finding:
+def _kernels() -> Diagnosis:
     try:
         module = importlib.import_module("forebay.codec._row_decode")
     except ImportError as e:
-        return Finding(_BAD, "kernels", f"not usable: {e}", "build them: pip install . (or `make build`); needs gcc")
-    return Finding(_GOOD, "kernels", f"compiled, {Path(str(module.__file__)).name}")
+        return Diagnosis(_BAD, "kernels", f"not usable: {e}", "build them: pip install . (or `make build`); needs gcc")
+    return Diagnosis(_GOOD, "kernels", f"compiled, {Path(str(module.__file__)).name}")
 
 
-def _package(name: str, what: str, *, required: bool, advice: str) -> Finding:
+def _package(name: str, what: str, *, required: bool, advice: str) -> Diagnosis:
     try:
         importlib.import_module(name)
-        return Finding(_GOOD, what, f"{name} {importlib.metadata.version(name)}")
+        return Diagnosis(_GOOD, what, f"{name} {importlib.metadata.version(name)}")
     except ImportError as e:
-        return Finding(_BAD if required else _NOTE, what, f"{name} cannot be imported: {e}", advice)
+        return Diagnosis(_BAD if required else _NOTE, what, f"{name} cannot be imported: {e}", advice)
 
 
-def _java() -> Finding:
+def _java() -> Diagnosis:
     if importlib.util.find_spec("pyspark") is None:
-        return Finding(_NOTE, "Java", "not looked for, as Spark is not installed")
+        return Diagnosis(_NOTE, "Java", "not looked for, as Spark is not installed")
     from forebay.base.errors import UnsupportedOperation
     from forebay.spark.java import ensure_java, java_version
 
     try:
         home = ensure_java(dict(os.environ))
     except UnsupportedOperation as e:
-        return Finding(_NOTE, "Java", e.message)
-    return Finding(_GOOD, "Java", f"version {java_version(home)} in {home}")
+        return Diagnosis(_NOTE, "Java", e.message)
+    return Diagnosis(_GOOD, "Java", f"version {java_version(home)} in {home}")
 
 
-def _compiler() -> Finding:
+def _compiler() -> Diagnosis:
     found = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
     if found:
-        return Finding(_GOOD, "C compiler", found)
-    return Finding(_NOTE, "C compiler", "none found", "needed to install from source: apt install gcc")
+        return Diagnosis(_GOOD, "C compiler", found)
+    return Diagnosis(_NOTE, "C compiler", "none found", "needed to install from source: apt install gcc")
 
 
-def _open_files() -> Finding:
+def _open_files() -> Diagnosis:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     detail = f"{soft:,} (can be raised to {hard:,})"
     if soft >= _OPEN_FILES_MIN:
-        return Finding(_GOOD, "open files", detail)
-    return Finding(_NOTE, "open files", detail, f"many buckets need more: ulimit -n {min(hard, 65_536)}")
+        return Diagnosis(_GOOD, "open files", detail)
+    return Diagnosis(_NOTE, "open files", detail, f"many buckets need more: ulimit -n {min(hard, 65_536)}")
 
 
 def _existing(folder: Path) -> Path:
@@ -126,25 +126,25 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _space(data_dir: Path) -> Finding:
+def _space(data_dir: Path) -> Diagnosis:
     free = shutil.disk_usage(_existing(data_dir)).free
     detail = f"{free / 2**30:.1f} GiB free in {data_dir}"
     if free >= _FREE_BYTES_MIN:
-        return Finding(_GOOD, "disk space", detail)
-    return Finding(_NOTE, "disk space", detail, "the server refuses writes when a disk is nearly full")
+        return Diagnosis(_GOOD, "disk space", detail)
+    return Diagnosis(_NOTE, "disk space", detail, "the server refuses writes when a disk is nearly full")
 
 
-def _disk(data_dir: Path) -> Finding:
+def _disk(data_dir: Path) -> Diagnosis:
     """How long an acknowledged write waits for the disk."""
     try:
         milliseconds = sorted(_sync_milliseconds(_existing(data_dir), SYSTEM_CLOCK.monotonic))
     except OSError as e:
-        return Finding(_BAD, "disk", f"cannot write in {data_dir}: {e}", "choose another --data-dir")
+        return Diagnosis(_BAD, "disk", f"cannot write in {data_dir}: {e}", "choose another --data-dir")
     median = statistics.median(milliseconds)
     detail = f"a write of 64 KiB is durable after {median:.1f} ms (median; {milliseconds[-1]:.1f} ms at worst)"
     if median < 20:
-        return Finding(_GOOD, "disk", detail)
-    return Finding(_NOTE, "disk", detail, "every group of acknowledged writes (acks=all) waits that long")
+        return Diagnosis(_GOOD, "disk", detail)
+    return Diagnosis(_NOTE, "disk", detail, "every group of acknowledged writes (acks=all) waits that long")
 
 
 def _sync_milliseconds(folder: Path, now: Callable[[], float]) -> Iterator[float]:

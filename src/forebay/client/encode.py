@@ -64,7 +64,7 @@ def rows_at_once(info: TableInfo, batch_bytes: int) -> int:
 # ---- partitions and buckets -----------------------------------------------------------------------------------------
 
 
-class Groups(NamedTuple):
+class RowGroups(NamedTuple):
     """The rows of a batch by group: row positions in the order of groups (None: as they are), and each group's rows."""
 
     order: npt.NDArray[np.int64] | None
@@ -72,7 +72,7 @@ class Groups(NamedTuple):
     """(partition, bucket, first, last): rows `first` to `last` (exclusive) in the new order."""
 
 
-def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.int32] | None) -> Groups:
+def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.int32] | None) -> RowGroups:
     """The groups of `batch`, whose rows belong to `buckets` (None: to any)."""
     rows = batch.num_rows
     partition_codes, names = partition_codes_of(info, batch)
@@ -81,7 +81,7 @@ def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.i
     if partition_codes is not None:
         codes = partition_codes if buckets is None else partition_codes * count + buckets
     if codes is None or rows == 0 or len(names) * count == 1:
-        return Groups(None, [(names[0], None if buckets is None else 0, 0, rows)] if rows else [])
+        return RowGroups(None, [(names[0], None if buckets is None else 0, 0, rows)] if rows else [])
     order, borders = split_by_group(codes, len(names) * count)
     filled = np.flatnonzero(np.diff(borders))
     parts = [
@@ -93,7 +93,7 @@ def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.i
         )
         for group in filled.tolist()
     ]
-    return Groups(None if len(parts) == 1 else order, parts)
+    return RowGroups(None if len(parts) == 1 else order, parts)
 
 
 def partition_codes_of(info: TableInfo, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64] | None, list[Any]]:

@@ -123,7 +123,7 @@ _NO_KEY_ROOTS = frozenset({TypeRoot.FLOAT, TypeRoot.DOUBLE, TypeRoot.ARRAY, Type
 
 
 @dataclass(frozen=True)
-class LakeDefinition:
+class IcebergDefinition:
     """An Iceberg table as a stream table asks for it."""
 
     schema: Schema
@@ -132,7 +132,7 @@ class LakeDefinition:
     properties: Mapping[str, str]
 
 
-def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
+def definition_of(descriptor: TableDescriptor) -> IcebergDefinition:
     """The Iceberg table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` for one that has none."""
     columns = descriptor.schema.columns
     for column in columns:
@@ -159,7 +159,7 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
     order = SortOrder(
         SortField(ids[OFFSET_COLUMN], IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST), order_id=1
     )
-    return LakeDefinition(schema, _spec(descriptor, schema, ids), order, _properties(descriptor))
+    return IcebergDefinition(schema, _spec(descriptor, schema, ids), order, _properties(descriptor))
 
 
 def _spec(descriptor: TableDescriptor, schema: Schema, ids: Mapping[str, int]) -> PartitionSpec:
@@ -216,7 +216,7 @@ def _option_key(name: str) -> str:
 # ---- comparing ------------------------------------------------------------------------------------------------------
 
 
-def difference(existing: TableMetadata, wanted: LakeDefinition, *, wider: bool = False) -> str | None:
+def difference(existing: TableMetadata, wanted: IcebergDefinition, *, wider: bool = False) -> str | None:
     """In words, what keeps `existing` from being the table `wanted`; None where it fits.
 
     Field ids, comments and options are not looked at. With `wider`, `existing` may have more columns than asked for,
@@ -335,7 +335,7 @@ class IcebergLakeCatalog(LakeCatalog):
             _alter(table, columns, before.properties, after.properties)
 
 
-def _check_existing(table: Table, path: TablePath, wanted: LakeDefinition, creating: bool) -> None:
+def _check_existing(table: Table, path: TablePath, wanted: IcebergDefinition, creating: bool) -> None:
     problem = difference(table.metadata, wanted)
     if problem is None:
         other = sorted(k for k, v in wanted.properties.items() if table.properties.get(k) != v)

@@ -32,11 +32,11 @@ from forebay.metadata.types import DataType
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
-from forebay.paimon.format.messages import MessageCodec
+from forebay.paimon.format.messages import CommitMessageCodec
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.format.split import DataSplit
-from forebay.paimon.read.key_order import KeyOrder as EngineKeyOrder
+from forebay.paimon.read.key_order import RowKeyOrder as EngineKeyOrder
 from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.read.planner import Planner as SnapshotPlanner
 from forebay.paimon.read.predicates import ScanFilter
@@ -76,7 +76,7 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
 
     def __init__(self, table: TableContext) -> None:
         self._table = table
-        self._codec = MessageCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
+        self._codec = CommitMessageCodec(len(table.schema.partition_keys), len(table.schema.trimmed_primary_keys))
 
     @property
     def version(self) -> int:

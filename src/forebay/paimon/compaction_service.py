@@ -31,7 +31,7 @@ WAITING, COMPACTING, GONE, DONE, FAILED = "waiting", "compacting", "gone", "done
 
 
 @dataclass(frozen=True)
-class How:
+class CompactionSettings:
     """How tables are compacted; see `Table.compact`. `partitions` makes the choice of a table's partitions."""
 
     full: bool = False
@@ -41,7 +41,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Turn:
+class CompactionRun:
     """What a turn of a table did. `snapshot_id` is None where nothing was to do, or `error` says why not."""
 
     table: str
@@ -79,11 +79,11 @@ class CompactionService:
         names: Callable[[], Sequence[str]],
         open_table: Callable[[str], Table],
         runner: Callable[[str], TaskRunner],
-        how: How | None = None,
+        how: CompactionSettings | None = None,
         *,
         tables_max: int = TABLES_MAX,
         interval_seconds: float = INTERVAL_SECONDS,
-        on_turn: Callable[[Turn], None] = lambda turn: None,
+        on_turn: Callable[[CompactionRun], None] = lambda turn: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`names` lists the tables to look after, now; `runner` has the tasks of a table done.
@@ -95,7 +95,7 @@ class CompactionService:
             raise InvalidRequest(f"at least 1 table is compacted at a time, got {tables_max}")
         if interval_seconds < 0:
             raise InvalidRequest(f"there is no interval of {interval_seconds} seconds")
-        self._names, self._open, self._runner, self._how = names, open_table, runner, how or How()
+        self._names, self._open, self._runner, self._how = names, open_table, runner, how or CompactionSettings()
         self._interval, self._on_turn, self._clock = interval_seconds, on_turn, clock
         self._pool = ThreadPoolExecutor(tables_max, "forebay-compaction")
         self._ending, self._at_once = threading.Event(), threading.Event()
@@ -219,10 +219,10 @@ class CompactionService:
         )  # fmt: skip
         self._on_turn(replace(turn, seconds=self._clock.monotonic() - began))
 
-    def _compact(self, name: str, table: Table) -> Turn:
+    def _compact(self, name: str, table: Table) -> CompactionRun:
         latest = table.snapshots.latest_id()
         if latest is None or self._seen.get(name) == latest:
-            return Turn(name)
+            return CompactionRun(name)
         self._change(name, phase=COMPACTING, rows_done=0, rows=0)
         how = self._how
         made = table.compact(
@@ -231,9 +231,9 @@ class CompactionService:
         )  # fmt: skip
         if made is None:
             self._seen[name] = latest  # nothing is due until the next commit
-            return Turn(name)
+            return CompactionRun(name)
         kinds = [e.kind for e in table.manifests.entries(table.manifests.delta_manifests(made))]
-        return Turn(name, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))
+        return CompactionRun(name, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))
 
     def _progress(self, name: str, done: int, total: int) -> None:
         if self._at_once.is_set():
@@ -250,7 +250,7 @@ class CompactionService:
         self._seen.pop(name, None)
         self._change(name, phase=phase, failures=failures, last_error=message)
         if not told:
-            self._on_turn(Turn(name, seconds=self._clock.monotonic() - began, error=message))
+            self._on_turn(CompactionRun(name, seconds=self._clock.monotonic() - began, error=message))
 
     def _change(self, name: str, **values: Any) -> None:
         with self._lock:

@@ -22,17 +22,17 @@ POSTPONE_BUCKET = -2
 """The bucket number of tables that decide on buckets later, by compaction."""
 
 
-class Option(Generic[T]):
+class CoreOption(Generic[T]):
     """One option: its key, older keys, how its text is read, and its default."""
 
     def __init__(self, key: str, parse: Callable[[str], T], default: T, fallback: tuple[str, ...] = ()) -> None:
         self.key, self.parse, self.default, self.fallback = key, parse, default, fallback
 
     @overload
-    def __get__(self, instance: None, owner: type) -> Option[T]: ...
+    def __get__(self, instance: None, owner: type) -> CoreOption[T]: ...
     @overload
     def __get__(self, instance: CoreOptions, owner: type) -> T: ...
-    def __get__(self, instance: CoreOptions | None, owner: type) -> Option[T] | T:
+    def __get__(self, instance: CoreOptions | None, owner: type) -> CoreOption[T] | T:
         if instance is None:
             return self
         for key in (self.key, *self.fallback):
@@ -49,55 +49,55 @@ class Option(Generic[T]):
             raise InvalidRequest(f"option '{key}' is {text!r}: {getattr(e, 'message', e)}") from e
 
 
-def _integer(key: str, default: int, *fallback: str) -> Option[int]:
-    return Option(key, int, default, fallback)
+def _integer(key: str, default: int, *fallback: str) -> CoreOption[int]:
+    return CoreOption(key, int, default, fallback)
 
 
-def _maybe_integer(key: str) -> Option[int | None]:
-    return Option[int | None](key, int, None)
+def _maybe_integer(key: str) -> CoreOption[int | None]:
+    return CoreOption[int | None](key, int, None)
 
 
-def _number(key: str, default: float) -> Option[float]:
-    return Option(key, float, default)
+def _number(key: str, default: float) -> CoreOption[float]:
+    return CoreOption(key, float, default)
 
 
-def _flag(key: str, default: bool, *fallback: str) -> Option[bool]:
-    return Option(key, parse_bool, default, fallback)
+def _flag(key: str, default: bool, *fallback: str) -> CoreOption[bool]:
+    return CoreOption(key, parse_bool, default, fallback)
 
 
-def _size(key: str, default: int) -> Option[int]:
-    return Option(key, parse_memory_bytes, default)
+def _size(key: str, default: int) -> CoreOption[int]:
+    return CoreOption(key, parse_memory_bytes, default)
 
 
-def _maybe_size(key: str) -> Option[int | None]:
-    return Option[int | None](key, parse_memory_bytes, None)
+def _maybe_size(key: str) -> CoreOption[int | None]:
+    return CoreOption[int | None](key, parse_memory_bytes, None)
 
 
-def _duration(key: str, default: int) -> Option[int]:
-    return Option(key, parse_duration_ms, default)
+def _duration(key: str, default: int) -> CoreOption[int]:
+    return CoreOption(key, parse_duration_ms, default)
 
 
-def _maybe_duration(key: str) -> Option[int | None]:
-    return Option[int | None](key, parse_duration_ms, None)
+def _maybe_duration(key: str) -> CoreOption[int | None]:
+    return CoreOption[int | None](key, parse_duration_ms, None)
 
 
-def _text(key: str, default: str, *fallback: str) -> Option[str]:
-    return Option(key, str, default, fallback)
+def _text(key: str, default: str, *fallback: str) -> CoreOption[str]:
+    return CoreOption(key, str, default, fallback)
 
 
-def _maybe_text(key: str) -> Option[str | None]:
-    return Option[str | None](key, str, None)
+def _maybe_text(key: str) -> CoreOption[str | None]:
+    return CoreOption[str | None](key, str, None)
 
 
-def _names(key: str, *fallback: str) -> Option[tuple[str, ...]]:
-    return Option(key, _split_names, (), fallback)
+def _names(key: str, *fallback: str) -> CoreOption[tuple[str, ...]]:
+    return CoreOption(key, _split_names, (), fallback)
 
 
 def _split_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> Option[str]:
+def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> CoreOption[str]:
     """One of `values`, of which the first is the default. Case does not matter, and "_" stands for "-"."""
 
     def parse(text: str) -> str:
@@ -106,7 +106,7 @@ def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> Option[st
             raise ValueError(f"write one of {', '.join(values)}")
         return value
 
-    return Option(key, parse, values[0], fallback)
+    return CoreOption(key, parse, values[0], fallback)
 
 
 def _by_level(text: str) -> dict[int, str]:
@@ -144,14 +144,14 @@ class CoreOptions:
     file_compression = _text("file.compression", "zstd")
     file_compression_zstd_level = _integer("file.compression.zstd-level", 1)
     file_block_size = _maybe_size("file.block-size")
-    file_format_per_level = Option[dict[int, str]]("file.format.per.level", _by_level, {})
-    file_compression_per_level = Option[dict[int, str]]("file.compression.per.level", _by_level, {})
+    file_format_per_level = CoreOption[dict[int, str]]("file.format.per.level", _by_level, {})
+    file_compression_per_level = CoreOption[dict[int, str]]("file.compression.per.level", _by_level, {})
     changelog_file_format = _maybe_text("changelog-file.format")
     changelog_file_compression = _maybe_text("changelog-file.compression")
     changelog_file_stats_mode = _maybe_text("changelog-file.stats-mode")
     data_file_thin_mode = _flag("data-file.thin-mode", False)
     stats_mode = _text("metadata.stats-mode", "truncate(16)")
-    stats_mode_per_level = Option[dict[int, str]]("metadata.stats-mode.per.level", _by_level, {})
+    stats_mode_per_level = CoreOption[dict[int, str]]("metadata.stats-mode.per.level", _by_level, {})
     stats_dense_store = _flag("metadata.stats-dense-store", True)
     stats_keep_first_n_columns = _integer("metadata.stats-keep-first-n-columns", -1)
 
@@ -309,7 +309,9 @@ class CoreOptions:
     _changelog_num_retained_min = _maybe_integer("changelog.num-retained.min")
     _changelog_num_retained_max = _maybe_integer("changelog.num-retained.max")
     _changelog_time_retained_ms = _maybe_duration("changelog.time-retained")
-    _snapshot_ignore_empty_commit: Option[bool | None] = Option("snapshot.ignore-empty-commit", parse_bool, None)
+    _snapshot_ignore_empty_commit: CoreOption[bool | None] = CoreOption(
+        "snapshot.ignore-empty-commit", parse_bool, None
+    )
 
     def target_file_size(self, has_primary_key: bool) -> int:
         """Bytes at which a data file is closed: 128 MB in primary-key tables, 256 MB in append tables by default."""
@@ -385,13 +387,13 @@ class CoreOptions:
     def check_values(self) -> None:
         """Raise `InvalidRequest` naming an option whose text is no value of it: a number, a size, one of some words."""
         for option in vars(CoreOptions).values():
-            if isinstance(option, Option):
+            if isinstance(option, CoreOption):
                 for key in (option.key, *option.fallback):
                     if key in self.mapping:
                         option.read(key, self.mapping[key])
         for key, parse in _KEPT.items():
             if key in self.mapping:
-                Option[object](key, parse, None).read(key, self.mapping[key])
+                CoreOption[object](key, parse, None).read(key, self.mapping[key])
 
     def check_supported(self) -> None:
         """Raise `UnsupportedOperation` naming an option that would change results, and whose feature is not built."""

@@ -335,7 +335,7 @@ class AnswerRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ServerCall:
     """One request: its message, the `records` payloads cut out of it, its sender and listener."""
 
     message: Any
@@ -357,7 +357,7 @@ class Answer:
     payloads: Sequence[Buffer] = ()
 
 
-Handler = Callable[[ServerContext, Call], "Answer | Message | Coroutine[Any, Any, Answer | Message]"]
+Handler = Callable[[ServerContext, ServerCall], "Answer | Message | Coroutine[Any, Any, Answer | Message]"]
 
 HANDLERS: dict[ApiKey, Handler] = {}
 """Every API that this server implements; filled by the modules of forebay.server.handlers."""

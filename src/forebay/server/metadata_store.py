@@ -64,7 +64,7 @@ CREATE TABLE IF NOT EXISTS lake_snapshots (
 
 
 @dataclass(frozen=True)
-class StoredTable:
+class TableRecord:
     """A table with all versions of its schema and its partitions."""
 
     info: TableInfo
@@ -259,13 +259,13 @@ class MetadataStore:
 
     # ---- tables -----------------------------------------------------------------------------------------------------
 
-    def tables(self) -> list[StoredTable]:
+    def tables(self) -> list[TableRecord]:
         """Return all tables, with their schemas and partitions."""
         with self._lock:
             rows = self._rows("SELECT * FROM tables ORDER BY table_id")
             schemas = self._rows("SELECT * FROM schemas")
             partitions = self._rows("SELECT * FROM partitions ORDER BY partition_id")
-        stored = {row[0]: StoredTable(_table_info(row), {}, []) for row in rows}
+        stored = {row[0]: TableRecord(_table_info(row), {}, []) for row in rows}
         for table_id, schema_id, document in schemas:
             stored[table_id].schemas[schema_id] = json_serde.schema_from_json(json_serde.loads(document, "schema"))
         for partition_id, table_id, _, spec in partitions:

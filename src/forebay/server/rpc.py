@@ -38,7 +38,7 @@ from forebay.protocol.sasl import Authenticator
 from forebay.protocol.server_connection import ServerConnection
 from forebay.server.connection_memory import ConnectionMemory
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
-from forebay.server.context import HANDLERS, Answer, AnswerRoom, Call, ServerContext
+from forebay.server.context import HANDLERS, Answer, AnswerRoom, ServerCall, ServerContext
 from forebay.server.costs import SHORT_LIST
 from forebay.server.outgoing import Outgoing
 from forebay.server.rotation import context_of
@@ -386,7 +386,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
     ) -> Any:
         user, is_long = self._authenticator.principal, len(request.body) >= _PARSED_APART_BYTES
         name = None if user is None else user.name
-        call = Call(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
+        call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
             self._is_blocked = True

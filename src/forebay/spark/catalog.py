@@ -25,7 +25,7 @@ from forebay.spark.releases import TIME_TYPE
 from forebay.spark.scan_planning import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
 from forebay.spark.sql_catalog import SqlCatalog
-from forebay.spark.tables import NewTable, table_proxy
+from forebay.spark.tables import StagedTable, table_proxy
 from forebay.spark.tiering_procedures import TIERING_PROCEDURES
 from forebay.spark.virtual_tables import virtual_table
 
@@ -208,7 +208,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         info = self._created(identifier, self._new(what))
         self._check_time(info)
-        return NewTable(self._context, info)
+        return StagedTable(self._context, info)
 
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         """Refuse: without staging Spark drops the table first, and its rows are lost if a later step fails."""

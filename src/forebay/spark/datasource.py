@@ -35,7 +35,7 @@ from forebay.spark.options import LAKE_PREFIX, GivenOptions, positive_integer, r
 from forebay.spark.planning import DEFAULT_CORES, keeping_limit
 from forebay.spark.reading import SplitsPartition
 from forebay.spark.releases import streams_have_limits
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, task_partitions
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.streaming_options import MAX_ROWS, stream_options
@@ -147,7 +147,7 @@ class Target:
         limit, cores, text = given.take("limit"), given.take("cores"), given.take("filter")
         predicate = None if text is None else parse_filter(text, self.info.schema.columns)
         of_partitions = predicate is not None and predicate.columns() <= set(self.info.descriptor.partition_keys)
-        wanted = Wanted(
+        wanted = Pushdown(
             tuple(schema.fieldNames()),
             (predicate,) if predicate is not None and of_partitions else (),
             None if of_partitions else predicate,
@@ -172,7 +172,7 @@ class Target:
         return ForebayStreamReader(
             TableScan(self.info, options.read, self.is_changelog),
             options,
-            Wanted(tuple(schema.fieldNames()), (), predicate),
+            Pushdown(tuple(schema.fieldNames()), (), predicate),
             schema,
             DEFAULT_CORES if cores is None else positive_integer("cores", cores),
         )
@@ -197,7 +197,7 @@ class Target:
 class ForebayReader(DataSourceReader):
     """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
 
-    def __init__(self, scan: TableScan, wanted: Wanted, schema: StructType, cores: int) -> None:
+    def __init__(self, scan: TableScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
         self._scan = scan
         self._wanted = wanted
         self._cores = cores

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
-from forebay.spark.filters import Call, Expression, Reference, Value, require_predicate
+from forebay.spark.filters import Expression, Function, Reference, Value, require_predicate
 
 FILTER_DEPTH_MAX = 100
 """How deep parentheses and NOTs may be nested."""
@@ -112,17 +112,17 @@ class _Parser:
         parts = [self._all_of()]
         while self._take("OR"):
             parts.append(self._all_of())
-        return parts[0] if len(parts) == 1 else Call("OR", tuple(parts))
+        return parts[0] if len(parts) == 1 else Function("OR", tuple(parts))
 
     def _all_of(self) -> Expression:
         parts = [self._negated()]
         while self._take("AND"):
             parts.append(self._negated())
-        return parts[0] if len(parts) == 1 else Call("AND", tuple(parts))
+        return parts[0] if len(parts) == 1 else Function("AND", tuple(parts))
 
     def _negated(self) -> Expression:
         if self._take("NOT"):
-            return Call("NOT", (self._nested(self._negated),))
+            return Function("NOT", (self._nested(self._negated),))
         if self._take("("):
             inside = self._nested(self._any_of)
             self._require(")")
@@ -136,7 +136,7 @@ class _Parser:
         sign = self._take(*_COMPARISONS)
         if sign is None:
             raise self._unexpected()
-        return Call(_COMPARISONS[sign], (value, self._column()))
+        return Function(_COMPARISONS[sign], (value, self._column()))
 
     def _column(self) -> Reference:
         if self._next >= len(self._tokens) or self._tokens[self._next].kind not in ("word", "name"):
@@ -148,18 +148,18 @@ class _Parser:
     def _about_column(self, column: Reference) -> Expression:
         sign = self._take(*_COMPARISONS)
         if sign is not None:
-            return Call(_COMPARISONS[sign], (column, self._literal()))
+            return Function(_COMPARISONS[sign], (column, self._literal()))
         if self._take("IS"):
             negated = self._take("NOT")
             self._require("NULL")
-            return Call("IS_NOT_NULL" if negated else "IS_NULL", (column,))
+            return Function("IS_NOT_NULL" if negated else "IS_NULL", (column,))
         negated = self._take("NOT")
         condition = self._in_like_between(column)
         if condition is None:
             if negated:
                 raise self._unexpected()
-            return Call("=", (column, Value(True)))
-        return Call("NOT", (condition,)) if negated else condition
+            return Function("=", (column, Value(True)))
+        return Function("NOT", (condition,)) if negated else condition
 
     def _in_like_between(self, column: Reference) -> Expression | None:
         if self._take("IN"):
@@ -168,13 +168,13 @@ class _Parser:
             while self._take(","):
                 values.append(self._literal().value)
             self._require(")")
-            return Call("IN", (column, Value(tuple(values))))
+            return Function("IN", (column, Value(tuple(values))))
         if self._take("LIKE"):
             return self._like(column)
         if self._take("BETWEEN"):
             low = self._literal()
             self._require("AND")
-            return Call("AND", (Call(">=", (column, low)), Call("<=", (column, self._literal()))))
+            return Function("AND", (Function(">=", (column, low)), Function("<=", (column, self._literal()))))
         return None
 
     def _like(self, column: Reference) -> Expression:
@@ -187,7 +187,7 @@ class _Parser:
         if "%" in inner or "_" in inner or "\\" in inner or not inner:
             raise InvalidRequest(f"LIKE '{pattern}' cannot be evaluated here: use 'x%', '%x' or '%x%'")
         name = {(False, False): "=", (False, True): "STARTS_WITH", (True, False): "ENDS_WITH", (True, True): "CONTAINS"}
-        return Call(name[pattern.startswith("%"), pattern.endswith("%")], (column, Value(inner)))
+        return Function(name[pattern.startswith("%"), pattern.endswith("%")], (column, Value(inner)))
 
     def _literal(self) -> Value:
         if self._next >= len(self._tokens):

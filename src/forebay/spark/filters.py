@@ -1,7 +1,7 @@
 """Spark's filters -> `forebay.metadata.predicate`.
 
 Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm` reads such a tree into the three values of this
-module (`Call`, `Reference`, `Literal`), and `to_predicate` converts it, or returns None: then Spark filters.
+module (`Function`, `Reference`, `Literal`), and `to_predicate` converts it, or returns None: then Spark filters.
 
 Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
 no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
@@ -67,16 +67,16 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Function:
     """A function of expressions. One that is not supported has a name that is in no table here."""
 
     name: str
     children: tuple[Expression, ...] = ()
 
 
-Expression = Reference | Literal | Literals | Value | Call
+Expression = Reference | Literal | Literals | Value | Function
 
-ALWAYS_TRUE, ALWAYS_FALSE = Call("ALWAYS_TRUE"), Call("ALWAYS_FALSE")
+ALWAYS_TRUE, ALWAYS_FALSE = Function("ALWAYS_TRUE"), Function("ALWAYS_FALSE")
 """What is left of a filter that does not depend on rows."""
 
 _COMPARISONS = {
@@ -129,7 +129,7 @@ def require_predicate(expression: Expression, columns: Sequence[Column]) -> Pred
 
 
 def _convert(expression: Expression, columns: Mapping[str, Column], negated: bool) -> Predicate:
-    if not isinstance(expression, Call):
+    if not isinstance(expression, Function):
         raise _NotConvertible
     name, children = expression.name, expression.children
     if name == "NOT" and len(children) == 1:

@@ -32,7 +32,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, ForebayError, UnsupportedOperation
-from forebay.spark.filters import Call, Expression, Literal, Literals, Reference
+from forebay.spark.filters import Expression, Function, Literal, Literals, Reference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -235,26 +235,26 @@ class Jvm:
         return JavaThrow(self.class_("org.apache.spark.SparkIllegalArgumentException")("UNRESOLVED_ROUTINE", words))
 
     def expression(self, expression: JavaObject) -> Expression:
-        """A V2 expression, read into values. What cannot be converted anyway is a `Call` of its class name."""
+        """A V2 expression, read into values. What cannot be converted anyway is a `Function` of its class name."""
         kind = str(expression.getClass().getSimpleName())
         if kind == "FieldReference":
             return Reference(tuple(str(part) for part in expression.fieldNames()))
         if kind == "LiteralValue":
             return Literal(str(expression.toString()), str(expression.dataType().json()))
         if kind not in _PREDICATES:
-            return Call(kind)
+            return Function(kind)
         name, children = str(expression.name()), expression.children()
         if name == "IN" and len(children) > 1:
             return self._in_list(expression, children)
-        return Call(name, tuple(self.expression(child) for child in children))
+        return Function(name, tuple(self.expression(child) for child in children))
 
     def _in_list(self, expression: JavaObject, children: JavaObject) -> Expression:
         """`column IN (values)`, read from its text: thousands of values would take thousands of calls."""
         before, text = f"{children[0].toString()} IN (", str(expression.toString())
         if str(children[1].getClass().getSimpleName()) != "LiteralValue" or not text.startswith(before):
-            return Call("IN")
+            return Function("IN")
         values = Literals(text[len(before) : -1], str(children[1].dataType().json()))
-        return Call("IN", (self.expression(children[0]), values))
+        return Function("IN", (self.expression(children[0]), values))
 
     def rows(self, session: JavaObject, schema: StructType, table: pa.Table) -> JavaObject:
         """An InternalRow[] with the rows of `table`, which has Spark's Arrow schema for `schema`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from forebay.client.connection import Connection
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark import planning
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
@@ -22,13 +22,13 @@ from forebay.unionread.time_range import plan_time_range
 RowCounts = Callable[[Sequence[TableBucket]], Mapping[TableBucket, int | None]]
 
 
-def plan_lake_table(connection: Connection, info: TableInfo, wanted: Wanted, *, lake_only: bool) -> UnionPlan | None:
+def plan_lake_table(connection: Connection, info: TableInfo, wanted: Pushdown, *, lake_only: bool) -> UnionPlan | None:
     """The plan of a table with a lake; None where nothing is in its lake yet, so that it is read from the stream."""
     plan = plan_union(connection.table(info), wanted.columns, wanted.filter, wanted.limit, lake_only=lake_only)
     return None if plan.facts.snapshot_id is None and not lake_only else plan
 
 
-def plan_window(connection: Connection, info: TableInfo, wanted: Wanted, window: tuple[int, int | None]) -> UnionPlan:
+def plan_window(connection: Connection, info: TableInfo, wanted: Pushdown, window: tuple[int, int | None]) -> UnionPlan:
     """The plan of what was written in a window (milliseconds since the epoch, the end excluded; None: now)."""
     return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from forebay.metadata.table import Column
 from forebay.metadata.types import TypeRoot
-from forebay.spark.filters import Call, Expression, Literal, Literals, Reference, literal_values
+from forebay.spark.filters import Expression, Function, Literal, Literals, Reference, literal_values
 
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _TIMESTAMPS = (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
@@ -35,7 +35,7 @@ def may_skip_by(expression: Expression, columns: Sequence[Column]) -> bool:
 
 
 def _is_safe(expression: Expression, columns: Mapping[str, Column], negated: bool) -> bool:
-    if not isinstance(expression, Call):
+    if not isinstance(expression, Function):
         return False
     name, children = expression.name, expression.children
     if name == "NOT":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from forebay.metadata.table import TableBucket
-from forebay.spark.splits import KvBatchSplit, LogSplit, Split
+from forebay.spark.splits import KvBatchSplit, LogInput, Split
 
 TASKS_PER_CORE = 2
 """More tasks than cores even out what the estimates got wrong."""
@@ -89,7 +89,7 @@ def cut_logs(
         start = first
         while start < stop:
             end = min(stop, start + room)
-            current.append(LogSplit(bucket, start, end))
+            current.append(LogInput(bucket, start, end))
             room -= end - start
             start = end
             if room == 0:
@@ -109,7 +109,7 @@ def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: in
             break
         if start < stop:
             end = min(stop, start + left)
-            splits.append(LogSplit(bucket, start, end))
+            splits.append(LogInput(bucket, start, end))
             left -= end - start
     return [tuple(splits)] if splits else []
 

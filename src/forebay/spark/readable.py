@@ -23,7 +23,7 @@ from forebay.spark.options import (
     read_options,
 )
 from forebay.spark.scan_builder import Readable
-from forebay.spark.scan_plan import ScanPlan, Wanted
+from forebay.spark.scan_plan import Pushdown, ScanPlan
 from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan
 from forebay.spark.streaming_options import is_for_streams, stream_options
 
@@ -48,7 +48,7 @@ def readable(
         chosen = read_options(context.settings, info.descriptor, given, session)
         return TableScan(info, chosen, is_changelog, is_lake)
 
-    def plan(wanted: Wanted, schema: StructType) -> ScanPlan:
+    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         return scan(options).plan(context.connection, context.cores, wanted, schema)
 
     def stream() -> dict[str, str]:

@@ -33,7 +33,7 @@ from forebay.codec.cast import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
-from forebay.spark.splits import KvBatchSplit, LakePart, LogSplit, Split
+from forebay.spark.splits import KvBatchSplit, LakePart, LogInput, Split
 from forebay.spark.worker_errors import short_errors
 
 BATCH_ROWS = 1 << 16
@@ -101,7 +101,7 @@ class ReadFunction:
         return replace(self.settings, given=tuple(sorted({_SESSIONS: SESSIONS_PER_TASK, **given}.items())))
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
+        logs = [split for split in partition.splits if isinstance(split, LogInput)]
         buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
         for part in partition.splits:
             if isinstance(part, LakePart):
@@ -154,7 +154,7 @@ class ReadFunction:
                     raise
                 yield from rows
 
-    def _log_rows(self, connection: Connection, splits: list[LogSplit]) -> Iterator[pa.RecordBatch]:
+    def _log_rows(self, connection: Connection, splits: list[LogInput]) -> Iterator[pa.RecordBatch]:
         reader = connection.table(self.info).changes(
             {split.bucket: split.start for split in splits},
             {split.bucket: split.stop for split in splits},
@@ -166,7 +166,7 @@ class ReadFunction:
             yield from reader
             self._check_complete(splits, reader.position)
 
-    def _check_complete(self, splits: list[LogSplit], positions: object) -> None:
+    def _check_complete(self, splits: list[LogInput], positions: object) -> None:
         """A task must never be silently short: every split has to be read to its end."""
         if not isinstance(positions, dict):
             raise InternalError(f"the log reader of {self.info.path} has no positions")

@@ -30,7 +30,7 @@ from forebay.spark.native import MixedScan, java_partitions, parquet_scan, reads
 from forebay.spark.native_filters import may_skip_by
 from forebay.spark.proxy import JavaProxy
 from forebay.spark.releases import counts_rows_without_columns
-from forebay.spark.scan_plan import OpenedScan, ScanPlan, Wanted
+from forebay.spark.scan_plan import OpenedScan, Pushdown, ScanPlan
 from forebay.spark.snapshots import open_snapshots
 
 _READ = CONNECTOR + "read."
@@ -40,7 +40,7 @@ DEFAULT_VALUE_BYTES = 20
 """What Spark takes a string for, in estimates."""
 
 
-Planner = Callable[[Wanted, StructType], ScanPlan]
+Planner = Callable[[Pushdown, StructType], ScanPlan]
 StreamSource = Callable[[], Mapping[str, str]]
 """The options by which a format in Python reads the same as a stream."""
 
@@ -128,7 +128,7 @@ class ScanBuilder(JavaProxy):
 
     def build(self) -> JavaObject:
         """A scan of Python tasks, or Spark's own of Parquet files, or one of both."""
-        wanted = Wanted(
+        wanted = Pushdown(
             tuple(self._schema.fieldNames()),
             tuple(self._partition_filters),
             all_of(self._row_filters),
@@ -147,7 +147,7 @@ class ScanProxy(JavaProxy):
 
     interfaces = (_READ + "SupportsReportStatistics", _READ + "Batch")
 
-    def __init__(self, context: SessionContext, readable: Readable, wanted: Wanted, schema: StructType) -> None:
+    def __init__(self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)
         self._context = context
         self._readable = readable

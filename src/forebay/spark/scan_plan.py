@@ -1,6 +1,6 @@
 """What a query wants of a table, and what a planner answers: the words between `ScanBuilder` and the tables it scans.
 
-Nouns: `Wanted` is the question. A `ScanPlan` is the answer: what is read is decided, and nothing is pinned or sent yet.
+Nouns: `Pushdown` is the question. A `ScanPlan` is the answer: what is read is decided, nothing is pinned or sent yet.
 `open` makes the input partitions of Spark's tasks, pickled as they are; its `OpenedScan` keeps what the tasks need.
 
 A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan that has such a part can be
@@ -21,7 +21,7 @@ from forebay.unionread.overridden import OverriddenRows
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Pushdown:
     """What a query wants of a table: columns in Spark's order, filters on them, and a limit."""
 
     columns: tuple[str, ...]

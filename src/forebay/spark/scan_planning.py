@@ -24,7 +24,7 @@ from forebay.spark.lake_tasks import lake_tasks, plan_lake_table, plan_window
 from forebay.spark.native_planning import native_share
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions
 from forebay.spark.reading import ReadFunction, SplitsPartition
-from forebay.spark.scan_plan import NativeFiles, OpenedScan, Wanted
+from forebay.spark.scan_plan import NativeFiles, OpenedScan, Pushdown
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.spark.snapshots import open_for_query
 from forebay.spark.splits import KvBatchSplit, Split
@@ -105,7 +105,7 @@ class TableScan:
             return self.strategy
         return "lake alone" if self.is_lake or self.options.read_optimized else "lake and stream"
 
-    def read_function(self, wanted: Wanted, schema: StructType) -> ReadFunction:
+    def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
         """How each task is read; `schema` is Spark's of the wanted columns."""
         include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
         return ReadFunction(
@@ -119,7 +119,7 @@ class TableScan:
             tuple(include),
         )
 
-    def tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]]:
+    def tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
         """The splits of each task."""
         plan = self._union_plan(connection, wanted)
         if plan is not None:
@@ -127,7 +127,7 @@ class TableScan:
             return self._lake_tasks(connection, cores, wanted, plan, covered)
         return self._stream_tasks(connection, cores, wanted)
 
-    def _stream_tasks(self, connection: Connection, cores: int, wanted: Wanted) -> list[tuple[Split, ...]]:
+    def _stream_tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
         info = self.info
         buckets = wanted_buckets(connection, info, wanted.partition_filters)
         if self.strategy is not None:
@@ -140,7 +140,7 @@ class TableScan:
             return planning.cut_logs_for_limit(offsets, limit)
         return planning.cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _union_plan(self, connection: Connection, wanted: Wanted) -> UnionPlan | None:
+    def _union_plan(self, connection: Connection, wanted: Pushdown) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read."""
         info, window = self.info, self.options.window
         if window is not None:
@@ -152,7 +152,7 @@ class TableScan:
         return plan_lake_table(connection, info, wanted, lake_only=self.is_lake or self.options.read_optimized)
 
     def _lake_tasks(
-        self, connection: Connection, cores: int, wanted: Wanted, plan: UnionPlan, covered: Collection[TableBucket]
+        self, connection: Connection, cores: int, wanted: Pushdown, plan: UnionPlan, covered: Collection[TableBucket]
     ) -> list[tuple[Split, ...]]:
         return lake_tasks(
             plan,
@@ -170,7 +170,7 @@ class TableScan:
             return None
         return open_for_query(connection, self.info, buckets, self.options.lease)
 
-    def plan(self, connection: Connection, cores: int, wanted: Wanted, schema: StructType) -> TablePlan:
+    def plan(self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType) -> TablePlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly."""
         union = self._union_plan(connection, wanted)
         native, beside = None, list[tuple[Split, ...]]()

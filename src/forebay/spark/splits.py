@@ -5,7 +5,7 @@ A *split* is a piece of one bucket; an *input partition* of Spark holds the spli
 - `KvBatchSplit`: the current rows of a bucket of a primary-key table, read by ScanKv (the split of FIP-17's connector
   integration) or by replaying its changelog. Its instant is that of the scan's table snapshot; where there is none, it
   is when the task opens the bucket.
-- `LogSplit`: the records of a bucket's log between two offsets, the second excluded.
+- `LogInput`: the records of a bucket's log between two offsets, the second excluded.
 - `LakePart`: a piece of the lake, perhaps with the log range that overrides it (forebay.unionread.splits).
 """
 
@@ -27,7 +27,7 @@ class KvBatchSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSplit:
+class LogInput:
     """The records of a bucket from offset `start` to before `stop`."""
 
     bucket: TableBucket
@@ -54,4 +54,4 @@ class LakePart:
         return f"LakePart({type(self.split).__name__}, rows={self.rows})"
 
 
-Split = KvBatchSplit | LogSplit | LakePart
+Split = KvBatchSplit | LogInput | LakePart

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.client.connection import shared_connection
 from forebay.spark.reading import SplitsPartition
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.scan_planning import TableScan
 from forebay.spark.splits import LakePart, Split
 from forebay.spark.streaming_options import StreamOptions
@@ -35,7 +35,9 @@ from forebay.unionread.streaming import StreamOffset
 class ForebayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
 
-    def __init__(self, scan: TableScan, options: StreamOptions, wanted: Wanted, schema: StructType, cores: int) -> None:
+    def __init__(
+        self, scan: TableScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
+    ) -> None:
         self._info = scan.info
         self._options = options
         self._function = scan.read_function(wanted, schema)

@@ -19,7 +19,7 @@ from forebay.spark import planning, streaming_options
 from forebay.spark.lake_tasks import lake_rows
 from forebay.spark.options import SERVER_SCAN
 from forebay.spark.reading import SplitsPartition
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.scan_planning import TableScan, row_counts, task_partitions
 from forebay.spark.snapshots import open_for_query
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
@@ -41,7 +41,7 @@ _BEHIND_SECONDS = 10.0
 class StreamPlanner:
     """Plans the micro-batches of one stream."""
 
-    def __init__(self, scan: TableScan, options: StreamOptions, wanted: Wanted, cores: int) -> None:
+    def __init__(self, scan: TableScan, options: StreamOptions, wanted: Pushdown, cores: int) -> None:
         self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
         self._info = scan.info
         of_table = set(scan.info.schema.names)

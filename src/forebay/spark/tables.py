@@ -41,7 +41,7 @@ class ClusterTable(TableProxy):
         return str(self._info.table_id)
 
 
-class StoredTable(ClusterTable):
+class SparkLiveTable(ClusterTable):
     """A table of the cluster."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2")
@@ -94,11 +94,11 @@ class StoredTable(ClusterTable):
         return delete_filters(self.jvm, self._name, self._info.schema.columns, predicates)
 
 
-class PartitionedTable(Partitions, StoredTable):
+class PartitionedTable(Partitions, SparkLiveTable):
     """A table of the cluster that has partitions."""
 
 
-class NewTable(StoredTable):
+class StagedTable(SparkLiveTable):
     """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
@@ -131,4 +131,4 @@ class NewTable(StoredTable):
 
 def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:
     """The proxy for a table of the cluster."""
-    return (PartitionedTable if info.is_partitioned else StoredTable)(context, info)
+    return (PartitionedTable if info.is_partitioned else SparkLiveTable)(context, info)

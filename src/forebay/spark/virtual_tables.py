@@ -64,7 +64,7 @@ class ChangelogTable(ClusterTable):
         return readable(self._context, self._name, self._info, options, is_changelog=True)
 
 
-class LakeTable(ClusterTable):
+class LakeSideTable(ClusterTable):
     """`t$lake`."""
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
@@ -169,7 +169,7 @@ def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaPr
                     f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
                     ErrorCode.CLIENT_ERROR,
                 )
-            return LakeTable(context, info)
+            return LakeSideTable(context, info)
         case "partitions":
             if not info.is_partitioned:
                 raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)

@@ -15,7 +15,7 @@ from forebay.lake.storage import LakeStorage
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import DataType
-from forebay.testing.lake_rounds import PATH, LakeTable, Row
+from forebay.testing.lake_rounds import PATH, Row, TieredTable
 
 ID_NAME: dict[str, DataType] = {"id": types.int_(), "name": types.string()}
 """The columns of most tables here."""
@@ -159,19 +159,19 @@ class LakeContractBase:
 
     def create(
         self, storage: LakeStorage, descriptor: TableDescriptor, *, creating: bool = True, path: TablePath = PATH
-    ) -> LakeTable:
+    ) -> TieredTable:
         """The lake table of `descriptor`, made unless it is there."""
         with storage.create_catalog() as catalog:
             catalog.create_table(path, descriptor, creating=creating)
-        table = LakeTable(storage, TableInfo(path, 7, 1, descriptor))
+        table = TieredTable(storage, TableInfo(path, 7, 1, descriptor))
         storage.create_tiering_factory().validate(table.info)
         return table
 
-    def log_table(self, storage: LakeStorage, columns: Mapping[str, DataType] = ID_NAME, **more: Any) -> LakeTable:
+    def log_table(self, storage: LakeStorage, columns: Mapping[str, DataType] = ID_NAME, **more: Any) -> TieredTable:
         """A new table without a primary key."""
         return self.create(storage, self.descriptor(columns, **more))
 
-    def keyed_table(self, storage: LakeStorage, columns: Mapping[str, DataType] = ID_NAME, **more: Any) -> LakeTable:
+    def keyed_table(self, storage: LakeStorage, columns: Mapping[str, DataType] = ID_NAME, **more: Any) -> TieredTable:
         """A new table with the primary key `id` unless said otherwise."""
         return self.create(storage, self.descriptor(columns, **{"primary_key": ["id"], **more}))
 

@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import EVERY_TYPE, ID_NAME, NANOSECONDS, LakeContractBase, people
-from forebay.testing.lake_rounds import PATH, LakeTable, travelled
+from forebay.testing.lake_rounds import PATH, TieredTable, travelled
 
 WITH_DAY: dict[str, DataType] = {**ID_NAME, "day": types.string()}
 
@@ -170,7 +170,7 @@ class CatalogRules(LakeContractBase):
 
     def test_a_missing_table_is_said_to_be_missing(self, storage: LakeStorage) -> None:
         descriptor = self.descriptor(ID_NAME)
-        missing = LakeTable(storage, TableInfo(TablePath("db", "missing"), 1, 1, descriptor))
+        missing = TieredTable(storage, TableInfo(TablePath("db", "missing"), 1, 1, descriptor))
         for attempt in (
             missing.source,
             missing.committer,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.metadata import types
 from forebay.testing.lake_contract_base import ID_NAME, LakeContractBase
-from forebay.testing.lake_rounds import LakeTable, Row, in_order
+from forebay.testing.lake_rounds import Row, TieredTable, in_order
 
 _change = st.tuples(st.sampled_from(["+U", "+I", "-D"]), st.integers(0, 8), st.sampled_from(["a", "b", None, ""]))
 _round = st.tuples(st.lists(_change, max_size=12), st.sampled_from([1, 2, 5, None]), st.booleans())
@@ -47,7 +47,7 @@ class RandomRounds(LakeContractBase):
         if self.sorts:
             self.check_order(table, snapshots[-1][1])
 
-    def check_order(self, table: LakeTable, rows: list[Row]) -> None:
+    def check_order(self, table: TieredTable, rows: list[Row]) -> None:
         """All buckets, read in key order, hold `rows`."""
         found: list[Row] = []
         for bucket in range(table.info.bucket_count):

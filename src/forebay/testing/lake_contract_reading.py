@@ -23,7 +23,7 @@ from forebay.metadata.table import TablePath
 from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import EVERY_TYPE, FULL_ROW, NANOSECONDS, LakeContractBase, people
 from forebay.testing.lake_contract_catalog import WITH_DAY
-from forebay.testing.lake_rounds import LakeTable, Row, in_order, travelled
+from forebay.testing.lake_rounds import Row, TieredTable, in_order, travelled
 
 SPLIT_BYTES_MAX = 8_000
 """A split of a few files travels with a task."""
@@ -246,11 +246,11 @@ class ReadingRules(LakeContractBase):
             with pytest.raises(ForebayError):
                 source.with_project(paths)
 
-    def rows_of(self, table: LakeTable, source: LakeSource) -> list[Row]:
+    def rows_of(self, table: TieredTable, source: LakeSource) -> list[Row]:
         """The rows with the types of the lake."""
         return in_order(r for split in table.splits(None, source) for r in self.read_split(source, split))
 
-    def mixed(self, storage: LakeStorage, keyed: bool) -> LakeTable:
+    def mixed(self, storage: LakeStorage, keyed: bool) -> TieredTable:
         """A table with `MIXED_ROWS`, of which those of a keyed one have older versions and deleted neighbours."""
         if not keyed:
             table = self.log_table(storage, MIXED)
@@ -309,7 +309,7 @@ class ReadingRules(LakeContractBase):
         result = table.source().with_filters([col("name").starts_with("old")])
         assert table.read(source=result.source, remaining=result.remaining) == []
 
-    def matching(self, table: LakeTable, rows: list[Row], filters: list[Predicate]) -> list[Row]:
+    def matching(self, table: TieredTable, rows: list[Row], filters: list[Predicate]) -> list[Row]:
         """The rows that match, by the library's own evaluation of filters."""
         batch = pa.RecordBatch.from_pylist(rows, schema=user_schema(table.info.schema.columns))
         return table.plain(batch, None, filters)
@@ -414,7 +414,7 @@ class ReadingRules(LakeContractBase):
         rows = [r for b in reader.read() for r in table.plain(b, None, result.remaining)]
         assert in_order(rows) == people(1, 3, name="old")
 
-    def sorted_reader(self, table: LakeTable, source: LakeSource) -> SortedRecordReader:
+    def sorted_reader(self, table: TieredTable, source: LakeSource) -> SortedRecordReader:
         """A sorted reader of the table's only bucket; skips where the format has none."""
         reader = travelled(source).create_sorted_reader(travelled(table.splits(None, source)))
         if not self.sorts:

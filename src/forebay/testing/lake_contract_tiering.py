@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.testing.lake_contract_base import ID_NAME, LakeContractBase, people
 from forebay.testing.lake_contract_catalog import WITH_DAY, widened
-from forebay.testing.lake_rounds import LakeTable, Row
+from forebay.testing.lake_rounds import Row, TieredTable
 
 RESULT_BYTES_MAX = 20_000
 """A writer's result for a few files travels from a worker to the driver."""
@@ -147,7 +147,7 @@ class TieringRules(LakeContractBase):
         table.upsert(*people(4))
         assert table.read() == [*rows, *people(4)]
 
-    def newest_behind(self, table: LakeTable, snapshot_id: int) -> int:
+    def newest_behind(self, table: TieredTable, snapshot_id: int) -> int:
         """The last one of the snapshots that follow on each other behind one."""
         while (later := table.source().successor(snapshot_id)) is not None:
             snapshot_id = later.snapshot_id
@@ -196,7 +196,7 @@ class TieringRules(LakeContractBase):
 
     # -- fencing ------------------------------------------------------------------------------------------------------
 
-    def refused(self, table: LakeTable, results: list[Any], **committer: Any) -> None:
+    def refused(self, table: TieredTable, results: list[Any], **committer: Any) -> None:
         """A commit is refused as fenced off, and leaves the rows as they are; its files can be removed."""
         before = table.read() if table.base is not None else None
         zombie = table.committer(**committer)

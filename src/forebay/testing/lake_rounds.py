@@ -58,7 +58,7 @@ def changes_of(info: TableInfo, changes: Iterable[Change], first_offset: int = 0
 
 
 @dataclass
-class LakeTable:
+class TieredTable:
     """A lake table that is tiered into. `base` is the snapshot that the next round starts from."""
 
     storage: LakeStorage
@@ -141,7 +141,7 @@ class LakeTable:
 
     # -- schemas ------------------------------------------------------------------------------------------------------
 
-    def altered(self, expected: TableDescriptor) -> LakeTable:
+    def altered(self, expected: TableDescriptor) -> TieredTable:
         """The lake table brought to `expected`, and the stream table, too."""
         with self.storage.create_catalog() as catalog:
             catalog.alter_table(self.info.path, self.info.descriptor, expected)

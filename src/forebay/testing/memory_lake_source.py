@@ -28,7 +28,7 @@ from forebay.lake.source import (
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate, all_of
 from forebay.metadata.table import Column, TablePath
 from forebay.metadata.types import DataType, TypeRoot
-from forebay.testing.memory_lake_tables import MemorySnapshot, Place, Row, table_of
+from forebay.testing.memory_lake_tables import MemoryLakeSnapshot, Place, Row, table_of
 
 _BATCH_ROWS = 3
 _SPLITS = 2
@@ -207,7 +207,7 @@ def _batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
 @dataclass(frozen=True)
 class _Planner(Planner[LakeSplit]):
     source: MemorySource
-    snapshot: MemorySnapshot
+    snapshot: MemoryLakeSnapshot
 
     def plan(self) -> list[LakeSplit]:
         table = table_of(self.source.name, self.source.path)

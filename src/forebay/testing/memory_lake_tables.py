@@ -23,7 +23,7 @@ _FIRST_ID, _ID_STEP, _ID_MODULUS = 500, 7919, 10007
 
 
 @dataclass(frozen=True)
-class MemorySnapshot:
+class MemoryLakeSnapshot:
     """All rows of a table, by partition and bucket; `tiered` if a round made it, `previous` is the one before it."""
 
     snapshot_id: int
@@ -40,12 +40,12 @@ class MemoryTable:
     columns: tuple[Column, ...]
     descriptor: TableDescriptor
     options: dict[str, str]
-    snapshots: list[MemorySnapshot] = field(default_factory=list)
+    snapshots: list[MemoryLakeSnapshot] = field(default_factory=list)
     files: dict[str, list[Changes]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
     made: int = 0
 
-    def snapshot(self, snapshot_id: int) -> MemorySnapshot:
+    def snapshot(self, snapshot_id: int) -> MemoryLakeSnapshot:
         """A snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
         for snapshot in self.snapshots:
             if snapshot.snapshot_id == snapshot_id:
@@ -63,7 +63,7 @@ class MemoryTable:
         self.made += 1
         snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
         previous = self.snapshots[-1].snapshot_id if self.snapshots else None
-        self.snapshots.append(MemorySnapshot(snapshot_id, parts, properties, tiered, previous))
+        self.snapshots.append(MemoryLakeSnapshot(snapshot_id, parts, properties, tiered, previous))
         return snapshot_id
 
 

@@ -15,7 +15,7 @@ from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.compact.rescale import RescaleTask
-from forebay.paimon.compact.running import ThreadRunner
+from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.table import Table
 from tests.paimon.compact.test_vectors import index_files, with_deleted
@@ -159,7 +159,7 @@ def test_rows_that_are_written_meanwhile_are_rescaled_too(
     assert on_disk == referenced, "work that was done in vain is deleted"
 
 
-class PicklingRunner(ThreadRunner):
+class PicklingRunner(TaskThreads):
     """Hands tasks over as an engine does; counts them."""
 
     def __init__(self) -> None:
@@ -296,7 +296,7 @@ def test_a_task_that_fails_leaves_no_files_of_the_others(
                     raise StorageFailure("no space")
                 return function(task)
 
-            return ThreadRunner.run(self, fail_last, tasks, **named)
+            return TaskThreads.run(self, fail_last, tasks, **named)
 
     before = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
     with pytest.raises(StorageFailure, match="no space"):

@@ -14,8 +14,8 @@ import pytest
 from forebay.base.clock import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
-from forebay.paimon.compact.running import ThreadRunner
-from forebay.paimon.compaction_service import DONE, FAILED, GONE, CompactionService, How, Turn
+from forebay.paimon.compact.running import TaskThreads
+from forebay.paimon.compaction_service import DONE, FAILED, GONE, CompactionRun, CompactionService, CompactionSettings
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
@@ -39,10 +39,10 @@ class Watched:
     """A service in a thread, and what its turns told."""
 
     def __init__(self, catalog: FileSystemCatalog, names: Callable[[], list[str]], **more: Any) -> None:
-        self.turns: list[Turn] = []
-        runner = more.pop("runner", lambda table: ThreadRunner(2))
+        self.turns: list[CompactionRun] = []
+        runner = more.pop("runner", lambda table: TaskThreads(2))
         self.service = CompactionService(
-            names, catalog.table, runner, How(), interval_seconds=0, on_turn=self.turns.append, **more
+            names, catalog.table, runner, CompactionSettings(), interval_seconds=0, on_turn=self.turns.append, **more
         )
         self._thread = threading.Thread(target=self.service.watch, kwargs={"tick_seconds": 0.01})
 
@@ -68,15 +68,15 @@ def names_in(catalog: FileSystemCatalog) -> Callable[[], list[str]]:
     return lambda: [f"db.{name}" for name in catalog.list_tables("db")]
 
 
-def service(catalog: FileSystemCatalog, how: How | None = None, **more: Any) -> CompactionService:
-    return CompactionService(names_in(catalog), catalog.table, lambda table: ThreadRunner(2), how, **more)
+def service(catalog: FileSystemCatalog, how: CompactionSettings | None = None, **more: Any) -> CompactionService:
+    return CompactionService(names_in(catalog), catalog.table, lambda table: TaskThreads(2), how, **more)
 
 
 def test_each_table_is_compacted_once_and_a_broken_one_is_told(catalog: FileSystemCatalog) -> None:
     good, broken, _empty = filled(catalog, "good"), filled(catalog, "broken"), filled(catalog, "empty", 0)
     next(Path(broken.paths.root).rglob("data-*")).unlink()
-    turns: list[Turn] = []
-    states = service(catalog, How(full=True), on_turn=turns.append, tables_max=1).run_once()
+    turns: list[CompactionRun] = []
+    states = service(catalog, CompactionSettings(full=True), on_turn=turns.append, tables_max=1).run_once()
     assert [(s.table, s.phase) for s in states] == [("db.broken", FAILED), ("db.empty", DONE), ("db.good", DONE)]
     assert "there is no file" in (states[0].last_error or "") or "data-" in (states[0].last_error or "")
     assert {(t.table, t.snapshot_id, t.files_before, t.files_after) for t in turns if t.error is None} == {
@@ -91,7 +91,7 @@ def test_a_table_that_cannot_be_opened_is_told() -> None:
     def refuse(name: str) -> Table:
         raise StorageFailure(f"no room for {name}")
 
-    (state,) = CompactionService(lambda: ["db.t"], refuse, lambda table: ThreadRunner(1)).run_once()
+    (state,) = CompactionService(lambda: ["db.t"], refuse, lambda table: TaskThreads(1)).run_once()
     assert (state.table, state.phase, state.last_error) == ("db.t", FAILED, "no room for db.t")
 
 
@@ -104,7 +104,7 @@ def test_a_table_that_fails_is_tried_after_pauses_that_grow_and_one_that_is_gone
 ) -> None:
     clock = ManualClock()
     tried: list[float] = []
-    turns: list[Turn] = []
+    turns: list[CompactionRun] = []
     began = clock.monotonic()
 
     def refuse(name: str) -> Table:
@@ -118,7 +118,7 @@ def test_a_table_that_fails_is_tried_after_pauses_that_grow_and_one_that_is_gone
             watching.stop()
 
     watching = CompactionService(
-        lambda: ["db.t"], refuse, lambda table: ThreadRunner(1), interval_seconds=10, on_turn=turns.append, clock=clock
+        lambda: ["db.t"], refuse, lambda table: TaskThreads(1), interval_seconds=10, on_turn=turns.append, clock=clock
     )
     watching.watch(tick, tick_seconds=0)
     assert tried == times
@@ -138,7 +138,7 @@ def test_the_state_of_a_table_counts_what_was_done(catalog: FileSystemCatalog) -
 def test_an_error_of_ours_is_told_with_its_kind_and_in_the_log(
     catalog: FileSystemCatalog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Mistaken(ThreadRunner):
+    class Mistaken(TaskThreads):
         def run(self, function: Any, tasks: Any, **named: Any) -> Any:
             raise ZeroDivisionError("by zero")
 
@@ -174,7 +174,7 @@ def test_of_tasks_that_wait_none_begins_after_one_failed() -> None:
 
     thrown_away: list[int] = []
     with pytest.raises(StorageFailure, match="the disk is gone"):
-        ThreadRunner(1).run(work, range(60), rows=[1] * 60, discard=thrown_away.extend)
+        TaskThreads(1).run(work, range(60), rows=[1] * 60, discard=thrown_away.extend)
     assert len(begun) < 60
     assert thrown_away == [task for task in begun if task != 1]
 
@@ -195,19 +195,19 @@ def test_what_writers_add_is_compacted_and_new_tables_are_found(catalog: FileSys
 def test_a_slow_table_and_a_broken_one_hold_no_other_back(catalog: FileSystemCatalog) -> None:
     goes_on, waits = threading.Event(), threading.Event()
 
-    class Slow(ThreadRunner):
+    class Slow(TaskThreads):
         def run(self, function: Any, tasks: Any, **named: Any) -> Any:
             waits.set()
             goes_on.wait(60)
             return super().run(function, tasks, **named)
 
-    class Broken(ThreadRunner):
+    class Broken(TaskThreads):
         def run(self, function: Any, tasks: Any, **named: Any) -> Any:
             raise StorageFailure("the disk is on fire")
 
     kinds = {"db.slow": Slow(1), "db.broken": Broken(1)}
     slow, _broken, good = filled(catalog, "slow"), filled(catalog, "broken"), filled(catalog, "good")
-    with Watched(catalog, names_in(catalog), runner=lambda name: kinds.get(name, ThreadRunner(1))) as watched:
+    with Watched(catalog, names_in(catalog), runner=lambda name: kinds.get(name, TaskThreads(1))) as watched:
         watched.until(waits.is_set, "the slow table's turn")
         watched.until(lambda: len(live_files(good)) == 1, "the good table is compacted")
         watched.until(lambda: watched.phase("db.broken") == FAILED, "the broken table has failed")
@@ -254,7 +254,7 @@ def test_a_catalog_that_is_away_for_a_while_stops_nothing_but_must_be_there_at_f
         watched.until(lambda: len(live_files(table)) < 3, "a compaction without the catalog")
     assert caplog.text.count("the catalog is away") == 1
     with pytest.raises(StorageFailure, match="the catalog is away"):
-        CompactionService(names, catalog.table, lambda name: ThreadRunner(1)).watch()
+        CompactionService(names, catalog.table, lambda name: TaskThreads(1)).watch()
 
 
 def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalog: FileSystemCatalog) -> None:
@@ -262,7 +262,7 @@ def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalo
     files = {p.name for p in Path(table.paths.root).rglob("data-*")}
     began = threading.Event()
 
-    class Noticed(ThreadRunner):
+    class Noticed(TaskThreads):
         def run(self, function: Any, tasks: Any, **named: Any) -> Any:
             def slowly(task: Any) -> Any:
                 began.set()

@@ -14,18 +14,18 @@ import pytest
 
 from forebay.base.errors import CorruptData, UnsupportedOperation
 from forebay.paimon.format import avro
-from forebay.paimon.format.avro_columns import Wanted, compile_program, read_columns
+from forebay.paimon.format.avro_columns import AvroField, compile_program, read_columns
 from forebay.paimon.format.manifest_rows import read_manifest_rows
 from forebay.paimon.format.manifests import read_manifest_list
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/manifest/manifest-*"))
 
 WANTED = (
-    Wanted("id", "number"),
-    Wanted("name", "text", required=False),
-    Wanted("inner.data", "bytes", required=False),
-    Wanted("inner.counts", "numbers", required=False),
-    Wanted("names", "texts", required=False),
+    AvroField("id", "number"),
+    AvroField("name", "text", required=False),
+    AvroField("inner.data", "bytes", required=False),
+    AvroField("inner.counts", "numbers", required=False),
+    AvroField("names", "texts", required=False),
 )
 
 
@@ -117,7 +117,7 @@ def test_fields_that_are_not_wanted_are_passed_over_whatever_they_are() -> None:
 
 
 def test_a_type_may_be_defined_once_and_named_later() -> None:
-    wanted = (Wanted("a.n", "number"), Wanted("b.n", "number"))
+    wanted = (AvroField("a.n", "number"), AvroField("b.n", "number"))
     for second in ("space.pair", "pair"):
         pair = {**record(("n", "long"), ("t", "string"), name="pair"), "namespace": "space"}
         schema = {**record(("a", pair), ("b", second)), "namespace": "space"}
@@ -191,7 +191,7 @@ def test_a_malformed_schema_is_corrupt(schema: bytes) -> None:
 def test_a_type_may_stand_inside_of_types() -> None:
     schema = record(("id", {"type": {"type": {"type": "long"}}}))
     data = avro.write_container(json.dumps(schema).encode(), [(1, b"\x08")], "none")
-    assert read_columns(data, (Wanted("id", "number"),)).values.tolist() == [[4]]
+    assert read_columns(data, (AvroField("id", "number"),)).values.tolist() == [[4]]
 
 
 def test_types_that_name_each_other_twice_are_compiled_once() -> None:
@@ -200,28 +200,28 @@ def test_types_that_name_each_other_twice_are_compiled_once() -> None:
         kind = record(("a", kind), ("b", f"t{i - 1}" if i else "long"), name=f"t{i}")
     schema = record(("id", "long"), ("deep", ["null", kind]))
     data = avro.write_container(json.dumps(schema).encode(), [(1, b"\x08\x00")], "none")
-    assert read_columns(data, (Wanted("id", "number"),)).values.tolist() == [[4]]
+    assert read_columns(data, (AvroField("id", "number"),)).values.tolist() == [[4]]
 
 
 def test_numbers_outside_their_type_are_corrupt() -> None:
     for kind, body in (("int", b"\x80\x80\x80\x80\x10"), ("long", b"\xff" * 9 + b"\x02"), ("boolean", b"\x02")):
         data = avro.write_container(json.dumps(record(("id", kind))).encode(), [(1, body)], "none")
         with pytest.raises(CorruptData):
-            read_columns(data, (Wanted("id", "number"),))
+            read_columns(data, (AvroField("id", "number"),))
 
 
 def test_a_record_nested_without_end_is_corrupt() -> None:
     schema = record(("id", "long"), ("x", ["null", "r"]))
     data = avro.write_container(json.dumps(schema).encode(), [(1, b"\x02\x02" * 100 + b"\x02\x00")], "none")
     with pytest.raises(CorruptData, match="deeply"):
-        read_columns(data, (Wanted("id", "number"),))
+        read_columns(data, (AvroField("id", "number"),))
 
 
 @pytest.mark.parametrize("count", [0, 2, 1 << 40])
 def test_a_block_with_another_number_of_records_is_corrupt(count: int) -> None:
     data = avro.write_container(json.dumps(record(("id", "long"))).encode(), [(count, b"\x02")], "none")
     with pytest.raises(CorruptData):
-        read_columns(data, (Wanted("id", "number"),))
+        read_columns(data, (AvroField("id", "number"),))
 
 
 def damaged(data: bytes) -> Iterator[bytes]:

@@ -12,14 +12,14 @@ from forebay.base.errors import CorruptData, UnsupportedOperation
 from forebay.metadata import types
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, FileSource, GlobalIndexMeta, IndexFileMeta, SimpleStats
-from forebay.paimon.format.messages import MESSAGE_VERSION, MessageCodec
+from forebay.paimon.format.messages import MESSAGE_VERSION, CommitMessageCodec
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.format.stats import ColumnStats, pack_stats
 from tests.paimon.commit.tables import data_file, partition
 from tests.paimon.oracle import ask
 
-CODEC = MessageCodec(1, 1)
+CODEC = CommitMessageCodec(1, 1)
 STATS: SimpleStats = pack_stats([DataField(0, "v", types.string())], [ColumnStats("a", "longer than seven", 2)])
 FULL = replace(
     data_file("f1", 0, 300, level=3),

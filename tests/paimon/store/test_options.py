@@ -10,7 +10,7 @@ import pytest
 import forebay
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.option_names import KNOWN, check_spelling
-from forebay.paimon.options import _KEPT, _NOT_BUILT, MB, CoreOptions, Option
+from forebay.paimon.options import _KEPT, _NOT_BUILT, MB, CoreOption, CoreOptions
 
 
 def test_options_have_paimons_defaults() -> None:
@@ -25,7 +25,7 @@ def test_options_have_paimons_defaults() -> None:
 
 def test_every_default_is_of_the_type_that_reading_gives() -> None:
     samples = {int: "7", float: "0.5", bool: "true", str: "none"}
-    options = [o for o in vars(CoreOptions).values() if isinstance(o, Option)]
+    options = [o for o in vars(CoreOptions).values() if isinstance(o, CoreOption)]
     assert len(options) > 100
     for option in options:
         sample = samples.get(type(option.default))
@@ -109,7 +109,7 @@ def test_every_option_of_the_class_is_read_by_some_module() -> None:
     unread = [
         option.key
         for name, option in vars(CoreOptions).items()
-        if isinstance(option, Option) and name not in attributes and f'"{option.key}"' not in by_key
+        if isinstance(option, CoreOption) and name not in attributes and f'"{option.key}"' not in by_key
     ]
     assert unread == []
 
@@ -122,7 +122,7 @@ def test_options_that_change_nothing_still_have_values_of_theirs() -> None:
 
 
 def test_every_option_that_is_read_here_is_known_by_name() -> None:
-    declared = [v for v in vars(CoreOptions).values() if isinstance(v, Option)]
+    declared = [v for v in vars(CoreOptions).values() if isinstance(v, CoreOption)]
     named = {key for option in declared for key in (option.key, *option.fallback)} | set(_NOT_BUILT) | set(_KEPT)
     assert named - KNOWN == set()
     for name in sorted(named):

@@ -23,7 +23,7 @@ from forebay.paimon.io.arrow import ArrowFileIO
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
-from forebay.paimon.write.table_write import Lane
+from forebay.paimon.write.table_write import WriterShard
 from tests.codec.test_empty_offsets import one_null
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
@@ -194,9 +194,9 @@ def test_what_was_written_and_not_prepared_is_gone_when_the_writer_is_closed(
 
 @pytest.mark.parametrize(("index", "count"), [(1, 1), (-1, 2), (2, 2), (0, 0)])
 def test_a_writer_is_one_of_those_that_there_are(index: int, count: int) -> None:
-    assert [Lane(i, 2).index for i in range(2)] == [0, 1]
+    assert [WriterShard(i, 2).index for i in range(2)] == [0, 1]
     with pytest.raises(InvalidRequest, match=f"writer {index} is none of {count}"):
-        Lane(index, count)
+        WriterShard(index, count)
 
 
 def test_kinds_may_come_in_chunks_of_arrow(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from forebay.paimon.table import Table
 from forebay.spark.paimon.datasource import PaimonDataSource
 from forebay.spark.paimon.planning import PaimonPlan, PaimonScan
 from forebay.spark.paimon.read_options import paimon_read_options
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.schemas import spark_arrow_schema
 from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, live_files, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
@@ -62,7 +62,7 @@ def planned(
     scan = table if isinstance(table, PaimonScan) else PaimonScan.of(table, "t")
     full = scan.schema
     names = full.names if columns is None else columns
-    wanted = Wanted(tuple(names), (), where, limit)
+    wanted = Pushdown(tuple(names), (), where, limit)
     return scan.plan(2, wanted, schema or StructType([full[name] for name in names]))
 
 

@@ -19,7 +19,7 @@ from forebay.spark.paimon.datasource import PaimonDataSource
 from forebay.spark.paimon.planning import PaimonScan
 from forebay.spark.paimon.read_options import StreamLimits
 from forebay.spark.paimon.stream_source import PaimonStreamReader
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.paimon.stream.test_modes import STREAMS, filled
@@ -262,7 +262,7 @@ def test_few_rows_wait_for_more_until_the_delay_has_passed(table: Table) -> None
     clock = ManualClock()
     scan = PaimonScan.of(table, "t")
     reader = PaimonStreamReader(
-        scan, Wanted(("id",)), scan.schema, StreamLimits(min_rows=3, max_delay_ms=1000), 2, clock
+        scan, Pushdown(("id",)), scan.schema, StreamLimits(min_rows=3, max_delay_ms=1000), 2, clock
     )
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     write(table, 1)
@@ -540,7 +540,7 @@ def test_a_stream_that_waits_keeps_its_consumer_from_expiring(table: Table) -> N
     write(table, 1)
     clock = ManualClock()
     scan = PaimonScan.of(table, "t").with_options({"consumer-id": "c", "consumer.expiration-time": "1 h"})
-    reader = PaimonStreamReader(scan, Wanted(("id",)), scan.schema, StreamLimits(), 2, clock)
+    reader = PaimonStreamReader(scan, Pushdown(("id",)), scan.schema, StreamLimits(), 2, clock)
     offset = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     reader.latestOffset(offset, reader.getDefaultReadLimit())
     manager = ConsumerManager(table.context.io, table.paths)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Conflict, StorageFailure
-from forebay.paimon.compact.running import TaskRunner, ThreadRunner
+from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.spark.paimon import committing
@@ -146,7 +146,7 @@ def test_a_commit_that_cannot_be_prepared_leaves_no_file(
     def fails(*_: object, **__: object) -> list[Any]:
         raise StorageFailure("disk on fire")
 
-    class Broken(ThreadRunner):
+    class Broken(TaskThreads):
         def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
             return fails()
 
@@ -260,7 +260,7 @@ def test_a_lost_race_is_run_again_and_loses_no_row(tmp_path: Path) -> None:
     for i in range(6):
         put(table, some(i))
 
-    class Overtaken(ThreadRunner):
+    class Overtaken(TaskThreads):
         """Others compact the same files before this compaction can be committed, once."""
 
         times = 0
@@ -287,7 +287,7 @@ def test_a_lost_race_is_run_again_and_loses_no_row(tmp_path: Path) -> None:
 def test_a_round_that_fails_is_logged_and_the_next_one_works(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = make(tmp_path)
 
-    class Broken(ThreadRunner):
+    class Broken(TaskThreads):
         times = 0
 
         def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
@@ -316,7 +316,7 @@ def test_a_stream_waits_when_compaction_falls_behind(tmp_path: Path) -> None:
     gate = threading.Event()
 
     def slow(_what: str) -> TaskRunner:
-        class Slow(ThreadRunner):
+        class Slow(TaskThreads):
             def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
                 assert gate.wait(WAIT_S)
                 return super().run(function, tasks, **how)
@@ -346,7 +346,7 @@ def test_a_stream_waits_when_compaction_falls_behind(tmp_path: Path) -> None:
 def test_a_few_tasks_run_at_a_time_and_all_is_discarded_when_one_fails() -> None:
     sizes: list[int] = []
 
-    class Counted(ThreadRunner):
+    class Counted(TaskThreads):
         def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
             sizes.append(len(tasks))
             return super().run(function, tasks, **how)

@@ -14,12 +14,12 @@ import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import int_
-from forebay.paimon.compact.running import TaskRunner, ThreadRunner
+from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import missing_column
-from forebay.paimon.write.table_write import Lane, TableWrite
+from forebay.paimon.write.table_write import TableWrite, WriterShard
 from forebay.spark.paimon import committing, writing
 from forebay.spark.paimon.committing import Overwrite, commit_batch
 from forebay.spark.paimon.distribution import Dealing, dealing
@@ -51,7 +51,7 @@ def make(path: Path, columns: str = "id bigint, name string", **options: str) ->
 
 
 def threads(_what: str) -> TaskRunner:
-    return ThreadRunner(2)
+    return TaskThreads(2)
 
 
 def rows_of(table: Table) -> Rows:
@@ -74,7 +74,7 @@ def write_in_lanes(table: Table, tasks: Sequence[Sequence[Rows]]) -> list[Commit
     """What tasks write at the same time, each its own batches."""
     messages = []
     for index, batches in enumerate(tasks):
-        with new_write(table.context, Lane(index, len(tasks))) as write:
+        with new_write(table.context, WriterShard(index, len(tasks))) as write:
             for rows in batches:
                 write.write(batch(rows))
             messages += write.prepare_commit()
@@ -121,7 +121,7 @@ def test_sums_of_several_tasks_add_up(tmp_path: Path) -> None:
 
 def test_a_lane_is_one_of_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="writer 2 is none of 2"):
-        Lane(2, 2)
+        WriterShard(2, 2)
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partitions import PartitionFilter
 from forebay.paimon.compact.clustering import SortOrder
-from forebay.paimon.compact.running import TaskRunner, ThreadRunner, rows_read
+from forebay.paimon.compact.running import TaskRunner, TaskThreads, rows_read
 from forebay.paimon.compact.tasks import CompactPlanner, run_task
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
 from forebay.paimon.format.snapshot import Snapshot
@@ -43,7 +43,7 @@ def compact_table(
     `Conflict` is raised. Whatever happens, no row is lost, and files that were created in vain are deleted.
     """
 
-    runner = runner or ThreadRunner()
+    runner = runner or TaskThreads()
 
     def run_once() -> list[CommitMessage]:
         tasks = planner.plan(full=full, partitions=partitions, order=order, buckets=buckets)

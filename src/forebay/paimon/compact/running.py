@@ -39,7 +39,7 @@ class TaskRunner(Protocol):
         """
 
 
-class ThreadRunner:
+class TaskThreads:
     """Does tasks in threads of this process."""
 
     def __init__(self, threads: int | None = None) -> None:

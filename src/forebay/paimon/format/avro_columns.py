@@ -28,7 +28,7 @@ _UNKEPT = {"float": 4, "double": 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AvroField:
     """A field to decode. `path` leads to it through nested records, with dots; its place among others is its slot.
 
     `kind` is number, bytes, text, numbers or texts (the last two are arrays). A `required` field must not be null.
@@ -39,14 +39,14 @@ class Wanted:
     required: bool = True
 
 
-def read_columns(data: bytes, wanted: tuple[Wanted, ...]) -> Records:
+def read_columns(data: bytes, wanted: tuple[AvroField, ...]) -> Records:
     """The fields `wanted` of all records of a container file. Raises `CorruptData`."""
     container = read_container(data)
     return decode(compile_program(container.schema, wanted), container.body, container.blocks)
 
 
 @lru_cache(maxsize=256)
-def compile_program(schema_json: bytes, wanted: tuple[Wanted, ...]) -> Program:
+def compile_program(schema_json: bytes, wanted: tuple[AvroField, ...]) -> Program:
     """The program that decodes `wanted` from records of a schema.
 
     Raises `CorruptData` if the schema is malformed, lacks a required field, or has one of another kind.
@@ -69,7 +69,7 @@ class _Compiler:
     once for each path.
     """
 
-    def __init__(self, wanted: Sequence[Wanted]) -> None:
+    def __init__(self, wanted: Sequence[AvroField]) -> None:
         self.nodes: list[Node] = []
         self.items: dict[int, int] = {}
         self.required = [slot for slot, w in enumerate(wanted) if w.required]

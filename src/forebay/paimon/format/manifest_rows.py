@@ -19,14 +19,14 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData
 from forebay.paimon.format._avro import Records
 from forebay.paimon.format._manifest import ENTRY_FIELDS, build_entries, merge_rows, partition_codes
-from forebay.paimon.format.avro_columns import Wanted, read_columns
+from forebay.paimon.format.avro_columns import AvroField, read_columns
 from forebay.paimon.format.file_meta import EMPTY_ROW, FileKind, ManifestEntry
 
 VERSION = 2
 
 Rows = npt.NDArray[np.int64]
 
-_WANTED = tuple(Wanted(path, kind, required) for path, kind, required in ENTRY_FIELDS)
+_WANTED = tuple(AvroField(path, kind, required) for path, kind, required in ENTRY_FIELDS)
 _SLOTS = {w.path.rpartition(".")[2] if "STATS." not in w.path else w.path: i for i, w in enumerate(_WANTED)}
 _ARITY_BYTES = 4
 _INT32 = np.iinfo(np.int32)

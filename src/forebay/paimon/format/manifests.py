@@ -14,7 +14,7 @@ from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.paimon.format import avro
 from forebay.paimon.format._avro import Records
 from forebay.paimon.format._manifest_encode import encode_entries, encode_manifests
-from forebay.paimon.format.avro_columns import Wanted, read_columns
+from forebay.paimon.format.avro_columns import AvroField, read_columns
 from forebay.paimon.format.avro_schemas import MANIFEST_ENTRY, MANIFEST_FILE
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import (
@@ -37,21 +37,21 @@ _ARITY = struct.Struct(">i")
 _EMPTY_ROW_BYTES = 12  # with its number of fields
 
 _LIST_FIELDS = (
-    Wanted("_VERSION", "number"),
-    Wanted("_FILE_NAME", "text"),
-    Wanted("_FILE_SIZE", "number"),
-    Wanted("_NUM_ADDED_FILES", "number"),
-    Wanted("_NUM_DELETED_FILES", "number"),
-    Wanted("_SCHEMA_ID", "number"),
-    Wanted("_PARTITION_STATS._MIN_VALUES", "bytes"),
-    Wanted("_PARTITION_STATS._MAX_VALUES", "bytes"),
-    Wanted("_PARTITION_STATS._NULL_COUNTS", "numbers", required=False),
-    Wanted("_MIN_BUCKET", "number", required=False),
-    Wanted("_MAX_BUCKET", "number", required=False),
-    Wanted("_MIN_LEVEL", "number", required=False),
-    Wanted("_MAX_LEVEL", "number", required=False),
-    Wanted("_MIN_ROW_ID", "number", required=False),
-    Wanted("_MAX_ROW_ID", "number", required=False),
+    AvroField("_VERSION", "number"),
+    AvroField("_FILE_NAME", "text"),
+    AvroField("_FILE_SIZE", "number"),
+    AvroField("_NUM_ADDED_FILES", "number"),
+    AvroField("_NUM_DELETED_FILES", "number"),
+    AvroField("_SCHEMA_ID", "number"),
+    AvroField("_PARTITION_STATS._MIN_VALUES", "bytes"),
+    AvroField("_PARTITION_STATS._MAX_VALUES", "bytes"),
+    AvroField("_PARTITION_STATS._NULL_COUNTS", "numbers", required=False),
+    AvroField("_MIN_BUCKET", "number", required=False),
+    AvroField("_MAX_BUCKET", "number", required=False),
+    AvroField("_MIN_LEVEL", "number", required=False),
+    AvroField("_MAX_LEVEL", "number", required=False),
+    AvroField("_MIN_ROW_ID", "number", required=False),
+    AvroField("_MAX_ROW_ID", "number", required=False),
 )
 _NAME_SLOT, _STATS_SLOT, _BORDERS_SLOT = 1, 6, 9
 _NUMBER_SLOTS = (0, 2, 3, 4, 5)

@@ -91,7 +91,7 @@ _INDEX = _layout(
 )
 
 
-class MessageCodec:
+class CommitMessageCodec:
     """Messages and splits of one table, whose partitions and keys have so many fields. Stateless."""
 
     def __init__(self, partition_arity: int, key_arity: int) -> None:

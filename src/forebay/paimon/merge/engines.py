@@ -26,8 +26,8 @@ from forebay.paimon.merge.folds import (
     SET_RETRACT,
     SKIP,
     FoldFailure,
-    Groups,
     Indices,
+    KeyGroups,
     allowed_ops,
     fold_number,
     fold_picked,
@@ -160,7 +160,7 @@ def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[s
     starts = np.zeros(int(several.sum()) + 1, np.int64)
     np.cumsum(sizes[several], out=starts[1:])
     kinds = rows.kinds
-    groups = Groups(members, starts, np.zeros(len(members), np.uint8))
+    groups = KeyGroups(members, starts, np.zeros(len(members), np.uint8))
     folding = _aggregation if spec.engine is MergeEngine.AGGREGATION else _partial_update
     plan = folding(rows, spec, groups, kinds)
     alone = rows.order[rows.starts[:-1]]
@@ -204,7 +204,7 @@ def _described(rows: SortedRows, spec: MergeSpec, row: int) -> str:
 class _Plan:
     """What the rows do to each column: `ops` of the columns at large, `group_ops` of those in sequence groups."""
 
-    groups: Groups
+    groups: KeyGroups
     ops: npt.NDArray[np.uint8]
     events: dict[tuple[str, ...], npt.NDArray[np.uint8]]
     latest: Indices
@@ -235,7 +235,7 @@ class _Plan:
             raise InvalidRequest(f"column '{name}' is NOT NULL, but a row has null there")
 
 
-def _aggregate(aggregator: Aggregator, column: pa.Array, groups: Groups) -> Indices | pa.Array:
+def _aggregate(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> Indices | pa.Array:
     groups = allowed_ops(aggregator, groups)
     function = aggregator.function
     if function in PICKS:
@@ -247,7 +247,7 @@ def _aggregate(aggregator: Aggregator, column: pa.Array, groups: Groups) -> Indi
     return fold_nested(aggregator, column, groups)
 
 
-def _aggregation(rows: SortedRows, spec: MergeSpec, groups: Groups, kinds: npt.NDArray[np.int8]) -> _Plan:
+def _aggregation(rows: SortedRows, spec: MergeSpec, groups: KeyGroups, kinds: npt.NDArray[np.int8]) -> _Plan:
     mine = kinds[groups.rows]
     ops = np.where(mine & 1, RETRACT, ADD).astype(np.uint8)
     last = groups.rows[groups.starts[1:] - 1]
@@ -258,7 +258,7 @@ def _aggregation(rows: SortedRows, spec: MergeSpec, groups: Groups, kinds: npt.N
     return _Plan(groups, ops, {}, last, deleted, checks_added=False)
 
 
-def _partial_update(rows: SortedRows, spec: MergeSpec, groups: Groups, kinds: npt.NDArray[np.int8]) -> _Plan:
+def _partial_update(rows: SortedRows, spec: MergeSpec, groups: KeyGroups, kinds: npt.NDArray[np.int8]) -> _Plan:
     present = [g for g in spec.sequence_groups if all(name in rows.columns for name in g.sequence_fields)]
     sequences = []
     for group in present:

@@ -56,7 +56,7 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Groups:
+class KeyGroups:
     """Rows by key: `rows[starts[g]:starts[g + 1]]` are those of key g in their order, and `ops` says what they do."""
 
     rows: Indices
@@ -67,10 +67,10 @@ class Groups:
     def count(self) -> int:
         return len(self.starts) - 1
 
-    def with_ops(self, ops: npt.NDArray[np.uint8]) -> Groups:
+    def with_ops(self, ops: npt.NDArray[np.uint8]) -> KeyGroups:
         return replace(self, ops=ops)
 
-    def local(self) -> Groups:
+    def local(self) -> KeyGroups:
         """The same groups over a column from which `rows` have been taken."""
         return replace(self, rows=np.arange(len(self.rows), dtype=np.int64))
 
@@ -82,7 +82,7 @@ class Groups:
         return np.repeat(np.arange(self.count, dtype=np.int64), np.diff(self.starts))
 
 
-def allowed_ops(aggregator: Aggregator, groups: Groups) -> Groups:
+def allowed_ops(aggregator: Aggregator, groups: KeyGroups) -> KeyGroups:
     """`groups` without the retractions that the column ignores. Raises `InvalidRequest` if it cannot take them."""
     retracts = (groups.ops == RETRACT) | (groups.ops == SET_RETRACT)
     if not retracts.any():
@@ -98,7 +98,7 @@ def allowed_ops(aggregator: Aggregator, groups: Groups) -> Groups:
     return groups
 
 
-def fold_picked(function: str, column: pa.Array, groups: Groups) -> Indices:
+def fold_picked(function: str, column: pa.Array, groups: KeyGroups) -> Indices:
     """The row of `column` whose value each key gets, or -1 for null."""
     number = PICKS[function]
     if number not in _COMPARING:
@@ -118,14 +118,14 @@ def _rows_at(rows: Indices, positions: Indices) -> Indices:
 
 
 class FoldFailure(Exception):
-    """The values of one key have no result. `group` is the key's number in its `Groups`."""
+    """The values of one key have no result. `group` is the key's number in its `KeyGroups`."""
 
     def __init__(self, message: str, group: int) -> None:
         super().__init__(message)
         self.message, self.group = message, group
 
 
-def fold_number(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+def fold_number(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
     """Sums and products. Raises `FoldFailure` where an integer overflows or a product takes back a zero.
 
     A DECIMAL of up to 9 digits is a 32-bit number, one of up to 18 a 64-bit number, and may get more digits than its
@@ -184,7 +184,7 @@ def decimals_from_words(words: npt.NDArray[np.uint64], some: npt.NDArray[np.uint
     return pa.Array.from_buffers(data_type, len(some), [bitmap, pa.py_buffer(np.ascontiguousarray(words))])
 
 
-def _fold_decimal(product: bool, taken: pa.Array, groups: Groups, wraps: bool) -> pa.Array:
+def _fold_decimal(product: bool, taken: pa.Array, groups: KeyGroups, wraps: bool) -> pa.Array:
     precision = taken.type.precision
     low, high = decimal_words(taken)
     valid = validity(taken)
@@ -212,7 +212,7 @@ def _fold_decimal(product: bool, taken: pa.Array, groups: Groups, wraps: bool) -
     return decimals_from_words(words, some, taken.type)
 
 
-def _decimal_products(taken: pa.Array, groups: Groups) -> pa.Array:
+def _decimal_products(taken: pa.Array, groups: KeyGroups) -> pa.Array:
     """Value by value: products of many decimals are rare, and 256-bit arithmetic is not worth a kernel."""
     precision, scale = taken.type.precision, taken.type.scale
     values = taken.to_pylist()
@@ -245,7 +245,7 @@ def _decimal_products(taken: pa.Array, groups: Groups) -> pa.Array:
     return pa.array(results, taken.type)
 
 
-def fold_text(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+def fold_text(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
     """`listagg`: non-blank strings, joined by the delimiter in their order."""
     if aggregator.distinct or not groups.has_only(SKIP, ADD):
         return _text_by_value(aggregator, column, groups)
@@ -263,7 +263,7 @@ def _is_blank(text: str | None) -> bool:
     return text is None or not text.strip(_WHITESPACE)
 
 
-def _text_by_value(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+def _text_by_value(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
     values = column.take(pa.array(groups.rows)).to_pylist()
     results: list[str | None] = []
     for g in range(groups.count):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.merge._fold import fold_pick
 from forebay.paimon.merge._order import group_starts, sort_rows
-from forebay.paimon.merge.folds import ADD, ADD_OLDER, CLEAR, PICKS, RETRACT, SET, SET_RETRACT, SKIP, Groups, Indices
+from forebay.paimon.merge.folds import ADD, ADD_OLDER, CLEAR, PICKS, RETRACT, SET, SET_RETRACT, SKIP, Indices, KeyGroups
 from forebay.paimon.merge.functions import Aggregator
 from forebay.paimon.merge.order import fixed_values, flag_values, is_sortable, sort_key
 
@@ -31,14 +31,14 @@ class _Elements:
     flat: pa.Array
     bounds: Indices
     present: _Flags
-    groups: Groups
+    groups: KeyGroups
 
     def owners(self) -> Indices:
         """The row of each element."""
         return np.repeat(np.arange(len(self.present), dtype=np.int64), np.diff(self.bounds))
 
 
-def fold_nested(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.Array:
+def fold_nested(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
     """One list or map for each key."""
     elements = _elements(column.take(pa.array(groups.rows)), groups)
     match aggregator.function:
@@ -50,7 +50,7 @@ def fold_nested(aggregator: Aggregator, column: pa.Array, groups: Groups) -> pa.
             return _nested_update(aggregator, elements, column.type)
 
 
-def _elements(taken: pa.Array, groups: Groups) -> _Elements:
+def _elements(taken: pa.Array, groups: KeyGroups) -> _Elements:
     offsets = fixed_values(pa.array(taken.offsets), np.dtype(np.int32)).astype(np.int64)
     present = flag_values(taken.is_valid()).astype(np.bool_)
     lengths = np.where(present, np.diff(offsets), 0)

@@ -15,7 +15,7 @@ from forebay.paimon.merge.order import key_bytes
 
 
 @dataclass(frozen=True)
-class KeyOrder:
+class RowKeyOrder:
     """Ascending by the columns of the key, one after the other; text by its UTF-8 bytes, as Paimon compares it."""
 
     fields: tuple[DataField, ...]

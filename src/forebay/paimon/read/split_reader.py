@@ -34,7 +34,7 @@ from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
 from forebay.paimon.merge.spec import MergeEngine, MergeSpec, merge_function
-from forebay.paimon.read.key_order import KeyOrder
+from forebay.paimon.read.key_order import RowKeyOrder
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.projection import cut_batch, project, read_schema
 from forebay.paimon.read.splits import sections_of
@@ -102,11 +102,11 @@ class SplitReader:
         )
 
     @property
-    def order(self) -> KeyOrder | None:
+    def order(self) -> RowKeyOrder | None:
         """The order of sorted reads; None in append tables, whose rows come as they were written."""
         if self._spec is None:
             return None
-        return KeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
+        return RowKeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
 
     def _read_raw(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         io, schemas, schema_id = self._table.io, self._table.schemas, self._table.schema.id

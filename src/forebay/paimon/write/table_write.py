@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class WriterShard:
     """Which of `count` writers one is that write the same buckets for one commit.
 
     Writer `index` numbers its rows next + index, next + index + count, ...: no two rows of a commit have one number,
@@ -91,8 +91,8 @@ class TableWrite:
     """Writes rows of a table. Not thread-safe; writers in several threads or processes each have their own.
 
     Two writers must not write the same bucket of a primary-key table at the same time: their rows would have the same
-    sequence numbers (as in Paimon). Several writers of one commit may, each with a `Lane` of its own; then none of them
-    may compact.
+    sequence numbers (as in Paimon). Several writers of one commit may, each with a `WriterShard` of its own; then none
+    of them may compact.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TableWrite:
         clock: Clock = SYSTEM_CLOCK,
         ignore_existing: bool = False,
         compaction: WriteCompaction | None = None,
-        lane: Lane = Lane(),
+        lane: WriterShard = WriterShard(),
     ) -> None:
         """`ignore_existing`: the rows will replace what is there (an overwrite), so it has no say in them.
 

@@ -12,14 +12,14 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import physical_path_from_pb, server_node_to_pb, table_path_from_pb, table_path_to_pb
 from forebay.protocol.messages import Message
 from forebay.server.catalog import LiveTable
-from forebay.server.context import Call, ServerContext, serves
+from forebay.server.context import ServerCall, ServerContext, serves
 
 _GREEN, _RED = 0, 2
 _LEADER_EPOCH = 0
 
 
 @serves(ApiKey.GET_METADATA)
-async def get_metadata(context: ServerContext, call: Call) -> Message:
+async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
     """Return the nodes as this listener's clients see them, and the requested tables and partitions, each once."""
     request, costs = call.message, context.costs
     named = len(request.table_path) + len(request.partitions_path) + len(request.partitions_id)
@@ -100,7 +100,7 @@ async def _add_partitions_by_id(
 
 
 @serves(ApiKey.GET_CLUSTER_HEALTH)
-def get_cluster_health(context: ServerContext, _call: Call) -> Message:
+def get_cluster_health(context: ServerContext, _call: ServerCall) -> Message:
     """Return counts: every bucket has its one replica here; those taken offline by a failed disk accept no writes."""
     count = sum(
         table.info.bucket_count * (len(table.current.partitions_by_id) if table.info.is_partitioned else 1)
@@ -117,13 +117,13 @@ def get_cluster_health(context: ServerContext, _call: Call) -> Message:
 
 
 @serves(ApiKey.GET_FILESYSTEM_SECURITY_TOKEN)
-def get_filesystem_security_token(_context: ServerContext, _call: Call) -> Message:
+def get_filesystem_security_token(_context: ServerContext, _call: ServerCall) -> Message:
     """Return no token: local files need none, but clients wait for the response before their first log scan."""
     return pb.GetFileSystemSecurityTokenResponse(schema="file", token=b"")
 
 
 @serves(ApiKey.DESCRIBE_CLUSTER_CONFIGS)
-def describe_cluster_configs(context: ServerContext, _call: Call) -> Message:
+def describe_cluster_configs(context: ServerContext, _call: ServerCall) -> Message:
     """Return all settings with their values; possible secrets are hidden."""
     response = pb.DescribeClusterConfigsResponse()
     for key, value in sorted(context.config.shown().items()):
@@ -134,7 +134,7 @@ def describe_cluster_configs(context: ServerContext, _call: Call) -> Message:
 @serves(ApiKey.CREATE_ACLS)
 @serves(ApiKey.LIST_ACLS)
 @serves(ApiKey.DROP_ACLS)
-def access_control(_context: ServerContext, _call: Call) -> Message:
+def access_control(_context: ServerContext, _call: ServerCall) -> Message:
     """Refuse, as a Fluss cluster without an authorizer does."""
     raise AccessDenied(
         "this server has no access control lists: every user who can connect may do everything",

@@ -9,12 +9,12 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.server.catalog import table_folder
-from forebay.server.context import Call, ServerContext, serves
+from forebay.server.context import ServerCall, ServerContext, serves
 from forebay.server.handlers.tables import config_changes
 
 
 @serves(ApiKey.CREATE_DATABASE)
-async def create_database(context: ServerContext, call: Call) -> Message:
+async def create_database(context: ServerContext, call: ServerCall) -> Message:
     """Create a database from its name and JSON document."""
     request = call.message
     info = DatabaseInfo(request.database_name)
@@ -28,7 +28,7 @@ async def create_database(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.ALTER_DATABASE)
-async def alter_database(context: ServerContext, call: Call) -> Message:
+async def alter_database(context: ServerContext, call: ServerCall) -> Message:
     """Change the properties and the comment of a database."""
     request = call.message
     to_set, to_reset = config_changes(request.config_changes)
@@ -42,7 +42,7 @@ async def alter_database(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.DROP_DATABASE)
-async def drop_database(context: ServerContext, call: Call) -> Message:
+async def drop_database(context: ServerContext, call: ServerCall) -> Message:
     """Drop a database, with its tables if requested, and remove their data."""
     request = call.message
     try:
@@ -57,12 +57,12 @@ async def drop_database(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.DATABASE_EXISTS)
-def database_exists(context: ServerContext, call: Call) -> Message:
+def database_exists(context: ServerContext, call: ServerCall) -> Message:
     return pb.DatabaseExistsResponse(exists=context.catalog.database_exists(call.message.database_name))
 
 
 @serves(ApiKey.LIST_DATABASES)
-def list_databases(context: ServerContext, call: Call) -> Message:
+def list_databases(context: ServerContext, call: ServerCall) -> Message:
     """Return the names of all databases, with summaries if requested."""
     databases = context.catalog.databases()
     response = pb.ListDatabasesResponse(database_name=[info.name for info in databases])
@@ -75,7 +75,7 @@ def list_databases(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.GET_DATABASE_INFO)
-def get_database_info(context: ServerContext, call: Call) -> Message:
+def get_database_info(context: ServerContext, call: ServerCall) -> Message:
     """Return the JSON document and the times of a database."""
     info = context.catalog.database(call.message.database_name)
     return pb.GetDatabaseInfoResponse(

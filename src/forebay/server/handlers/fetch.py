@@ -28,7 +28,7 @@ from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Buffer
 from forebay.protocol.predicates import predicate_from_pb
 from forebay.server.catalog import LiveTable
-from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.costs import ITEM_BYTES, SHORT_LIST
 from forebay.server.replica import BucketReplica
 
@@ -89,7 +89,7 @@ class _BucketFetch:
 
 
 @serves(ApiKey.FETCH_LOG)
-async def fetch_log(context: ServerContext, call: Call) -> Answer:
+async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
     """Return log batches of the requested buckets, or wait until there are `min_bytes` of them."""
     request = call.message
     named = sum(len(table.buckets_req) for table in request.tables_req)

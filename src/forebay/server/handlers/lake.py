@@ -18,14 +18,14 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
 from forebay.protocol.messages import Message
 from forebay.server.catalog import LiveTable
-from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.context import ServerCall, ServerContext, put_error, serves
 from forebay.server.lake_snapshots import LakeSnapshotCommit
 
 # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
 
 @serves(ApiKey.LAKE_TIERING_HEARTBEAT)
-async def lake_tiering_heartbeat(context: ServerContext, call: Call) -> Message:
+async def lake_tiering_heartbeat(context: ServerContext, call: ServerCall) -> Message:
     """Process the worker's failed, running and finished tables, in this order (Fluss's); then assign the next table."""
     request = call.message
     lake = context.lake
@@ -98,7 +98,7 @@ def _answer_report(epoch: int, table: Any, answer: Any, report: Callable[[Any], 
 
 
 @serves(ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT)
-async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
+async def prepare_lake_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Write the offset files of future lake snapshots, and return their paths."""
     request = call.message
     merge = not request.ignore_previous_table_offsets
@@ -120,7 +120,7 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: Call) -> Mes
 
 
 @serves(ApiKey.COMMIT_LAKE_TABLE_SNAPSHOT)
-async def commit_lake_table_snapshot(context: ServerContext, call: Call) -> Message:
+async def commit_lake_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Register lake commits: the newer form names files, the older one (if alone) the offsets themselves."""
     request = call.message
     named = request.lake_table_snapshot_metadata
@@ -191,7 +191,7 @@ def _optional(message: Any, field: str) -> Any:
 
 
 @serves(ApiKey.GET_LAKE_SNAPSHOT)
-async def get_lake_snapshot(context: ServerContext, call: Call) -> Message:
+async def get_lake_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Return a known lake snapshot (by id, the newest, or the newest readable one) with its log offsets."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))

@@ -22,7 +22,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Buffer, Message
-from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.costs import ITEM_BYTES, SHORT_LIST
 from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.replica import BucketReplica
@@ -45,7 +45,7 @@ _GROWTH = 4
 
 
 @serves(ApiKey.LOOKUP)
-async def lookup(context: ServerContext, call: Call) -> Message:
+async def lookup(context: ServerContext, call: ServerCall) -> Message:
     """Return the rows of primary keys, per bucket."""
     request = call.message
     insert = request.HasField("insert_if_not_exists") and request.insert_if_not_exists
@@ -76,7 +76,7 @@ async def lookup(context: ServerContext, call: Call) -> Message:
 class _Room:
     """The size of the response so far, and its limit."""
 
-    def __init__(self, context: ServerContext, call: Call) -> None:
+    def __init__(self, context: ServerContext, call: ServerCall) -> None:
         self.of_call = call.room
         self._context = context
         self._used = 0
@@ -112,7 +112,7 @@ class _Room:
 
 
 async def _for_each_bucket(
-    context: ServerContext, call: Call, response: Any, work: Callable[[Any, BucketReplica, Any], Awaitable[None]]
+    context: ServerContext, call: ServerCall, response: Any, work: Callable[[Any, BucketReplica, Any], Awaitable[None]]
 ) -> None:
     """Process the buckets of a lookup one after the other; a failure affects only its bucket."""
     messages = call.message.buckets_req
@@ -211,7 +211,7 @@ def _rows_of_keys(replica: BucketReplica, keys: list[bytes]) -> tuple[bytes, tup
 
 
 @serves(ApiKey.PREFIX_LOOKUP)
-async def prefix_lookup(context: ServerContext, call: Call) -> Message:
+async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
     """Return the rows of each prefix of the primary key, per bucket."""
     response = pb.PrefixLookupResponse()
     room = _Room(context, call)
@@ -233,7 +233,7 @@ async def prefix_lookup(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.LIMIT_SCAN)
-async def limit_scan(context: ServerContext, call: Call) -> Answer:
+async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
     """Return a primary-key table's first rows in key order, or a log table's last records. Errors in the body."""
     request = call.message
     response = pb.LimitScanResponse()

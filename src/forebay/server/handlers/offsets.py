@@ -8,7 +8,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Message
-from forebay.server.context import Call, ServerContext, put_error, serves
+from forebay.server.context import ServerCall, ServerContext, put_error, serves
 from forebay.server.costs import SHORT_LIST
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
@@ -18,7 +18,7 @@ _WITHOUT_OPENING = (_EARLIEST, _LATEST, _LEADER_END)
 
 
 @serves(ApiKey.LIST_OFFSETS)
-async def list_offsets(context: ServerContext, call: Call) -> Message:
+async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
     """Return the earliest or latest offset of buckets, or the offset at a time."""
     request, partition = call.message, partition_id_of(call.message)
     count = len(request.bucket_id)
@@ -94,7 +94,7 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
 
 
 @serves(ApiKey.GET_TABLE_STATS)
-async def get_table_stats(context: ServerContext, call: Call) -> Message:
+async def get_table_stats(context: ServerContext, call: ServerCall) -> Message:
     """Return the row counts of buckets."""
     request = call.message
     count = len(request.buckets_req)

@@ -9,11 +9,11 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
 from forebay.protocol.messages import Message
 from forebay.server.catalog import partition_folder
-from forebay.server.context import Call, ServerContext, serves
+from forebay.server.context import ServerCall, ServerContext, serves
 
 
 @serves(ApiKey.CREATE_PARTITION)
-async def create_partition(context: ServerContext, call: Call) -> Message:
+async def create_partition(context: ServerContext, call: ServerCall) -> Message:
     """Create a partition of a table."""
     request = call.message
     spec = dict(partition_spec_from_pb(request.partition_spec))
@@ -25,7 +25,7 @@ async def create_partition(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.DROP_PARTITION)
-async def drop_partition(context: ServerContext, call: Call) -> Message:
+async def drop_partition(context: ServerContext, call: ServerCall) -> Message:
     """Drop a partition, and remove its data."""
     request = call.message
     path = table_path_from_pb(request.table_path)
@@ -43,7 +43,7 @@ async def drop_partition(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.LIST_PARTITION_INFOS)
-def list_partition_infos(context: ServerContext, call: Call) -> Message:
+def list_partition_infos(context: ServerContext, call: ServerCall) -> Message:
     """Return all partitions of a table, or those that match some keys."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))

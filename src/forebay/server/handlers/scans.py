@@ -14,11 +14,11 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Buffer
-from forebay.server.context import Answer, Call, ServerContext, put_error, serves
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 
 
 @serves(ApiKey.SCAN_KV)
-async def scan_kv(context: ServerContext, call: Call) -> Answer:
+async def scan_kv(context: ServerContext, call: ServerCall) -> Answer:
     """Open a scan, return its next page, or close it; or return a page of a table snapshot."""
     request = call.message
     response, payloads = pb.ScanKvResponse(), list[Buffer]()

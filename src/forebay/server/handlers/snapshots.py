@@ -12,7 +12,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of, table_path_from_pb
 from forebay.protocol.messages import Message, parse
-from forebay.server.context import Call, ServerContext, serves
+from forebay.server.context import ServerCall, ServerContext, serves
 
 
 def _require_primary_key(info: TableInfo) -> None:
@@ -23,7 +23,7 @@ def _require_primary_key(info: TableInfo) -> None:
 
 
 @serves(ApiKey.GET_LATEST_KV_SNAPSHOTS)
-async def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message:
+async def get_latest_kv_snapshots(context: ServerContext, call: ServerCall) -> Message:
     """Return every bucket without a snapshot: clients then read the changelog from its beginning, if it exists."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
@@ -52,7 +52,7 @@ async def get_latest_kv_snapshots(context: ServerContext, call: Call) -> Message
 
 
 @serves(ApiKey.GET_KV_SNAPSHOT_METADATA)
-def get_kv_snapshot_metadata(_context: ServerContext, call: Call) -> Message:
+def get_kv_snapshot_metadata(_context: ServerContext, call: ServerCall) -> Message:
     """Refuse: there are no KV snapshots to download."""
     raise NotFound(
         f"there is no KV snapshot {call.message.snapshot_id}; this server has none to download",
@@ -61,7 +61,7 @@ def get_kv_snapshot_metadata(_context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.LIST_KV_SNAPSHOTS)
-def list_kv_snapshots(_context: ServerContext, call: Call) -> Message:
+def list_kv_snapshots(_context: ServerContext, call: ServerCall) -> Message:
     """Return no KV snapshots: there are none to download."""
     response = pb.ListKvSnapshotsResponse(table_id=call.message.table_id)
     if call.message.HasField("partition_id"):
@@ -70,25 +70,25 @@ def list_kv_snapshots(_context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.LIST_REMOTE_LOG_MANIFESTS)
-def list_remote_log_manifests(_context: ServerContext, _call: Call) -> Message:
+def list_remote_log_manifests(_context: ServerContext, _call: ServerCall) -> Message:
     """Return no manifests: there is no remote log."""
     return pb.ListRemoteLogManifestsResponse()
 
 
 @serves(ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE)
-def acquire_kv_snapshot_lease(_context: ServerContext, call: Call) -> Message:
+def acquire_kv_snapshot_lease(_context: ServerContext, call: ServerCall) -> Message:
     """Return all requested snapshots as unavailable: there is nothing to lease."""
     return pb.AcquireKvSnapshotLeaseResponse(unavailable_snapshots=call.message.snapshots_to_lease)
 
 
 @serves(ApiKey.RELEASE_KV_SNAPSHOT_LEASE)
-def release_kv_snapshot_lease(_context: ServerContext, _call: Call) -> Message:
+def release_kv_snapshot_lease(_context: ServerContext, _call: ServerCall) -> Message:
     """Return success: there are no leases."""
     return pb.ReleaseKvSnapshotLeaseResponse()
 
 
 @serves(ApiKey.DROP_KV_SNAPSHOT_LEASE)
-def drop_kv_snapshot_lease(_context: ServerContext, _call: Call) -> Message:
+def drop_kv_snapshot_lease(_context: ServerContext, _call: ServerCall) -> Message:
     """Return success: there are no leases."""
     return pb.DropKvSnapshotLeaseResponse()
 
@@ -102,7 +102,7 @@ def _check_producer_id(producer_id: str) -> None:
 
 
 @serves(ApiKey.REGISTER_PRODUCER_OFFSETS)
-async def register_producer_offsets(context: ServerContext, call: Call) -> Message:
+async def register_producer_offsets(context: ServerContext, call: ServerCall) -> Message:
     """Store offsets under a producer id, first writer wins, until they expire (exactly-once recovery of sinks)."""
     request = call.message
     _check_producer_id(request.producer_id)
@@ -117,7 +117,7 @@ async def register_producer_offsets(context: ServerContext, call: Call) -> Messa
 
 
 @serves(ApiKey.GET_PRODUCER_OFFSETS)
-async def get_producer_offsets(context: ServerContext, call: Call) -> Message:
+async def get_producer_offsets(context: ServerContext, call: ServerCall) -> Message:
     """Return the unexpired offsets of a producer id."""
     producer_id = call.message.producer_id
     _check_producer_id(producer_id)
@@ -132,7 +132,7 @@ async def get_producer_offsets(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.DELETE_PRODUCER_OFFSETS)
-async def delete_producer_offsets(context: ServerContext, call: Call) -> Message:
+async def delete_producer_offsets(context: ServerContext, call: ServerCall) -> Message:
     """Delete the offsets of a producer id."""
     _check_producer_id(call.message.producer_id)
     await context.in_coordinator(context.store.delete_producer_offsets, call.message.producer_id)

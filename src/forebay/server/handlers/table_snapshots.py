@@ -15,13 +15,13 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.server.catalog import buckets_of
-from forebay.server.context import Call, ServerContext, serves
+from forebay.server.context import ServerCall, ServerContext, serves
 
 _NAME_CHARS_MAX = 200
 
 
 @serves(ApiKey.OPEN_TABLE_SNAPSHOT)
-async def open_table_snapshot(context: ServerContext, call: Call) -> Message:
+async def open_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Pin all buckets of a table, or of some partitions, at one point in time."""
     request = call.message
     context.costs.check_items(len(request.partition_id), "partitions")
@@ -81,21 +81,21 @@ def _lease_seconds(request: Any) -> float | None:
 
 
 @serves(ApiKey.RENEW_TABLE_SNAPSHOT)
-def renew_table_snapshot(context: ServerContext, call: Call) -> Message:
+def renew_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Renew the lease of a table snapshot, and return it."""
     left = context.table_snapshots.renew(call.message.table_snapshot_id, _lease_seconds(call.message))
     return pb.RenewTableSnapshotResponse(lease_ms=round(left * 1000))
 
 
 @serves(ApiKey.RELEASE_TABLE_SNAPSHOT)
-async def release_table_snapshot(context: ServerContext, call: Call) -> Message:
+async def release_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """End a table snapshot."""
     await context.in_io(context.table_snapshots.release, call.message.table_snapshot_id)
     return pb.ReleaseTableSnapshotResponse()
 
 
 @serves(ApiKey.LIST_TABLE_SNAPSHOTS)
-def list_table_snapshots(context: ServerContext, call: Call) -> Message:
+def list_table_snapshots(context: ServerContext, call: ServerCall) -> Message:
     """Return the open table snapshots, of one table if requested."""
     request = call.message
     response = pb.ListTableSnapshotsResponse()

@@ -14,7 +14,7 @@ from forebay.protocol.convert import table_path_from_pb
 from forebay.protocol.messages import Message
 from forebay.server.auto_partitions import follow_the_clock_for
 from forebay.server.catalog import table_folder
-from forebay.server.context import Call, ServerContext, serves
+from forebay.server.context import ServerCall, ServerContext, serves
 from forebay.server.table_rules import check_column_count
 
 _SET, _RESET = 0, 1
@@ -22,7 +22,7 @@ _POSITION_LAST = 0
 
 
 @serves(ApiKey.CREATE_TABLE)
-async def create_table(context: ServerContext, call: Call) -> Message:
+async def create_table(context: ServerContext, call: ServerCall) -> Message:
     """Create a table, its lake table if it has one, and its automatic partitions."""
     request = call.message
     path = table_path_from_pb(request.table_path)
@@ -54,7 +54,7 @@ async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
 
 
 @serves(ApiKey.DROP_TABLE)
-async def drop_table(context: ServerContext, call: Call) -> Message:
+async def drop_table(context: ServerContext, call: ServerCall) -> Message:
     """Drop a table, and remove its data; its lake table stays."""
     request = call.message
     try:
@@ -68,7 +68,7 @@ async def drop_table(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.ALTER_TABLE)
-async def alter_table(context: ServerContext, call: Call) -> Message:
+async def alter_table(context: ServerContext, call: ServerCall) -> Message:
     """Change options of a table, or add columns; its lake table is altered first."""
     request = call.message
     path = table_path_from_pb(request.table_path)
@@ -147,7 +147,7 @@ def config_changes(messages: Iterable[Any]) -> tuple[dict[str, str], list[str]]:
 
 
 @serves(ApiKey.GET_TABLE_INFO)
-def get_table_info(context: ServerContext, call: Call) -> Message:
+def get_table_info(context: ServerContext, call: ServerCall) -> Message:
     """Return the id, current schema id, descriptor and times of a table."""
     info = context.catalog.table(table_path_from_pb(call.message.table_path)).info
     return pb.GetTableInfoResponse(
@@ -160,7 +160,7 @@ def get_table_info(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.GET_TABLE_SCHEMA)
-def get_table_schema(context: ServerContext, call: Call) -> Message:
+def get_table_schema(context: ServerContext, call: ServerCall) -> Message:
     """Return one version of a table's schema, by default the latest."""
     request = call.message
     table = context.catalog.table(table_path_from_pb(request.table_path))
@@ -172,10 +172,10 @@ def get_table_schema(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.LIST_TABLES)
-def list_tables(context: ServerContext, call: Call) -> Message:
+def list_tables(context: ServerContext, call: ServerCall) -> Message:
     return pb.ListTablesResponse(table_name=context.catalog.table_names(call.message.database_name))
 
 
 @serves(ApiKey.TABLE_EXISTS)
-def table_exists(context: ServerContext, call: Call) -> Message:
+def table_exists(context: ServerContext, call: ServerCall) -> Message:
     return pb.TableExistsResponse(exists=context.catalog.table_exists(table_path_from_pb(call.message.table_path)))

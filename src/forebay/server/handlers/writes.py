@@ -14,7 +14,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_id_of
 from forebay.protocol.messages import Message
-from forebay.server.context import AnswerRoom, Call, ServerContext, put_error, serves
+from forebay.server.context import AnswerRoom, ServerCall, ServerContext, put_error, serves
 from forebay.server.costs import SHORT_LIST
 from forebay.server.replica import AppendRequest, AppendResult
 
@@ -26,7 +26,7 @@ _BACKPRESSURE_VERSION = 2
 
 
 @serves(ApiKey.INIT_WRITER)
-async def init_writer(context: ServerContext, _call: Call) -> Message:
+async def init_writer(context: ServerContext, _call: ServerCall) -> Message:
     """Return a new writer id."""
     return pb.InitWriterResponse(writer_id=await context.writer_ids.take(context.in_coordinator))
 
@@ -45,7 +45,7 @@ def _refuse_historical(message: Any) -> None:
 
 
 @serves(ApiKey.PRODUCE_LOG)
-async def produce_log(context: ServerContext, call: Call) -> Message:
+async def produce_log(context: ServerContext, call: ServerCall) -> Message:
     """Append log batches to buckets of a log table."""
     request = call.message
     _check_acks(request.acks)
@@ -67,7 +67,7 @@ async def produce_log(context: ServerContext, call: Call) -> Message:
 
 
 @serves(ApiKey.PUT_KV)
-async def put_kv(context: ServerContext, call: Call) -> Message:
+async def put_kv(context: ServerContext, call: ServerCall) -> Message:
     """Put and delete rows in buckets of a primary-key table."""
     request = call.message
     _check_acks(request.acks)
@@ -113,7 +113,7 @@ def check_key_version(info: TableInfo, api_version: int) -> None:
 
 
 async def _for_each_bucket(
-    context: ServerContext, call: Call, answers: Any, work: Callable[[Any, memoryview, Any], Awaitable[None]]
+    context: ServerContext, call: ServerCall, answers: Any, work: Callable[[Any, memoryview, Any], Awaitable[None]]
 ) -> None:
     """Process all buckets of a request concurrently; a failure affects only its bucket. Results keep the request's
     order.

@@ -16,7 +16,7 @@ from typing import Any
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.compact.precommit import PrecommitTask, plan_precommit, replace_files, run_precommit
-from forebay.paimon.compact.running import TaskRunner, ThreadRunner, rows_read
+from forebay.paimon.compact.running import TaskRunner, TaskThreads, rows_read
 from forebay.paimon.compact.writing import TableWriteCompaction
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -92,7 +92,7 @@ def put_together(
 
     files = [f for t in tasks for f in t.files]
     is_little = rows_read(files) <= DRIVER_ROWS_MAX and sum(f.file_size for f in files) <= DRIVER_BYTES_MAX
-    chosen = ThreadRunner() if is_little else runner(f"precommit compaction of {table.name}")
+    chosen = TaskThreads() if is_little else runner(f"precommit compaction of {table.name}")
     try:
         done = chosen.run(
             partial(_put_together, table.context),

@@ -50,7 +50,7 @@ from forebay.spark.paimon.read_options import (
 from forebay.spark.paimon.reading import PaimonPartition
 from forebay.spark.planning import DEFAULT_CORES, keeping_limit
 from forebay.spark.releases import streams_have_limits, streams_write_arrow
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.worker_errors import short_errors
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class PaimonDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class Address:
+class LakeAddress:
     """Where a table is. `name` is its directory or, with a `catalog`, its name there; what it is called in errors.
 
     `side` is what stands beside the table ("audit_log"); None is the table itself.
@@ -119,7 +119,7 @@ class Address:
     side: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Address:
+    def of(cls, options: Mapping[str, str]) -> LakeAddress:
         """Raises `InvalidRequest` where no table is named, or two are."""
         given = {key.lower(): value for key, value in options.items()}
         catalog = tuple(
@@ -163,7 +163,7 @@ def _divided(name: str) -> tuple[str, str | None, str | None]:
 
 def _to_write(options: Mapping[str, str]) -> tuple[str, Table, dict[str, str]]:
     """Name and table of a write, and its other options."""
-    address = Address.of(options)
+    address = LakeAddress.of(options)
     if address.side is not None:
         raise InvalidRequest(f"{address.name}${address.side} can only be read")
     return address.name, address.open(), _others(options)
@@ -189,7 +189,7 @@ class PaimonSource:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> PaimonSource:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
-        address = Address.of(options)
+        address = LakeAddress.of(options)
         read = paimon_read_options(_others(options), own=OWN)
         side = address.side
         if read.changelog:
@@ -221,11 +221,11 @@ class PaimonSource:
             )
         return StructType([full[name] for name in names])
 
-    def wanted(self, schema: StructType) -> Wanted:
+    def wanted(self, schema: StructType) -> Pushdown:
         """What is asked for, with Spark's `schema`. Raises `InvalidRequest` for bad filters and limits."""
         self._fields(schema.fieldNames())
         limit = self.options.own.get(LIMIT)
-        return Wanted(
+        return Pushdown(
             tuple(schema.fieldNames()),
             (),
             self._predicate(),
@@ -265,7 +265,7 @@ class PaimonSource:
 class PaimonReader(DataSourceReader):
     """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
 
-    def __init__(self, scan: PaimonScan, wanted: Wanted, schema: StructType, cores: int) -> None:
+    def __init__(self, scan: PaimonScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
         self._scan, self._wanted, self._schema, self._cores = scan, wanted, schema, cores
         self._function = scan.read_function(wanted, schema)
 

@@ -38,7 +38,7 @@ from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
-from forebay.paimon.write.table_write import Lane
+from forebay.paimon.write.table_write import WriterShard
 from forebay.spark.jobs import active_context
 from forebay.spark.paimon.committing import commit_and_compact
 from forebay.spark.paimon.jobs import SparkTasks
@@ -136,7 +136,7 @@ class _DeleteRows:
         index, split = task
         reader = SplitReader(self.table, None, ScanFilter.of(self.table.schema, self.predicate))
         intake = Intake(self.table.schema)
-        with new_write(self.table, Lane(index, self.tasks)) as write:
+        with new_write(self.table, WriterShard(index, self.tasks)) as write:
             for batch in reader.read(split):
                 for rows in intake.batches(batch):
                     write.write_batch(rows, np.full(rows.num_rows, DELETE, np.int8))

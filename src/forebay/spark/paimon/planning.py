@@ -35,7 +35,7 @@ from forebay.spark import planning
 from forebay.spark.native_planning import ROWS_MIN
 from forebay.spark.paimon.reading import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonPartition, PaimonRead
 from forebay.spark.paimon.schemas import columns_of
-from forebay.spark.scan_plan import NativeFiles, OpenedScan, Wanted
+from forebay.spark.scan_plan import NativeFiles, OpenedScan, Pushdown
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 
 READ_OPTIMIZED = "ro"
@@ -139,7 +139,7 @@ class PaimonScan:
     def manifests(self) -> ManifestStore:
         return ManifestStore(self.table.io, self.table.paths, self.table.schema)
 
-    def read_function(self, wanted: Wanted, schema: StructType) -> PaimonRead:
+    def read_function(self, wanted: Pushdown, schema: StructType) -> PaimonRead:
         """How each task is read; `schema` is Spark's of the wanted columns."""
         kind = None if self.form == ROWS else KIND_COLUMNS[self.form]
         return PaimonRead(
@@ -159,7 +159,7 @@ class PaimonScan:
             return [field.name]
         return [field.name + tail for tail in _tails(found.data_type, field.dataType)]
 
-    def splits(self, wanted: Wanted) -> list[ChangeSplit]:
+    def splits(self, wanted: Pushdown) -> list[ChangeSplit]:
         """What there is to read, in order. Raises `NotFound` for snapshots that are not there."""
         table, snapshots, manifests = self.table, self.snapshots, self.manifests
         scan_filter = ScanFilter.of(table.schema, wanted.filter)
@@ -176,7 +176,7 @@ class PaimonScan:
             scan = BatchScan(table, snapshots, manifests, TagManager(table.io, table.paths))
             return list(scan.plan(scan_filter).splits)
 
-    def plan(self, cores: int, wanted: Wanted, schema: StructType, *, use_native: bool = True) -> PaimonPlan:
+    def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> PaimonPlan:
         splits = self.splits(wanted)
         total = sum(split.row_count for split in splits)
         rows = total if wanted.limit is None else min(total, wanted.limit)
@@ -192,7 +192,7 @@ class PaimonScan:
         return PaimonPlan(self.read_function(wanted, schema), tasks, rows, native, deal(rest, cores))
 
     def _native_share(
-        self, splits: Sequence[ChangeSplit], wanted: Wanted
+        self, splits: Sequence[ChangeSplit], wanted: Pushdown
     ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
         """Return the files that Spark can read directly (None: it reads none), and the other splits."""
         if self.form != ROWS or not wanted.columns:

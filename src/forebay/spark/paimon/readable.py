@@ -19,7 +19,7 @@ from forebay.spark.paimon.datasource import CATALOG_PREFIX, FORMAT_NAME, SCHEMA_
 from forebay.spark.paimon.planning import READ_OPTIMIZED, PaimonScan
 from forebay.spark.paimon.read_options import CORES, READ_CHANGELOG, SESSION_PREFIXES, paimon_read_options
 from forebay.spark.scan_builder import Readable
-from forebay.spark.scan_plan import ScanPlan, Wanted
+from forebay.spark.scan_plan import Pushdown, ScanPlan
 
 
 def readable(
@@ -41,7 +41,7 @@ def readable(
     shown = PaimonScan.of(table, name, system)
     scan = shown.with_options(given.table)
 
-    def plan(wanted: Wanted, schema: StructType) -> ScanPlan:
+    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         given.refuse_for_batches()
         return scan.plan(context.cores, wanted, schema, use_native=given.use_native)
 

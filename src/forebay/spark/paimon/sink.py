@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.paimon.compact.running import TaskRunner, ThreadRunner
+from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.paimon.committing import Overwrite, commit_batch
-from forebay.spark.paimon.write_options import WriteOptions, dynamic_overwrite, with_write_options, write_options
+from forebay.spark.paimon.write_options import LakeWriteOptions, dynamic_overwrite, with_write_options, write_options
 from forebay.spark.paimon.writing import Incoming, LakeWriteFunction, WrittenFiles, messages_of
 from forebay.spark.worker_errors import short_errors
 
@@ -33,7 +33,7 @@ class Sink:
 
     def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._name, self._proxied = name, table
-        self._options: WriteOptions = write_options(name, table, given)
+        self._options: LakeWriteOptions = write_options(name, table, given)
         self._table = with_write_options(table, self._options)
         with short_errors(f"writing to table {name}"):
             Incoming(self._table.schema, schema.names)
@@ -72,4 +72,4 @@ class PaimonSink(Sink, DataSourceArrowWriter):
 
 
 def threads(_what: str) -> TaskRunner:
-    return ThreadRunner()
+    return TaskThreads()

@@ -40,7 +40,7 @@ from forebay.spark.paimon.context import PaimonContext
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.paimon.write_options import (
     COMPACTION_PARALLELISM,
-    WriteOptions,
+    LakeWriteOptions,
     positive,
     with_write_options,
 )
@@ -84,7 +84,7 @@ class StreamCommits:
     name: str
     table: Table
     query: str
-    options: WriteOptions
+    options: LakeWriteOptions
     runner: Callable[[str], TaskRunner]
     is_active: Callable[[], bool]
     cores: int
@@ -245,7 +245,7 @@ _lock = threading.Lock()
 
 
 def stream_commits(
-    context: PaimonContext, name: str, proxied: Table, query: str, options: WriteOptions
+    context: PaimonContext, name: str, proxied: Table, query: str, options: LakeWriteOptions
 ) -> StreamCommits:
     """The commits of query `query` to `proxied` under `options`, the same for all micro-batches since its start."""
     table = with_write_options(proxied, options)

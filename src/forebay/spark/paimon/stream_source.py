@@ -43,7 +43,7 @@ from forebay.spark.paimon.planning import PaimonScan, deal_groups, in_order
 from forebay.spark.paimon.read_options import StreamLimits
 from forebay.spark.paimon.reading import BINLOG, PaimonPartition
 from forebay.spark.paimon.stream_offsets import PaimonOffset
-from forebay.spark.scan_plan import Wanted
+from forebay.spark.scan_plan import Pushdown
 from forebay.spark.worker_errors import short_errors
 
 CONSUMER_REFRESHES = 4
@@ -72,7 +72,7 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self,
         scan: PaimonScan,
-        wanted: Wanted,
+        wanted: Pushdown,
         schema: StructType,
         limits: StreamLimits,
         cores: int,
@@ -82,7 +82,7 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = scan.table
         check_streamable(table.schema, table.options, ScanFilter.of(table.schema, wanted.filter))
         self._function = scan.read_function(wanted, schema)
-        self._planner = StreamPlanner(scan, wanted, limits, cores, clock)
+        self._planner = LakeStreamPlanner(scan, wanted, limits, cores, clock)
         self._name = scan.name
 
     # ---- in the query's process -------------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 @dataclass
-class StreamPlanner:
+class LakeStreamPlanner:
     """Plans the micro-batches of one stream. Picklable while it has not planned."""
 
     scan: PaimonScan
-    wanted: Wanted
+    wanted: Pushdown
     limits: StreamLimits
     cores: int
     clock: Clock = SYSTEM_CLOCK

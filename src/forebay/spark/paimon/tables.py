@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.spark.paimon.context import PaimonContext
 
 
-class LakeTable(TableProxy):
+class PaimonTable(TableProxy):
     """A table, or a branch of one. `schema` is that of the snapshot that is read, which may be an old one."""
 
     interfaces: ClassVar[tuple[str, ...]] = (
@@ -109,11 +109,11 @@ class LakeTable(TableProxy):
         return delete_filters(self.jvm, self._name, columns_of(self._table.schema), predicates)
 
 
-class PartitionedLakeTable(LakePartitions, LakeTable):
+class PartitionedLakeTable(LakePartitions, PaimonTable):
     """A table that has partitions."""
 
 
-class StagedLakeTable(LakeTable):
+class StagedLakeTable(PaimonTable):
     """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
@@ -167,5 +167,5 @@ def table_proxy(
     as_of: Mapping[str, str] | None = None,
 ) -> JavaProxy:
     """The proxy for a table that is there."""
-    kind = PartitionedLakeTable if table.schema.partition_keys else LakeTable
+    kind = PartitionedLakeTable if table.schema.partition_keys else PaimonTable
     return kind(context, name, table, schema, as_of)

@@ -28,7 +28,7 @@ _FIXED = (
 
 
 @dataclass(frozen=True)
-class WriteOptions:
+class LakeWriteOptions:
     """The options of a write. `paimon` are Paimon's options for it."""
 
     paimon: Mapping[str, str]
@@ -41,7 +41,7 @@ class WriteOptions:
         return None if text is None else _flag(DYNAMIC_OVERWRITE, text)
 
 
-def write_options(name: str, table: Table, given: Mapping[str, str]) -> WriteOptions:
+def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWriteOptions:
     """The options of a write to `name`. Raises `InvalidRequest` for unknown ones, and for what only ALTER may change.
 
     What the table says, too, may be repeated: CREATE TABLE AS SELECT passes the new table's properties on.
@@ -68,13 +68,13 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> WriteOpt
             )
         found[known_as] = value
     progress = found.pop(PROGRESS, "false")
-    return WriteOptions(found, _flag(PROGRESS, progress))
+    return LakeWriteOptions(found, _flag(PROGRESS, progress))
 
 
 _derived: weakref.WeakKeyDictionary[Table, dict[tuple[tuple[str, str], ...], Table]] = weakref.WeakKeyDictionary()
 
 
-def with_write_options(table: Table, options: WriteOptions) -> Table:
+def with_write_options(table: Table, options: LakeWriteOptions) -> Table:
     """`table` under the options of a write; the same object for the same table and options.
 
     A streaming query asks for every micro-batch, and shall see the table as it was when the query began.
@@ -88,7 +88,7 @@ def with_write_options(table: Table, options: WriteOptions) -> Table:
     return made[key]
 
 
-def dynamic_overwrite(options: WriteOptions, table: Table) -> bool:
+def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
     """Whether `INSERT OVERWRITE` without a partition replaces only partitions that it writes to.
 
     Only if write or table say so: Spark's own switch is spark.sql.sources.partitionOverwriteMode, and it is off.

@@ -2,7 +2,7 @@
 
 Nothing is visible until the driver commits the messages of all tasks. Tasks compact nothing: several of them may write
 the same bucket, and compaction belongs to one at a time. So that their rows never have the same sequence number, each
-task numbers its rows in a lane of its own (forebay.paimon.write.table_write.Lane).
+task numbers its rows in a lane of its own (forebay.paimon.write.table_write.WriterShard).
 
 Every attempt of a task uses new file names. An attempt that fails deletes its files; one that is killed
 leaves files that no snapshot names, which `remove_orphan_files` finds.
@@ -34,7 +34,7 @@ from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
-from forebay.paimon.write.table_write import Lane, TableWrite
+from forebay.paimon.write.table_write import TableWrite, WriterShard
 from forebay.spark.worker_errors import short_errors
 
 MESSAGE_COLUMN = "message"
@@ -91,7 +91,7 @@ class LakeWriteFunction:
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
         """Write all rows. Raises `ForebayError`, after deleting what was written."""
         task = TaskContext.get()
-        lane = Lane(0 if task is None else task.partitionId() % self.tasks, self.tasks)
+        lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         with short_errors(f"writing to table {self.name}"), new_write(self.table, lane, self.replaces) as write:
             rows = 0
             for ready, kinds in self._gathered(batches):
@@ -121,7 +121,7 @@ class LakeWriteFunction:
         yield from _joined(waiting)
 
 
-def new_write(table: TableContext, lane: Lane, replaces: bool = False) -> TableWrite:
+def new_write(table: TableContext, lane: WriterShard, replaces: bool = False) -> TableWrite:
     """The writing half of a commit in one of several tasks; it does not compact."""
     snapshots = SnapshotManager(table.io, table.paths)
     manifests = ManifestStore(table.io, table.paths, table.schema)
