@@ -23,7 +23,7 @@ SUFFIXES = (".py", ".pyx", ".pxd", ".java", ".md")
 LINE_END = r"(?:\s+(?:#:?|//|\*)?\s*)"
 """What may stand between two words of a phrase: spaces, or a line end and the mark of a comment."""
 
-NOT_YET = ("src/forebay/paimon",)
+NOT_YET: tuple[str, ...] = ()
 """Files and folders that still use these words. Take them off the list; never add one."""
 
 

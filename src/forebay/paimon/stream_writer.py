@@ -11,7 +11,7 @@ rows so far and gives messages, small and picklable, to be kept beside the posit
 visible. After a crash `restore` takes all messages that were kept, and commits those that are not committed yet.
 
 Work whose commit failed stays, and `commit` with the same number tries again; only what is known not to be committed,
-and what nobody else was given, is ever deleted. The rest is found by `Table.remove_orphan_files`.
+and was not given to another writer, is ever deleted. The rest is found by `Table.remove_orphan_files`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Attempt:
 
     @property
     def is_private(self) -> bool:
-        """Whether its files are needed by nobody if this writer does not commit them."""
+        """Whether its files are unneeded unless this writer commits them."""
         return self.own and not self.is_handed_out and not self.is_unknown
 
 
@@ -285,11 +285,11 @@ class StreamWriter:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the table has all that was prepared, so that one may begin anew with what it has."""
+        """Whether the table has all that was prepared, so that the writer may start over from it."""
         return not self._pending and not self._has_handed_over
 
     def _forget(self) -> None:
-        """Begin anew when all is committed: what is known of the buckets' files is not true any more."""
+        """Start over when everything is committed: the known state of the buckets' files is outdated."""
         if self._write is not None:
             self._write.stop_compacting()
             self._is_stale = True
@@ -305,7 +305,7 @@ class StreamWriter:
         The writer may be used again, from the last commit on. What `prepare` gave cannot be restored any more.
         """
         if self._pending and self.last_committed == (self._last if self._last is not None else self._known):
-            self._committer.abort(self._pending)  # nobody else can have committed it
+            self._committer.abort(self._pending)  # no other writer can have committed it
         self._pending = None
         if self._attempt is not None and self._attempt.own and not self._attempt.is_unknown:
             self._committer.abort(self._attempt.work.messages)

@@ -90,7 +90,7 @@ class TableParts(ArrowStream):
         return self.schema.has_primary_key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A table pickles small; where it is unpickled, it is opened anew, under the schema that is the latest then."""
+        """A table pickles small; where it is unpickled it is reopened, with the schema that is the latest then."""
         place = (type(self), self._io, self._root, self.name, self.paths.branch, self._overrides, self._lock)
         return _reopened, (*place, self._clock, self._ids)
 

@@ -83,7 +83,7 @@ def test_comments_of_new_columns_are_kept(table: Table) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({}, "was told nothing to change"),
+        ({}, "has nothing to change"),
         ({"drop_columns": "nme"}, "nme"),
         ({"rename_columns": {"home.city": "town.x"}}, "it stays where it is"),
         ({"change_types": {"n": "NUMBER"}}, "column 'n'"),

@@ -156,7 +156,7 @@ class HiveCatalog(Catalog):
             schemas.create(schema)
         except AlreadyExists as e:
             made = False
-            if self._find(database.name, table) is not None:  # somebody was faster
+            if self._find(database.name, table) is not None:  # another process was faster
                 raise
             if not external:
                 raise InvalidRequest(
@@ -324,6 +324,6 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Raise `InvalidRequest` for a name that a metastore would change, so that nobody finds it as it was written."""
+    """Raise `InvalidRequest` for a name that a metastore would change, so that it would not be found as written."""
     if not name or "/" in name or "." in name or name != name.lower():
         raise InvalidRequest(f"'{name}' cannot be a name in a Hive Metastore, which keeps names in lower case")

@@ -70,7 +70,7 @@ class HiveCommits:
             except OutcomeUnknown:
                 raise  # The metastore may have the new schema: its file stays. The next change brings both in step.
             except BaseException:
-                # Not if somebody has built on it by now: their change brings the metastore up to date, or takes both.
+                # Not if another change has built on it by now: that one brings the metastore up to date, or takes both.
                 if schemas.ids()[-1] == made:
                     schemas.delete(made)
                 raise
@@ -170,7 +170,7 @@ class HiveLock:
             with contextlib.suppress(ForebayError):  # it has no more to give back
                 self._unlock(lock_id)
             raise Unavailable(
-                f"the lock on '{self._database}.{self._table}' was not free for {self._wait_ms} ms; somebody else "
+                f"the lock on '{self._database}.{self._table}' was not free for {self._wait_ms} ms; another process "
                 "holds it"
             )
         return lock_id

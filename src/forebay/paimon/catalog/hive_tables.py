@@ -83,7 +83,7 @@ def local_path(location: str) -> str:
 
 
 def hive_location(path: str) -> str:
-    """A location as everybody takes it: local paths absolute, and in Java's form."""
+    """Return a location in the common form: local paths absolute, and as Java writes them."""
     plain = local_path(path).removeprefix("file://")
     return path if "://" in plain else f"file:{os.path.abspath(plain)}"
 

@@ -149,7 +149,7 @@ class JdbcCatalog(FileSystemCatalog):
         try:
             super()._create(name, schema)
         except AlreadyExists as e:
-            if self.table_exists(name):  # somebody was faster
+            if self.table_exists(name):  # another process was faster
                 raise
             raise InvalidRequest(
                 f"{self.table_path(name)} holds files of a table that is not registered: it is just being created, or "
@@ -221,7 +221,7 @@ class JdbcLock:
             )
 
     def _acquire(self) -> object:
-        """Wait for the lock. What it was acquired at tells our row from one of somebody who took over."""
+        """Wait for the lock. The time of acquisition distinguishes our row from one of a holder that took over."""
         began, sleep_ms = self._clock.monotonic(), _FIRST_SLEEP_MS
         while True:
             acquired_at = self._try_acquire()
@@ -229,7 +229,7 @@ class JdbcLock:
                 return acquired_at
             waited_ms = (self._clock.monotonic() - began) * 1000
             if waited_ms > self._wait_ms:
-                raise Unavailable(f"lock '{self._id}' was not free for {waited_ms:.0f} ms; somebody else holds it")
+                raise Unavailable(f"lock '{self._id}' was not free for {waited_ms:.0f} ms; another process holds it")
             sleep_ms = min(2 * sleep_ms, self._max_sleep_ms)
             self._clock.sleep(sleep_ms / 1000)
 

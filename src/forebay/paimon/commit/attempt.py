@@ -273,8 +273,8 @@ class _Attempts:
             there = None
         if there is None or there.time_millis != known.time_millis:
             raise Conflict(
-                f"the table that was written to is not at {paths.root} any more: it was dropped, and perhaps made "
-                "anew; open it again and repeat the work"
+                f"the table that was written to is no longer at {paths.root}: it was dropped, and perhaps recreated; "
+                "reopen it and repeat the work"
             )
 
     def _merged(self, before: list[ManifestFileMeta], base: _Base) -> list[ManifestFileMeta]:

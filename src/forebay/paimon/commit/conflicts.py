@@ -122,8 +122,8 @@ class ConflictChecker:
     def _conflict(self, what: str, base_user: str) -> Conflict:
         return Conflict(
             f"commit conflict: {what}. The last snapshot is by user {base_user}, this commit by {self.user}. "
-            "Usually two jobs compact or overwrite the same data, or an old job was started twice; read the table "
-            "anew and repeat the work"
+            "Usually two jobs compact or overwrite the same data, or an old job was started twice; reread the table "
+            "and repeat the work"
         )
 
 

@@ -37,7 +37,7 @@ def combine_index_files(
         entries, key = place(e)
         if e.kind is FileKind.DELETE:
             if entries.pop(key, None) is None and entries is named:
-                raise Conflict(f"the index file {e.index_file.file_name} is gone already; read the table anew")
+                raise Conflict(f"the index file {e.index_file.file_name} is gone already; reread the table")
         elif entries is named and key in named:
             raise Conflict(f"the index file {e.index_file.file_name} was added before")
         else:

@@ -107,7 +107,7 @@ class Lookup:
         self.close()
 
     def close(self) -> None:
-        """Delete the local copies. The lookup may be used again, and begins anew."""
+        """Delete the local copies. The lookup may be used again, and then starts over."""
         with self._guard:
             self._local.close()
             self._looked_at = None

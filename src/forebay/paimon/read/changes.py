@@ -151,7 +151,7 @@ class ChangePlanner(Planner):
             if before is None:
                 raise NotFound(
                     f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, so the rows that overwrite "
-                    f"{snapshot.id} took away are not known any more; read the table anew"
+                    f"{snapshot.id} removed are no longer known; reread the table"
                 )
         gone = self._grouped((e for e in entries if e.kind is FileKind.DELETE), chosen, bucket_filter)
         come = self._grouped((e for e in entries if e.kind is FileKind.ADD), chosen, bucket_filter)

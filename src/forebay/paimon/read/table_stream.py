@@ -21,7 +21,7 @@ class TableStream:
             process(batch)
             saved = stream.state()
 
-    With `follow`, iteration waits for new snapshots and never ends by itself (but for `scan.bounded.watermark`);
+    With `follow`, iteration waits for new snapshots and never ends (except by `scan.bounded.watermark`);
     without it, it ends when all that is there has been read, and may be begun again. With a `consumer-id`, progress is
     recorded whenever the batch after a snapshot's last one is asked for. Not thread-safe.
     """

@@ -46,7 +46,7 @@ def alteration(
     changes += [SetOption(key, value) for key, value in options.items()]
     changes += [RemoveOption(key) for key in reset]
     if not changes:
-        raise InvalidRequest("alter() was told nothing to change: give add_columns, drop_columns, set, or another")
+        raise InvalidRequest("alter() has nothing to change: give add_columns, drop_columns, set, or another")
     return changes
 
 

@@ -1,4 +1,4 @@
-"""What everybody who reads or writes one table needs: its files, paths, schema and options."""
+"""The context of readers and writers of one table: its files, paths, schema and options."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ class TableContext:
 
 
 def _opened(io: FileIO, root: str, branch: str, schema: TableSchema, clock: Clock) -> TableContext:
-    """A context on another worker: paths and schemas are found anew."""
+    """Return a context on another worker: paths and schemas are looked up again."""
     paths = PathFactory.of(root, schema, branch)
     return TableContext(io, paths, schema, SchemaManager(io, paths).schema, clock)

@@ -1,6 +1,6 @@
 """The schemas of one branch of a table: `schema/schema-0`, `schema-1`, ...; the latest one is in force.
 
-A schema file is created if its id is free, so that of two changes at once one wins and the other is applied anew.
+A schema file is created if its id is free, so that of two changes at once one wins and the other is reapplied.
 """
 
 from __future__ import annotations

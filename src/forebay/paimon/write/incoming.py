@@ -48,8 +48,8 @@ class Intake:
     def batches(self, data: Any, *, deletes: bool = False) -> Iterator[pa.RecordBatch]:
         """`data` as batches of all of the table's columns.
 
-        With `deletes`, NOT NULL columns that are not given get a neutral value instead of being refused: of a deleted
-        row nobody reads them.
+        With `deletes`, NOT NULL columns that are not given get a neutral value instead of being refused: they are
+        never read from a deleted row.
         """
         names = _names_of(data)
         self._check_names(names)

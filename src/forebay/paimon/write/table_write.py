@@ -52,7 +52,7 @@ class WriterShard:
     """Which of `count` writers one is that write the same buckets for one commit.
 
     Writer `index` numbers its rows next + index, next + index + count, ...: no two rows of a commit have one number,
-    and which of two rows with one key is newer is the same to everybody who merges them.
+    and which of two rows with one key is newer is the same for every merge.
     """
 
     index: int = 0
@@ -182,7 +182,7 @@ class TableWrite:
     def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
         """Write rows that have the table's Arrow schema exactly.
 
-        Kinds that the table ignores (`ignore-delete`, `ignore-update-before`) are left out: nobody shall see them.
+        Kinds that the table ignores (`ignore-delete`, `ignore-update-before`) are left out: they stay invisible.
         """
         if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
             batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
@@ -269,7 +269,7 @@ class TableWrite:
             raise InvalidRequest(
                 f"{where} was written with {there} buckets, and the table now has {self._total}: "
                 "rescale the partition before writing to it, or overwrite it (if it was rescaled since this table was "
-                "opened, open the table anew)"
+                "opened, reopen the table)"
             )
 
     def _state(self) -> ExistingFiles:
