@@ -140,5 +140,5 @@ def test_the_page_on_spark_says_when_rows_are_marked() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8").split())
     rows_min, marked_rows_min, marked_share_max = THRESHOLDS
     assert f"{rows_min:,} rows in files and more" in page
-    assert f"for {marked_rows_min:,} rows to {native_planning.MARKED_ROWS_MAX:,} rows" in page
-    assert f"at most {marked_share_max * 100:.0f} newer log records for 100 rows" in page
+    between = f"applies to {marked_rows_min:,} to {native_planning.MARKED_ROWS_MAX:,} rows"
+    assert f"{between} with at most {marked_share_max * 100:.0f} newer log records for 100 rows" in page

@@ -336,6 +336,8 @@ class ForebayServer:
         connections = self._connections
         if connections is not None:
             connections.is_closing = True
+            for _ in range(2):  # connections that were just accepted become known, to be closed with the others
+                await asyncio.sleep(0)
             await self._drain(connections)
             for connection in list(connections):
                 connection.close()
