@@ -17,7 +17,7 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest, shown
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.base.quantity import format_bytes, moment_ms
-from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate
+from forebay.metadata.predicate_text import predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit
@@ -31,15 +31,6 @@ from forebay.paimon.read.planner import Planner, exact_rows
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-
-_SIGNS = {
-    LeafFunction.EQUAL: "=",
-    LeafFunction.NOT_EQUAL: "!=",
-    LeafFunction.LESS_THAN: "<",
-    LeafFunction.LESS_OR_EQUAL: "<=",
-    LeafFunction.GREATER_THAN: ">",
-    LeafFunction.GREATER_OR_EQUAL: ">=",
-}
 
 AsOf: TypeAlias = int | str | dt.datetime
 """A point in a table's history: a snapshot's number, a tag's name, or a moment (datetime or ISO text)."""
@@ -257,13 +248,4 @@ def _bucket_test(buckets: Any) -> Callable[[int], bool] | None:
 
 
 def _listed(parts: Sequence[Any]) -> str:
-    return " and ".join(map(_text, parts)) or "nothing"
-
-
-def _text(part: Predicate) -> str:
-    """A part of a filter as people write it."""
-    if isinstance(part, Compound):
-        return "(" + f" {part.function.name} ".join(map(_text, part.children)) + ")"
-    assert isinstance(part, Leaf)
-    function, values = part.function.name.lower().replace("_", " "), ", ".join(map(repr, part.literals))
-    return f"{part.column} {_SIGNS.get(part.function, function)} {values}".rstrip()
+    return " and ".join(map(predicate_text, parts)) or "nothing"
