@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.arguments import did_you_mean, name_list, whole_number
+from forebay.base.arguments import did_you_mean, name_list, one_or_more_names, whole_number
 from forebay.base.errors import InvalidRequest
 from forebay.base.markup import facts_html, grid
 from forebay.base.quantity import format_bytes, moment_ms, parse_bool, parse_duration_ms, parse_memory_bytes, span_ms
@@ -114,3 +114,11 @@ def test_moments_are_datetimes_or_iso_text() -> None:
 
 def test_a_name_in_another_case_is_suggested_as_it_is_spelled() -> None:
     assert did_you_mean("SCAN.maxrecord", ["scan.maxRecords", "other"]) == "; did you mean 'scan.maxRecords'?"
+
+
+def test_one_name_or_several_are_names() -> None:
+    assert one_or_more_names("id", "primary_key") == one_or_more_names(["id"], "primary_key") == ("id",)
+    assert one_or_more_names((), "primary_key") == ()
+    for wrong in (5, None, ["id", None], [["id"]]):
+        with pytest.raises(InvalidRequest, match=r"primary_key=.* is not a name"):
+            one_or_more_names(wrong, "primary_key")  # type: ignore[arg-type]

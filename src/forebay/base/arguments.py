@@ -20,9 +20,9 @@ def one_or_more_names(names: Iterable[str] | str, what: str) -> tuple[str, ...]:
     if isinstance(names, str):
         return (names,)
     found = tuple(names) if isinstance(names, Iterable) else (names,)
-    wrong = next((name for name in found if not isinstance(name, str)), None)
-    if wrong is not None:
-        raise InvalidRequest(f"{what}={names!r}: {wrong!r} is not a name")
+    for name in found:
+        if not isinstance(name, str):
+            raise InvalidRequest(f"{what}={names!r}: {name!r} is not a name")
     return found
 
 
