@@ -19,10 +19,11 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.api.data import ArrowExpression
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 
-FilterLike: TypeAlias = Predicate | str | pc.Expression
+FilterLike: TypeAlias = Predicate | str | ArrowExpression
 """A filter: `forebay.col("amount") > 5`, SQL text such as "amount > 5", or a pyarrow expression."""
 
 SQL_LENGTH_MAX = 1 << 16

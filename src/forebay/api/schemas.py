@@ -8,16 +8,19 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from forebay.api.data import ArrowData, ArrowSchema
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow_types import from_arrow_schema, from_arrow_type
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.type_text import parse_type
 from forebay.metadata.types import DataType
 
-TypeLike: TypeAlias = DataType | pa.DataType | str
+TypeLike: TypeAlias = DataType | ArrowSchema | str
 """A column's type: one of `forebay.types`, a pyarrow type, or text such as "DECIMAL(10, 2) NOT NULL"."""
 
-SchemaLike: TypeAlias = Schema | pa.Schema | Mapping[str, TypeLike] | Sequence[Column | tuple[str, TypeLike]] | Any
+SchemaLike: TypeAlias = (
+    Schema | ArrowSchema | ArrowData | Mapping[str, TypeLike] | Sequence[Column | ArrowSchema | tuple[str, TypeLike]]
+)
 """Columns: a pyarrow schema, a dict or a list of names and types, a data frame or Arrow data whose columns to take."""
 
 

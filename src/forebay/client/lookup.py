@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.api.data import Missing
 from forebay.api.keys import check_missing, key_rows
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.client.cluster import ClusterClient
@@ -142,7 +143,7 @@ class Lookup:
 
     # ---- whole keys -------------------------------------------------------------------------------------------------
 
-    def find(self, keys: Any, missing: str = "null", insert_missing: bool = False) -> pa.Table:
+    def find(self, keys: Any, missing: Missing = "null", insert_missing: bool = False) -> pa.Table:
         """One row for each of `keys`; see the module. Raises `NotFound` with missing="error"."""
         check_missing(missing)
         names = self._info.schema.primary_key

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from forebay.api.data import Missing, Rows
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest
 from forebay.client.lookup import Lookup
@@ -38,11 +39,11 @@ class LookupTable:
         """Of the rows that `lookup` gives where it finds them all."""
         return self._lookup.schema
 
-    def lookup(self, keys: Any, *, missing: str = "null") -> pa.Table:
+    def lookup(self, keys: Any, *, missing: Missing = "null") -> pa.Table:
         """One row for each key, in order; `keys` and `missing` are as in `Table.lookup`."""
         return self._lookup.find(keys, missing)
 
-    def join(self, data: Any, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
+    def join(self, data: Rows, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
         """The rows of `data` with the columns of the table's rows beside them; null where there is none, or with
         how="inner" without those rows.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from forebay.api.data import Missing, Rows
 from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
@@ -154,7 +155,7 @@ class Table(ArrowStream):
 
         return WriteEncoder.of(self.connection, self.info)
 
-    def append(self, data: Any) -> WriteResult:
+    def append(self, data: Rows) -> WriteResult:
         """Add rows to a log table, and wait until they are acknowledged.
 
         `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
@@ -163,7 +164,7 @@ class Table(ArrowStream):
         """
         return self._write("append", data)
 
-    def upsert(self, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
+    def upsert(self, data: Rows, columns: Sequence[str] | None = None) -> WriteResult:
         """Insert or replace rows of a primary-key table, and wait until they are acknowledged.
 
         With `columns` (which include the primary key) only these are written, and the others stay as they are. `data`
@@ -322,7 +323,7 @@ class Table(ArrowStream):
         keys: Any,
         columns: Sequence[str] | None = None,
         *,
-        missing: str = "null",
+        missing: Missing = "null",
         insert_missing: bool = False,
     ) -> pa.Table:
         """Rows of a primary-key table by their keys: one row for each key, in order.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from forebay.api.data import Rows
 from forebay.api.results import WriteResult
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
@@ -233,14 +234,14 @@ class TableWriter:
 
     # ---- rows in ----------------------------------------------------------------------------------------------------
 
-    def append(self, rows: Any) -> None:
+    def append(self, rows: Rows | Mapping[str, Any]) -> None:
         """Add rows to a log table: a dict, a list of dicts, or Arrow data as `Table.append` takes it.
 
         Raises the error of an earlier batch that failed.
         """
         self._write(APPEND, rows)
 
-    def upsert(self, rows: Any) -> None:
+    def upsert(self, rows: Rows | Mapping[str, Any]) -> None:
         """Insert or replace rows of a primary-key table. `rows` and errors are as in `append`."""
         self._write(UPSERT, rows)
 

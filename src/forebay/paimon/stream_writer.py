@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from forebay.api.data import Rows
 from forebay.api.keys import key_rows
 from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
@@ -93,12 +94,12 @@ class StreamWriter:
         """Whether rows of the table have a primary key, by which they are replaced."""
         return self._table.context.schema.has_primary_key
 
-    def append(self, data: Any) -> int:
+    def append(self, data: Rows) -> int:
         """How many rows were added: as `Table.append`, but not visible before the commit."""
         self._require_key(False)
         return self._written(lambda w: w.write(data))
 
-    def upsert(self, data: Any, columns: Sequence[str] | str | None = None) -> int:
+    def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> int:
         """How many rows were inserted or updated: as `Table.upsert`, but not visible before the commit."""
         self._require_key(True)
         return self._written(
@@ -112,7 +113,7 @@ class StreamWriter:
             lambda w: w.delete(key_rows(keys, self._table.context.schema.primary_keys, self._table.name))
         )
 
-    def write_changes(self, data: Any) -> int:
+    def write_changes(self, data: Rows) -> int:
         """How many changes were written: as `Table.write_changes`, but not visible before the commit."""
         return self._written(lambda w: write_changes(w, data))
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.api.data import Missing, Rows
 from forebay.api.filters import as_predicate
 from forebay.api.keys import key_rows
 from forebay.api.results import WriteResult
@@ -178,7 +179,7 @@ class Table(TableParts):
             include=one_or_more_names(include, "include"), buckets=buckets, timeout=timeout,
         )  # fmt: skip
 
-    def lookup(self, keys: Any, columns: Sequence[str] | None = None, *, missing: str = "null") -> pa.Table:
+    def lookup(self, keys: Any, columns: Sequence[str] | None = None, *, missing: Missing = "null") -> pa.Table:
         """Rows by their primary keys: one row for each key, in order. For many lookups open a `lookup_table`.
 
         `keys` are plain values where the key is a single column, tuples in the order of the primary key, dicts, one of
@@ -201,7 +202,7 @@ class Table(TableParts):
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def append(self, data: Any) -> WriteResult:
+    def append(self, data: Rows) -> WriteResult:
         """What adding rows made: how many, and the snapshot that has them. For tables without a primary key.
 
         `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
@@ -211,7 +212,7 @@ class Table(TableParts):
         self._require_key(False)
         return self._write(lambda w: w.write(data))
 
-    def upsert(self, data: Any, columns: Sequence[str] | str | None = None) -> WriteResult:
+    def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> WriteResult:
         """What inserting or updating rows made: how many, and the snapshot. For tables with a primary key.
 
         A row replaces or changes the one with the same key, as the table's merge engine says. With `columns` (which
@@ -237,7 +238,7 @@ class Table(TableParts):
         self._require_key(True)
         return self._write(lambda w: w.delete(key_rows(keys, self.schema.primary_keys, self.name)))
 
-    def write_changes(self, data: Any) -> WriteResult:
+    def write_changes(self, data: Rows) -> WriteResult:
         """What writing changes made: how many, and the snapshot.
 
         `data` has the table's columns and `_change_type`, whose values (insert, update_before, update_after, delete)
@@ -245,7 +246,7 @@ class Table(TableParts):
         """
         return self._write(lambda w: write_changes(w, data))
 
-    def overwrite(self, data: Any, partition: Mapping[str, Any] | None = None) -> WriteResult:
+    def overwrite(self, data: Rows, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """What replacing rows made: how many rows are there instead, and the snapshot.
 
         Replaced is the table, or `partition` (values of some partition keys), or, in partitioned tables where that is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from forebay.api.schemas import SchemaLike, columns_of
 from forebay.base.arguments import name_list, whole_number
@@ -73,7 +73,7 @@ def with_buckets(options: Mapping[str, Any] | None, buckets: int | None, bucket_
 def _fields(columns: SchemaLike | Sequence[DataField]) -> list[DataField]:
     if isinstance(columns, list | tuple) and columns and all(isinstance(c, DataField) for c in columns):
         return list(columns)
-    return [_field(column) for column in columns_of(columns)]
+    return [_field(column) for column in columns_of(cast(SchemaLike, columns))]
 
 
 def _field(column: Column) -> DataField:

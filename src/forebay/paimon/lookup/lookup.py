@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.api.data import Missing, Rows
 from forebay.api.keys import check_missing, key_rows
 from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
@@ -122,7 +123,7 @@ class Lookup:
         with self._guard:
             return self._refresh()
 
-    def lookup(self, keys: Any, *, missing: str = "null") -> pa.Table:
+    def lookup(self, keys: Any, *, missing: Missing = "null") -> pa.Table:
         """One row for each key, in order; `keys` and `missing` are as in `Table.lookup`."""
         check_missing(missing)
         rows = key_rows(keys, self._keys, self._table.paths.root)
@@ -142,7 +143,7 @@ class Lookup:
             )
         return found.take(pa.array(positions[~lost]))
 
-    def join(self, data: Any, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
+    def join(self, data: Rows, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
         """The rows of `data` with the columns of the table's rows beside them; null where there is none, or with
         how="inner" without those rows.
 
