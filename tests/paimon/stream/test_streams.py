@@ -377,7 +377,7 @@ def test_an_overwrite_that_took_away_rows_which_expired_is_an_error_that_names_b
     assert changes == [("-D", (1, None)), ("+I", (1, 2))]
     table.expire_snapshots(1, 1)
     with pytest.raises(
-        NotFound, match=rf"snapshot {last - 1} of .* has expired, so the rows that overwrite {last} took"
+        NotFound, match=rf"snapshot {last - 1} of .* has expired, so the rows that overwrite {last} removed"
     ):
         stream_of(start, ["id"], follow=False).poll()
 
