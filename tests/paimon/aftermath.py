@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.table import Table
 from tests.paimon.kill_acts import ACTS, NEW_DAY
 from tests.paimon.lake import at_ms, put
@@ -74,7 +74,7 @@ def settle(table: Table) -> None:
 def named(root: Path | str) -> set[str]:
     """The names of all files that any snapshot, long-lived changelog or tag mentions, if only as deleted."""
     table = open_table(root)
-    branch = BranchView(FAST, table.paths, table.schema)
+    branch = replace(table.context, io=FAST)
     snapshots = [*table.snapshots.snapshots(), *branch.tags.tagged_snapshots()]
     logs = branch.snapshots.changelogs
     snapshots += [branch.snapshots.changelog(i) for i in logs.ids()]

@@ -13,8 +13,6 @@ from forebay.base.errors import InvalidRequest, NotFound
 from forebay.base.quantity import parse_duration_ms
 from forebay.cli.output import print_batches
 from forebay.cli.paimon_tables import Action, json_argument, moment, open_table, print_json, time_text
-from forebay.paimon.store.branches import BranchManager
-from forebay.paimon.store.consumers import ConsumerManager
 
 
 def _answer(options: argparse.Namespace, value: Mapping[str, Any], text: str) -> int:
@@ -104,7 +102,7 @@ def _branch_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _branch(options: argparse.Namespace) -> int:
     table, name = open_table(options), options.name
-    branches = BranchManager(table.context.io, table.paths)
+    branches = table.context.branches
     _needs_name(options, "branch", ("tag", "rename", "fast_forward", "delete"))
     if name is None:
         return _list(options, "branches", [{"branch": branch} for branch in branches.names()])
@@ -162,7 +160,7 @@ def _consumer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _consumer(options: argparse.Namespace) -> int:
     table, name = open_table(options), options.name
-    consumers = ConsumerManager(table.context.io, table.paths)
+    consumers = table.context.consumers
     _needs_name(options, "consumer", ("next", "delete"))
     found = consumers.all()
     if name is None:

@@ -42,8 +42,6 @@ from forebay.paimon.read.planner import Planner as SnapshotPlanner
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.write.bucketing import UNAWARE
 
 _SPLIT_VERSION = 1
@@ -124,7 +122,7 @@ def _slim_file(file: DataFileMeta) -> DataFileMeta:
 
 def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound) -> NotFound:
     """What to raise for `e`: that the snapshot does not exist, where it does not, else `e` itself."""
-    if SnapshotManager(table.io, table.paths).exists(snapshot_id):
+    if table.snapshots.exists(snapshot_id):
         return e
     return NotFound(
         f"lake snapshot {snapshot_id} of {table.paths.root} does not exist, or has expired: {e.message}",
@@ -140,7 +138,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
     def __init__(self, table: TableContext, predicate: Predicate | None, snapshot_id: int) -> None:
         self._table, self._predicate, self._id = table, predicate, snapshot_id
-        self._snapshots = SnapshotManager(table.io, table.paths)
+        self._snapshots = table.snapshots
         if not self._snapshots.exists(snapshot_id):
             raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
 
@@ -148,9 +146,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         table = self._table
         try:
             snapshot = self._snapshots.snapshot(self._id)
-            manifests = ManifestStore(table.io, table.paths, table.schema)
-            planner = SnapshotPlanner(table, self._snapshots, manifests)
-            splits = planner.plan(snapshot, ScanFilter.of(table.schema, self._predicate)).splits
+            splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, self._predicate)).splits
         except NotFound as e:
             raise snapshot_gone(table, self._id, e) from e
         unaware = table.options.bucket == UNAWARE
@@ -305,7 +301,7 @@ class PaimonLakeSource(LakeSource):
         return PaimonSplitPlanner(self.table, all_of(self.filters), snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
-        snapshots = SnapshotManager(self.table.io, self.table.paths)
+        snapshots = self.table.snapshots
         found = next((s for s in sorted(snapshots.ids()) if s > snapshot_id), None)
         snapshot = None if found is None else snapshots.find(found)
         if snapshot is None:

@@ -23,7 +23,6 @@ from typing import Any, Protocol
 from forebay.api.data import Rows
 from forebay.api.keys import key_rows
 from forebay.base.arguments import one_or_more_names
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.precommit import precommit
@@ -71,12 +70,12 @@ class StreamWriter:
     that raises `Conflict` because the table was rescaled needs a writer of the reopened table.
     """
 
-    def __init__(self, table: WritableTable, user: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, table: WritableTable, user: str) -> None:
         """`user` names the stream, through all restarts; no two writers of a user may be at work at the same time."""
         if not user:
             raise InvalidRequest("a stream writer needs a user: the name by which it finds its commits after a restart")
         self.user = user
-        self._table, self._clock = table, clock
+        self._table = table
         self._committer: FileStoreCommit = table.new_commit(user)
         self._write: TableWrite | None = None
         self._unprepared = False
@@ -280,7 +279,7 @@ class StreamWriter:
         self._is_broken = True
         messages = self._write.prepare_commit()
         if self._table.context.options.precommit_compact and not self._table.context.schema.has_primary_key:
-            messages = precommit(self._table.context, messages, self._clock)
+            messages = precommit(self._table.context, messages)
         self._unprepared = self._is_broken = False
         return messages
 

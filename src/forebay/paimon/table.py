@@ -35,6 +35,7 @@ from forebay.paimon.compact.dedicated import commit_with_compaction, compact_tab
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.compact.rescale import rescale_partitions
 from forebay.paimon.compact.running import TaskRunner
+from forebay.paimon.compact.tasks import CompactPlanner
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.lookup.lookup import Lookup
@@ -196,9 +197,7 @@ class Table(TableParts):
         It follows new snapshots. Close it, or use it in a `with` block. For primary-key tables.
         """
         names = None if columns is None else name_list(columns, "columns")
-        return Lookup(
-            self.context, self.snapshots, self.manifests, columns=names, directory=directory, clock=self._clock
-        )
+        return Lookup(self.context, columns=names, directory=directory)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -264,7 +263,7 @@ class Table(TableParts):
 
         Close it, or use it in a `with` block.
         """
-        return StreamWriter(self, user, self._clock)
+        return StreamWriter(self, user)
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -357,7 +356,7 @@ class Table(TableParts):
             rows = write(writer)
             messages = writer.prepare_commit()
         if self.options.precommit_compact and not self.has_primary_key:
-            messages = precommit(self.context, messages, self._clock)
+            messages = precommit(self.context, messages)
         committer = self.new_commit()
         try:
             made = commit_with_compaction(committer, messages, lambda rows: commit(committer, rows))
@@ -389,8 +388,8 @@ class Table(TableParts):
         default threads. Only `buckets` are compacted. `expire`: old snapshots go then. Raises `Conflict` if overtaken.
         """
         made, _ = compact_table(
-            self.context, self._compact_planner(), self.new_commit, full=full, partitions=partitions,
-            order=sort_order(order_by, strategy), clock=self._clock, progress=progress, runner=runner,
+            self.context, CompactPlanner(self.context), self.new_commit, full=full, partitions=partitions,
+            order=sort_order(order_by, strategy), progress=progress, runner=runner,
             buckets=buckets,
         )  # fmt: skip
         if made is not None and expire:
@@ -416,5 +415,5 @@ class Table(TableParts):
                 f"'bucket' = {self.options.bucket}, asked for {buckets}"
             )
         changed = self if self.options.bucket == buckets else self._changed([SetOption("bucket", str(buckets))])
-        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, self._clock, progress, runner)
+        rescale_partitions(changed.context, changed.new_commit(), buckets, partition, progress, runner)
         return changed

@@ -63,7 +63,7 @@ class TableParts(ArrowStream):
         self._overrides = option_texts(options)
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         self.paths = PathFactory.of(root, self.schema, branch, ids)
-        self.context = TableContext(io, self.paths, self.schema, self.schemas.schema, clock)
+        self.context = TableContext(io, self.paths, self.schema, self.schemas, clock)
         self.snapshots: SnapshotManager = self.context.snapshots
         self.manifests: ManifestStore = self.context.manifests
         self.tags: TagManager = self.context.tags
@@ -117,10 +117,10 @@ class TableParts(ArrowStream):
     def system(self, name: str) -> SystemTable:
         """A system table: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches,
         consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
-        return SystemTable(name, self.context, self._clock)
+        return SystemTable(name, self.context)
 
     def planner(self) -> Planner:
-        return Planner(self.context, self.snapshots, self.manifests)
+        return Planner(self.context)
 
     def split_reader(
         self,
@@ -134,23 +134,17 @@ class TableParts(ArrowStream):
 
     def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
         """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
-        compaction = (
-            None
-            if self.options.write_only
-            else TableWriteCompaction(self.context, self.snapshots, self.manifests, self._clock)
-        )
-        return TableWrite(self.context, self.snapshots, self.manifests, self._clock, ignore_existing, compaction)
+        compaction = None if self.options.write_only else TableWriteCompaction(self.context)
+        return TableWrite(self.context, ignore_existing, compaction)
 
     def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:
         """The committing half. A stream gives its own `user`, and keeps it."""
-        return FileStoreCommit(
-            self._io, self.paths, self.schema, user or self._ids.token_hex(), lock=self._lock, clock=self._clock,
-            ids=self._ids, ignore_empty=ignore_empty, manifests=self.manifests,
-        )  # fmt: skip
+        user = user or self._ids.token_hex()
+        return FileStoreCommit(self.context, user, lock=self._lock, ignore_empty=ignore_empty)
 
     def maintenance(self) -> Maintenance:
         """All upkeep; the methods below are its most used parts."""
-        return Maintenance(self.context, self.manifests, self.new_commit, self._clock, self._expiry_schedule)
+        return Maintenance(self.context, self.new_commit, self._expiry_schedule)
 
     # -- compacting ---------------------------------------------------------------------------------------------------
 
@@ -168,14 +162,11 @@ class TableParts(ArrowStream):
         Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
         """
         order = sort_order(order_by, strategy)
-        return self._compact_planner().plan(full=full, partitions=partitions, order=order, buckets=buckets)
+        return CompactPlanner(self.context).plan(full=full, partitions=partitions, order=order, buckets=buckets)
 
     def run_compaction(self, task: CompactTask) -> CommitMessage:
         """Do one task of `plan_compaction`."""
-        return run_task(self.context, task, self._clock)
-
-    def _compact_planner(self) -> CompactPlanner:
-        return CompactPlanner(self.context, self.snapshots, self.manifests, self._clock)
+        return run_task(self.context, task)
 
 
 def _reopened(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.base.ids import IdSource
 from forebay.metadata import types
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.binary_row import row_layout
@@ -15,6 +15,7 @@ from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta, FileSourc
 from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
@@ -89,10 +90,15 @@ class Table:
         SchemaManager(FAST, table.paths).create(table.schema)
         return table
 
+    def context(self, io: FileIO, clock: Clock = SYSTEM_CLOCK, ids: IdSource | None = None) -> TableContext:
+        """The table over another file system, clock or source of ids."""
+        paths = self.paths if ids is None else PathFactory.of(self.paths.root, self.schema, self.paths.branch, ids)
+        return TableContext(io, paths, self.schema, SchemaManager(io, paths), clock)
+
     def commit(
-        self, user: str = "user", io: FileIO | None = None, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS
+        self, user: str = "user", io: FileIO | None = None, clock: Clock = SYSTEM_CLOCK, ids: IdSource | None = None
     ) -> FileStoreCommit:
-        return FileStoreCommit(io or self.io, self.paths, self.schema, user, clock=clock, ids=ids)
+        return FileStoreCommit(self.context(io or self.io, clock, ids), user)
 
     def files(self, snapshot_id: int | None = None) -> list[str]:
         """The names of the data files in a snapshot, by default the latest, with a fresh eye (no cache)."""

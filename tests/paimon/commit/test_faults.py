@@ -372,7 +372,7 @@ def test_a_store_without_atomic_create_is_written_only_under_a_lock(table: Table
     assert table.manifest_files() == set()
     lock = _ThreadLock()
     protocol: CommitLock = lock
-    FileStoreCommit(io, table.paths, table.schema, "u", lock=protocol).commit([append("f1")])
+    FileStoreCommit(table.context(io), "u", lock=protocol).commit([append("f1")])
     assert (lock.held, table.files()) == (1, ["f1"])
 
 

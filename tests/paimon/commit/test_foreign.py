@@ -16,6 +16,7 @@ from forebay.metadata import types
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, FileSource, ManifestEntry
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.store.schemas import SchemaManager
@@ -66,7 +67,7 @@ class _Shared:
 
     def new_commit(self, branch: str = "main") -> FileStoreCommit:
         paths = self.paths if branch == "main" else self.paths.on_branch(branch)
-        return FileStoreCommit(FAST, paths, self.schemas.latest(), "forebay")
+        return FileStoreCommit(TableContext(FAST, paths, self.schemas.latest(), self.schemas), "forebay")
 
     def copy(self, name: str) -> DataFileMeta:
         """The data file again, under another name."""

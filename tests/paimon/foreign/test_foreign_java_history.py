@@ -70,7 +70,7 @@ def test_a_compaction_of_ours_loses_against_one_of_java(tmp_path: Path, java_tab
     before = agree(table, java)
     from forebay.paimon.compact.tasks import CompactPlanner, run_task
 
-    planner = CompactPlanner(table.context, table.snapshots, table.manifests)
+    planner = CompactPlanner(table.context)
     messages = [run_task(table.context, task) for task in planner.plan(full=True)]
     java.ask("compact", full=True)
     with pytest.raises(Conflict):

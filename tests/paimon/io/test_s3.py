@@ -19,6 +19,7 @@ from forebay.base.errors import Conflict, ForebayError, NotFound, UnsupportedOpe
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
@@ -95,7 +96,8 @@ def test_of_many_creators_one_wins(io: FileIO) -> None:
 def test_a_table_is_committed_to_by_conditional_writes(io: FileIO) -> None:
     paths = PathFactory.of("s3://lake/db.db/t", SCHEMA)
     SchemaManager(io, paths).create(SCHEMA)
-    commit, other = (FileStoreCommit(io, paths, SCHEMA, user) for user in ("u", "o"))
+    table = TableContext(io, paths, SCHEMA, SchemaManager(io, paths))
+    commit, other = (FileStoreCommit(table, user) for user in ("u", "o"))
     commit.commit([append("f1")])
     other.commit([append("f2")])
     commit.commit([compact([data_file("f1")], [data_file("big", level=5)])])
@@ -132,7 +134,9 @@ def test_committers_that_are_at_work_at_once_are_all_seen(options: Mapping[str, 
     acknowledged: list[str] = []
 
     def commit(worker: int) -> None:
-        committer = FileStoreCommit(store(), paths, schema, f"user{worker}", lock=lock)
+        own = store()
+        table = TableContext(own, paths, schema, SchemaManager(own, paths, lock))
+        committer = FileStoreCommit(table, f"user{worker}", lock=lock)
         for i in range(8):
             committer.commit([append(f"w{worker}-{i}")], identifier=i)
             acknowledged.append(f"w{worker}-{i}")

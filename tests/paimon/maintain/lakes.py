@@ -14,7 +14,7 @@ from forebay.base.clock import ManualClock
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
-from forebay.paimon.maintain.references import BranchView
+from forebay.paimon.maintain.references import branches_of
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
@@ -64,7 +64,7 @@ def referenced(root: Path | str) -> set[str]:
     """The files that a table's schemas, snapshots, tags, changelogs and consumers are and refer to, all branches."""
     table = open_table(root)
     found: set[str] = set()
-    for branch in BranchView(FAST, table.paths, table.schema).branches():
+    for branch in branches_of(replace(table.context, io=FAST)):
         own = branch.paths
         store = ManifestStore(FAST, own, table.schema)
         found |= {own.schema(i) for i in SchemaManager(FAST, own).ids()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.maintain.expire import Expired, SnapshotExpiry
-from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
@@ -68,7 +68,7 @@ def test_an_expiry_tells_how_far_it_is(tmp_path: Path) -> None:
 def test_what_is_not_there_up_to_the_end_does_not_expire(tmp_path: Path) -> None:
     table = filled(tmp_path / "t")
     before = files_of(tmp_path / "t")
-    expiry = SnapshotExpiry(BranchView(FAST, table.paths, table.schema), table.manifests)
+    expiry = SnapshotExpiry(replace(table.context, io=FAST))
     for earliest, end in ((1, 9), (3, 2), (20, 22)):
         assert expiry.expire_until(earliest, end) == Expired()
     assert files_of(tmp_path / "t") == before

@@ -79,7 +79,7 @@ def test_a_scan_hands_out_what_is_accepted_and_goes_on_behind_it(tmp_path: Path)
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
     for i in range(5):
         put(table, [{"id": i}])
-    scan = StreamScan(table.context, table.snapshots, table.manifests, cut_by_file=True)
+    scan = StreamScan(table.context, cut_by_file=True)
     assert scan.begin()
     assert scan.state()["full"] == 5
     refused = scan.plan(accept=lambda place, split: False)

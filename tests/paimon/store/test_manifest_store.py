@@ -101,16 +101,13 @@ def test_a_second_commit_reads_no_list_that_the_first_one_wrote(tmp_path: Path) 
 def test_a_plan_opens_only_manifests_of_partitions_that_may_match(tmp_path: Path) -> None:
     table = a_history(tmp_path, 12)
     io = CountingIO()
-    schemas = SchemaManager(io, table.paths)
-    context = TableContext(io, table.paths, table.schema, schemas.schema)
-    store = ManifestStore(io, table.paths, table.schema)
-    snapshots = table.snapshots
-    planner = Planner(context, snapshots, store)
+    context = TableContext(io, table.paths, table.schema, SchemaManager(io, table.paths))
+    planner = Planner(context)
     some = ScanFilter.of(table.schema, col("dt").is_in(["p003", "p007"]))
-    names = [f.file_name for s in planner.plan(snapshots.latest(), some).splits for f in s.files]
+    names = [f.file_name for s in planner.plan(context.snapshots.latest(), some).splits for f in s.files]
     assert names == ["f3", "f7"]
     assert io.counts["read manifest"] == 2
-    planner.plan(snapshots.latest(), some)
+    planner.plan(context.snapshots.latest(), some)
     assert io.counts["read manifest"] == 2, "what was read stays in memory"
 
 

@@ -217,14 +217,14 @@ def test_a_plan_takes_as_many_splits_as_rows_are_wanted(catalog: FileSystemCatal
 
     table = keyed(catalog)
     put(table, [{"id": i} for i in range(30)])
-    scan = StreamScan(table.context, table.snapshots, table.manifests)
+    scan = StreamScan(table.context)
     plans = [scan.plan(max_rows=n) for n in (1, 1000)]
     assert [len(p.splits) for p in plans if p] == [1, 2]
     assert [p.is_last for p in plans if p] == [False, True]
     assert [p.is_full for p in plans if p] == [True, True]
     assert scan.plan() is None
     sizes = [s.row_count for s in table.scan().plan()]
-    scan = StreamScan(table.context, table.snapshots, table.manifests)
+    scan = StreamScan(table.context)
     plans = [scan.plan(max_rows=n) for n in (sizes[0] + sizes[1], 1000)]
     assert [len(p.splits) for p in plans if p] == [2, 1]
     put(table, [{"id": 1}])

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from forebay.base.backoff import backoff
-from forebay.base.clock import Clock
 from forebay.base.errors import (
     Conflict,
     ForebayError,
@@ -17,7 +16,6 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from forebay.base.ids import IdSource
 from forebay.paimon.commit.changes import Changes, record_count
 from forebay.paimon.commit.conflicts import ConflictChecker
 from forebay.paimon.commit.index_files import combine_index_files
@@ -25,12 +23,12 @@ from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFil
 from forebay.paimon.format.schema_json import parse_schema
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.format.snapshot_json import format_snapshot
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.lock import CommitGuard, create_exclusively
 from forebay.paimon.store.manifest_merge import ManifestMerge, merge_manifests
-from forebay.paimon.store.manifests import ManifestStore, PartitionPruner, merge_entries
+from forebay.paimon.store.manifests import PartitionPruner, merge_entries
 from forebay.paimon.store.paths import new_uuid
 from forebay.paimon.store.schemas import SchemaManager
-from forebay.paimon.store.snapshots import SnapshotManager
 
 WRITER_VERSION = "forebay"
 
@@ -88,19 +86,11 @@ class _Base:
 class CommitLoop:
     """Tries to commit until it succeeds, conflicts, or is out of tries (`commit.max-retries`, `commit.timeout`)."""
 
-    def __init__(
-        self,
-        snapshots: SnapshotManager,
-        schemas: SchemaManager,
-        manifests: ManifestStore,
-        user: str,
-        lock: CommitGuard | None,
-        clock: Clock,
-        ids: IdSource,
-    ) -> None:
-        self.snapshots, self.schemas, self.manifests = snapshots, schemas, manifests
-        self.user, self.lock, self.clock, self.ids = user, lock, clock, ids
-        self.checker = ConflictChecker(manifests.schema, user)
+    def __init__(self, table: TableContext, user: str, lock: CommitGuard | None) -> None:
+        self.snapshots, self.manifests = table.snapshots, table.manifests
+        self.schemas = SchemaManager(table.io, table.paths)  # its own, with nothing known: schemas may be rolled back
+        self.user, self.lock, self.clock, self.ids = user, lock, table.clock, table.paths.ids
+        self.checker = ConflictChecker(table.schema, user)
 
     def run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
         """The snapshot that `request` became. `provider` gives the changes that follow on the latest snapshot.

@@ -18,9 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.commit.attempt import ChangesProvider, CommitLoop, CommitRequest
 from forebay.paimon.commit.changes import Changes, collect_changes
 from forebay.paimon.commit.conflicts import ConflictChecker, overlapping
@@ -28,15 +26,11 @@ from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry
-from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
+from forebay.paimon.options import POSTPONE_BUCKET
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.lock import CommitGuard
-from forebay.paimon.store.manifests import ManifestStore, delete_quietly
-from forebay.paimon.store.paths import PathFactory
-from forebay.paimon.store.schemas import SchemaManager
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.manifests import delete_quietly
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +55,19 @@ class FileStoreCommit:
 
     def __init__(
         self,
-        io: FileIO,
-        paths: PathFactory,
-        schema: TableSchema,
+        table: TableContext,
         user: str,
         *,
         lock: CommitGuard | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        ids: IdSource = SYSTEM_IDS,
         ignore_empty: bool = True,
-        manifests: ManifestStore | None = None,
     ) -> None:
-        self.options = CoreOptions(schema.options)
+        self.options = table.options
         self.options.check_supported()
-        self.io, self.paths, self.schema, self.user = io, paths, schema, user
-        self.snapshots = SnapshotManager(io, paths)
-        self.schemas = SchemaManager(io, paths, lock, clock)
-        self.manifests = manifests or ManifestStore(io, paths, schema)
+        self.io, self.paths, self.schema, self.user = table.io, table.paths, table.schema, user
+        self.snapshots, self.manifests = table.snapshots, table.manifests
         self.ignore_empty = self.options.ignore_empty_commit(ignore_empty)
-        self._loop = CommitLoop(self.snapshots, self.schemas, self.manifests, user, lock, clock, ids)
-        self._checker = ConflictChecker(schema, user)
+        self._loop = CommitLoop(table, user, lock)
+        self._checker = ConflictChecker(table.schema, user)
         self._appended: frozenset[tuple[bytes, int, str]] = frozenset()
 
     # ---- commits ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.paimon.compact.rewrite import BucketVectors
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.files.writer import FileSettings, RollingWriter
@@ -158,7 +157,6 @@ def rewrite_files(
     bucket: int,
     files: Sequence[DataFileMeta],
     *,
-    clock: Clock = SYSTEM_CLOCK,
     vectors: BucketVectors | None = None,
     arrange: Arrange | None = None,
 ) -> CompactIncrement:
@@ -167,7 +165,7 @@ def rewrite_files(
     `arrange` may change the order of rows.
     """
     table = table.able_to_rewrite(files)
-    reader = DataFileReader(table.io, table.schemas, table.schema.fields)
+    reader = DataFileReader(table.io, table.schemas.schema, table.schema.fields)
     gone = vectors or BucketVectors()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -178,7 +176,7 @@ def rewrite_files(
     settings = FileSettings.of(table.schema, table.options, source=FileSource.COMPACT)
     first = min((f.min_sequence_number for f in files), default=0)
     directory = table.paths.bucket_directory(partition, bucket)
-    writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), first, clock)
+    writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), first, table.clock)
     try:
         with closed_after(batches() if arrange is None else arrange(batches())) as arranged:
             for batch in arranged:
@@ -199,9 +197,8 @@ class AppendCompaction:
         partition: bytes,
         bucket: int,
         files: Sequence[DataFileMeta],
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
+        self._table, self._partition, self._bucket = table, partition, bucket
         self._rules = AppendRules.of(table.options)
         self._files = {f.file_name: f for f in files}
 
@@ -211,7 +208,7 @@ class AppendCompaction:
         chosen = pick_all_neighbours(files.values(), self._rules) if full else self._pick(files)
         increment = CompactIncrement()
         if chosen:
-            increment = rewrite_files(self._table, self._partition, self._bucket, chosen, clock=self._clock)
+            increment = rewrite_files(self._table, self._partition, self._bucket, chosen)
             for f in chosen:
                 del files[f.file_name]
             files.update((f.file_name, f) for f in increment.compact_after)

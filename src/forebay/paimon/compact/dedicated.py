@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, NotFound
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
@@ -30,7 +29,6 @@ def compact_table(
     full: bool = False,
     partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None = None,
     order: SortOrder | None = None,
-    clock: Clock = SYSTEM_CLOCK,
     progress: OnProgress = no_progress,
     runner: TaskRunner | None = None,
     buckets: Collection[int] | None = None,
@@ -48,7 +46,7 @@ def compact_table(
     def run_once() -> list[CommitMessage]:
         tasks = planner.plan(full=full, partitions=partitions, order=order, buckets=buckets)
         return runner.run(
-            partial(run_task, table, clock=clock),
+            partial(run_task, table),
             tasks,
             rows=[rows_read(task.input_files) for task in tasks],
             progress=progress,

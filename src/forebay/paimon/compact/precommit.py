@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.paimon.compact.append import AppendRules, in_order, rewrite_files
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.files.writer import KEYED_GROUP_ROWS, FileSettings, RollingWriter, key_value_fields
@@ -87,27 +86,27 @@ def _packs(files: Sequence[DataFileMeta], rules: AppendRules, *, ordered: bool) 
     return packs
 
 
-def run_precommit(table: TableContext, task: PrecommitTask, clock: Clock = SYSTEM_CLOCK) -> tuple[DataFileMeta, ...]:
+def run_precommit(table: TableContext, task: PrecommitTask) -> tuple[DataFileMeta, ...]:
     """The files that replace those of `task`. The old ones stay until `replace_files`."""
     if table.schema.has_primary_key:
-        return _merged(table, task, clock)
-    increment = rewrite_files(table, task.partition, task.bucket, task.files, clock=clock)
+        return _merged(table, task)
+    increment = rewrite_files(table, task.partition, task.bucket, task.files)
     # To all readers these files are what a writer wrote.
     source = task.files[0].file_source
     return tuple(replace(f, file_source=source) for f in increment.compact_after)
 
 
-def _merged(table: TableContext, task: PrecommitTask, clock: Clock) -> tuple[DataFileMeta, ...]:
+def _merged(table: TableContext, task: PrecommitTask) -> tuple[DataFileMeta, ...]:
     """Files of level 0 as one run, or changelog files with all their rows; in memory, which writers needed as well."""
     spec = merge_function(table.schema, table.paths.root)
-    reader = DataFileReader(table.io, table.schemas, key_value_fields(table.schema))
+    reader = DataFileReader(table.io, table.schemas.schema, key_value_fields(table.schema))
     rows = [
         batch for f in task.files for batch in reader.read(f, table.paths.data_file(task.partition, task.bucket, f))
     ]
     sort = sort_buffer if task.is_changelog else sort_and_merge_buffer
     settings = FileSettings.of(table.schema, table.options, LEVEL_0, FileSource.APPEND, task.is_changelog)
     directory = table.paths.bucket_directory(task.partition, task.bucket)
-    writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), clock=clock)
+    writer = RollingWriter(table.io, directory, settings, table.paths.data_file_names(), clock=table.clock)
     try:
         for piece in sort(rows, spec, KEYED_GROUP_ROWS):
             writer.write(piece)
@@ -145,9 +144,7 @@ def replace_files(
     return [m for m in [*kept, *added] if not m.is_empty]
 
 
-def precommit(
-    table: TableContext, messages: Sequence[CommitMessage], clock: Clock = SYSTEM_CLOCK
-) -> list[CommitMessage]:
+def precommit(table: TableContext, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
     """`messages` with small files put together, all in this process."""
     tasks = plan_precommit(table, messages)
-    return replace_files(table, messages, [(task, run_precommit(table, task, clock)) for task in tasks])
+    return replace_files(table, messages, [(task, run_precommit(table, task)) for task in tasks])

@@ -14,7 +14,6 @@ from math import gcd
 from typing import Any
 
 from forebay.base.checks import check
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
@@ -28,8 +27,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore, delete_quietly
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.manifests import delete_quietly
 from forebay.paimon.write.table_write import TableWrite
 
 TRIES = 5
@@ -65,7 +63,6 @@ def rescale_partitions(
     commit: FileStoreCommit,
     buckets: int,
     partition: Mapping[str, Any] | PartitionFilter | None = None,
-    clock: Clock = SYSTEM_CLOCK,
     progress: OnProgress = no_progress,
     runner: TaskRunner | None = None,
 ) -> list[Snapshot]:
@@ -81,7 +78,7 @@ def rescale_partitions(
     if table.options.bucket <= 0:
         raise InvalidRequest("only tables with a fixed number of buckets can be rescaled")
     rows = partitions_to_rescale(table, commit, buckets, partition)
-    work = _Rescaling(table, commit, buckets, clock, progress, sum(rows.values()), runner)
+    work = _Rescaling(table, commit, buckets, progress, sum(rows.values()), runner)
     progress(0, sum(rows.values()))
     waiting, wave = sorted(rows), 1 if runner is None else max(runner.parallelism, 1)
     while waiting:
@@ -115,7 +112,6 @@ class _Rescaling:
     table: TableContext
     commit: FileStoreCommit
     buckets: int
-    clock: Clock
     progress: OnProgress
     total: int
     runner: TaskRunner | None
@@ -183,7 +179,7 @@ class _Rescaling:
             results = [self._in_this_thread(task) for task in flat]
         else:
             results = self.runner.run(
-                partial(run_rescale, self.table, clock=self.clock),
+                partial(run_rescale, self.table),
                 flat,
                 rows=[task.rows for task in flat],
                 progress=lambda done, total: self.progress(min(self.done + done, self.total), self.total),
@@ -193,26 +189,22 @@ class _Rescaling:
         return {name: [m for _ in found for m in next(remaining)] for name, found in tasks.items()}
 
     def _in_this_thread(self, task: RescaleTask) -> list[CommitMessage]:
-        return run_rescale(
-            self.table, task, self.clock, lambda rows: self.progress(min(self.done + rows, self.total), self.total)
-        )
+        return run_rescale(self.table, task, lambda rows: self.progress(min(self.done + rows, self.total), self.total))
 
 
 def run_rescale(
     table: TableContext,
     task: RescaleTask,
-    clock: Clock = SYSTEM_CLOCK,
     written: Callable[[int], None] = lambda rows: None,
 ) -> list[CommitMessage]:
     """Do one task; return what to commit. `written` is called with the rows done. An error leaves no file behind."""
     options = {**table.schema.options, **_QUIET, "bucket": str(task.buckets)}
     target = table.with_schema(table.schema.with_options(options))
-    snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
     reader = SplitReader(table)
-    compaction = TableWriteCompaction(target, snapshots, manifests, clock)
+    compaction = TableWriteCompaction(target)
     keyed = table.schema.has_primary_key
     rows = 0
-    with TableWrite(target, snapshots, manifests, clock, ignore_existing=True, compaction=compaction) as writer:
+    with TableWrite(target, ignore_existing=True, compaction=compaction) as writer:
         for split in task.splits:
             for batch in reader.read_sorted(split):
                 writer.write(batch)
@@ -253,7 +245,7 @@ def _splits(
 def _deletions(
     table: TableContext, commit: FileStoreCommit, base: Snapshot, partition: bytes, bucket: int
 ) -> dict[str, DeletionFile]:
-    found = bucket_vectors(table, commit.manifests, base, partition, bucket)
+    found = bucket_vectors(table, base, partition, bucket)
     return {
         v.data_file_name: DeletionFile(table.paths.index_file(index, partition, bucket), v.offset, v.length)
         for index in found.index_files

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.metadata.predicate import col
 from forebay.metadata.types import TypeRoot
 from forebay.paimon.compact.changelog import ChangelogRules, changes_of, inserts_of
@@ -65,19 +64,18 @@ class MergeTreeRewriter:
         partition: bytes,
         bucket: int,
         *,
-        clock: Clock = SYSTEM_CLOCK,
         vectors: BucketVectors | None = None,
         new_bucket: bool = False,
     ) -> None:
         options, schema = table.options, table.schema
-        self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
+        self._table, self._partition, self._bucket = table, partition, bucket
         self._spec: MergeSpec = merge_function(schema, table.paths.root)
         self._vectors = vectors or BucketVectors()
         self._names = table.paths.data_file_names()
         self._directory = table.paths.bucket_directory(partition, bucket)
         self._fields = key_value_fields(schema)
         self._columns = [f.name for f in self._fields]
-        self._reader = DataFileReader(table.io, table.schemas, self._fields)
+        self._reader = DataFileReader(table.io, table.schemas.schema, self._fields)
         self._small = options.compaction_file_size(True)
         self._rewrite_all = options.compaction_force_rewrite_all_files
         self._producer = options.changelog_producer
@@ -100,7 +98,7 @@ class MergeTreeRewriter:
         if f.level != LEVEL_0 or f.delete_row_count != 0:
             return f
         kinds = next(column for column in self._fields if column.name == VALUE_KIND)
-        reader = DataFileReader(self._table.io, self._table.schemas, (kinds,))
+        reader = DataFileReader(self._table.io, self._table.schemas.schema, (kinds,))
         kept = sum(without_deletes(batch).num_rows for batch in self.batches([f], reader=reader))
         return f if kept == f.row_count else replace(f, delete_row_count=f.row_count - kept)
 
@@ -288,7 +286,7 @@ class _Compaction:
         order = (lambda v: v.encode()) if first.type.root is TypeRoot.STRING else None
         low, high = min(values, key=order), max(values, key=order)
         bound = bind_filter((col(first.name) >= low) & (col(first.name) <= high), [first])
-        return DataFileReader(r._table.io, r._table.schemas, r._fields, prune=bound)
+        return DataFileReader(r._table.io, r._table.schemas.schema, r._fields, prune=bound)
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
@@ -297,7 +295,7 @@ class _Compaction:
         source = FileSource.COMPACT
         level = self._output
         settings = FileSettings.of(r._table.schema, r._table.options, level, source, changelog)
-        writer = RollingWriter(r._table.io, r._directory, settings, r._names, clock=r._clock)
+        writer = RollingWriter(r._table.io, r._directory, settings, r._names, clock=r._table.clock)
         self._writers.append(writer)
         return writer
 

@@ -1,6 +1,6 @@
 """Dedicated compaction, task by task: plan, run each task anywhere, commit the messages of all.
 
-    planner = CompactPlanner(context, snapshots, manifests)
+    planner = CompactPlanner(context)
     tasks = planner.plan(full=True)                      # pure planning; tasks pickle
     messages = [run_task(context, task) for task in tasks]
     commit.commit(messages)                              # one snapshot, of kind COMPACT
@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.commit.changes import DELETION_VECTORS
 from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
@@ -36,8 +35,6 @@ from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 
 UNAWARE = -1
 
@@ -75,11 +72,9 @@ class _Bucket:
 class CompactPlanner:
     """Plans the compaction of a table. Reads metadata only."""
 
-    def __init__(
-        self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
+    def __init__(self, table: TableContext) -> None:
         table.options.check_supported()
-        self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
+        self._table = table
 
     def plan(
         self,
@@ -96,7 +91,7 @@ class CompactPlanner:
         by column, of which a partition must fit one to be compacted, or a test of partitions. `order` rewrites all
         files of append tables without buckets, sorted. `buckets` are the only ones to compact.
         """
-        chosen = snapshot or self._snapshots.latest()
+        chosen = snapshot or self._table.snapshots.latest()
         if order is not None:
             self._check_sortable(order)
         if chosen is None:
@@ -125,7 +120,7 @@ class CompactPlanner:
         if self._table.schema.has_primary_key:
             policy = TreePolicy.of(options)
             levels = policy.levels(found.files)
-            unit = policy.pick(levels, self._clock, full=full, has_vectors=bool(indexes))
+            unit = policy.pick(levels, self._table.clock, full=full, has_vectors=bool(indexes))
             if unit is not None:
                 yield task(found.files, unit)
             return
@@ -176,7 +171,7 @@ class CompactPlanner:
             filters = [partition_filter(self._table.schema, p) for p in partitions or ()]
         wanted: dict[bytes, bool] = {}
         found: dict[BucketKey, _Bucket] = {}
-        for e in self._manifests.live_files(snapshot):
+        for e in self._table.manifests.live_files(snapshot):
             fits = wanted.get(e.partition)
             if fits is None:
                 fits = not filters or any(f is None or f(e.partition) for f in filters)
@@ -188,25 +183,23 @@ class CompactPlanner:
     def _index_files(self, snapshot: Snapshot) -> dict[BucketKey, list[IndexFileMeta]]:
         found: dict[BucketKey, list[IndexFileMeta]] = {}
         if self._table.options.deletion_vectors_enabled:
-            for e in self._manifests.read_index(snapshot.index_manifest):
+            for e in self._table.manifests.read_index(snapshot.index_manifest):
                 if e.index_file.index_type == DELETION_VECTORS:
                     found.setdefault((e.partition, e.bucket), []).append(e.index_file)
         return found
 
 
-def run_task(table: TableContext, task: CompactTask, clock: Clock = SYSTEM_CLOCK) -> CommitMessage:
+def run_task(table: TableContext, task: CompactTask) -> CommitMessage:
     """Do one task; what to commit. After an error no new file is left behind."""
     vectors = load_vectors(table, task.partition, task.bucket, task.indexes)
     if task.unit is not None:
         table = table.able_to_rewrite(task.files)
-        rewriter = MergeTreeRewriter(table, task.partition, task.bucket, clock=clock, vectors=vectors)
+        rewriter = MergeTreeRewriter(table, task.partition, task.bucket, vectors=vectors)
         increment = rewriter.compact(task.unit, TreePolicy.of(table.options).levels(task.files))
         return _message(task, increment)
     order = task.order
     arrange = None if order is None else lambda batches: sorted_batches(batches, order, table.options.write_buffer_size)
-    increment = rewrite_files(
-        table, task.partition, task.bucket, task.files, clock=clock, vectors=vectors, arrange=arrange
-    )
+    increment = rewrite_files(table, task.partition, task.bucket, task.files, vectors=vectors, arrange=arrange)
     return _message(task, increment)
 
 

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.clock import Clock
 from forebay.paimon.compact.levels import Levels
 from forebay.paimon.compact.rewrite import BucketVectors, MergeTreeRewriter
 from forebay.paimon.compact.universal import CompactUnit, UniversalRules, pick, pick_full
@@ -65,12 +65,11 @@ class TreeCompaction:
         partition: bytes,
         bucket: int,
         files: Sequence[DataFileMeta],
-        clock: Clock = SYSTEM_CLOCK,
         vectors: BucketVectors | None = None,
         new_bucket: bool = False,
     ) -> None:
         """`files` are those of the bucket; `new_bucket`: they are not visible yet, so that nothing changes."""
-        self._table, self._partition, self._bucket, self._clock = table, partition, bucket, clock
+        self._table, self._partition, self._bucket = table, partition, bucket
         self._vectors, self._new_bucket = vectors or BucketVectors(), new_bucket
         self._policy = TreePolicy.of(table.options)
         self._levels = self._policy.levels(files)
@@ -79,14 +78,13 @@ class TreeCompaction:
         """Add files that were just written, and compact if it is time; after an error they are not added."""
         levels = self._policy.levels([*self._levels.files, *new_files])
         vectors = self._vectors
-        unit = self._policy.pick(levels, self._clock, full=full, has_vectors=bool(vectors.index_files))
+        unit = self._policy.pick(levels, self._table.clock, full=full, has_vectors=bool(vectors.index_files))
         increment = CompactIncrement()
         if unit is not None:
             rewriter = MergeTreeRewriter(
                 self._table.able_to_rewrite(levels.files),
                 self._partition,
                 self._bucket,
-                clock=self._clock,
                 vectors=vectors,
                 new_bucket=self._new_bucket,
             )

@@ -10,18 +10,15 @@ from forebay.paimon.format.deletion_vector import OVERHEAD_BYTES, read_deletion_
 from forebay.paimon.format.file_meta import IndexFileMeta
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
 
 
-def bucket_vectors(
-    table: TableContext, manifests: ManifestStore, snapshot: Snapshot | None, partition: bytes, bucket: int
-) -> BucketVectors:
+def bucket_vectors(table: TableContext, snapshot: Snapshot | None, partition: bytes, bucket: int) -> BucketVectors:
     """The vectors that `snapshot` has for a bucket."""
     if snapshot is None or not table.options.deletion_vectors_enabled:
         return BucketVectors()
     indexes = tuple(
         e.index_file
-        for e in manifests.read_index(snapshot.index_manifest)
+        for e in table.manifests.read_index(snapshot.index_manifest)
         if e.index_file.index_type == DELETION_VECTORS and (e.partition, e.bucket) == (partition, bucket)
     )
     return load_vectors(table, partition, bucket, indexes)

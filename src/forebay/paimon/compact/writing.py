@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.paimon.compact.append import AppendCompaction
 from forebay.paimon.compact.tree import TreeCompaction, TreePolicy
 from forebay.paimon.compact.vectors import bucket_vectors
@@ -12,8 +11,6 @@ from forebay.paimon.format.file_meta import DataFileMeta, FileKind
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.write.compaction import BucketCompaction
 
 UNAWARE = -1
@@ -22,14 +19,8 @@ UNAWARE = -1
 class TableWriteCompaction:
     """The compaction of what one `TableWrite` writes."""
 
-    def __init__(
-        self,
-        table: TableContext,
-        snapshots: SnapshotManager,
-        manifests: ManifestStore,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
+    def __init__(self, table: TableContext) -> None:
+        self._table = table
         self._full_every = full_compaction_interval(table.options) if table.schema.has_primary_key else None
         self._commits: int | None = None
 
@@ -40,12 +31,12 @@ class TableWriteCompaction:
         if not self._table.schema.has_primary_key:
             if options.bucket == UNAWARE or new_bucket or options.deletion_vectors_enabled:
                 return None
-            return AppendCompaction(self._table, partition, bucket, files, self._clock)
+            return AppendCompaction(self._table, partition, bucket, files)
         if new_bucket and not options.needs_lookup:
             return None
-        snapshot = None if new_bucket else self._snapshots.latest()
-        vectors = bucket_vectors(self._table, self._manifests, snapshot, partition, bucket)
-        return TreeCompaction(self._table, partition, bucket, files, self._clock, vectors, new_bucket)
+        snapshot = None if new_bucket else self._table.snapshots.latest()
+        vectors = bucket_vectors(self._table, snapshot, partition, bucket)
+        return TreeCompaction(self._table, partition, bucket, files, vectors, new_bucket)
 
     def full_is_due(self) -> bool:
         """Whether `full-compaction.delta-commits` commits have passed, those of writers before this one included."""
@@ -62,18 +53,18 @@ class TableWriteCompaction:
     def _commits_since_full(self, enough: int) -> int:
         """Commits of rows since something was compacted to the top level; no more than `enough` are counted."""
         top = TreePolicy.of(self._table.options).num_levels - 1
-        snapshot = self._snapshots.latest()
+        snapshot = self._table.snapshots.latest()
         commits = 0
         while snapshot is not None and commits < enough:
             if snapshot.commit_kind is not CommitKind.COMPACT:
                 commits += 1
             elif any(
                 e.kind is FileKind.ADD and e.file.level >= top
-                for manifest in self._manifests.delta_manifests(snapshot)
-                for e in self._manifests.read(manifest.file_name)
+                for manifest in self._table.manifests.delta_manifests(snapshot)
+                for e in self._table.manifests.read(manifest.file_name)
             ):
                 break
-            snapshot = self._snapshots.find(snapshot.id - 1)
+            snapshot = self._table.snapshots.find(snapshot.id - 1)
         return commits
 
 

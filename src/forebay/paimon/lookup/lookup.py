@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from forebay.api.data import Missing, Rows
 from forebay.api.keys import check_missing, key_rows
 from forebay.base.arguments import one_or_more_names
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.reader import DataFileReader
@@ -37,8 +36,6 @@ from forebay.paimon.lookup.table_files import TableFiles
 from forebay.paimon.merge.intervals import rank_keys
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.write.bucketing import PartitionSplitter, parts_of
 from forebay.paimon.write.incoming import Intake
 
@@ -59,12 +56,9 @@ class Lookup:
     def __init__(
         self,
         table: TableContext,
-        snapshots: SnapshotManager,
-        manifests: ManifestStore,
         *,
         columns: Sequence[str] | None = None,
         directory: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`columns` of the rows (None: all). `directory` is where local copies are kept while this is open."""
         schema, options = table.schema, table.options
@@ -75,7 +69,7 @@ class Lookup:
                 f"lookups in {table.paths.root} are not supported: its partition ({', '.join(schema.partition_keys)}) "
                 f"does not follow from its primary key ({', '.join(schema.primary_keys)})"
             )
-        self._table, self._clock = table, clock
+        self._table = table
         self._keys = schema.primary_keys
         self._names = list(columns) if columns is not None else list(schema.names)
         fields = schema.fields_named(self._names)
@@ -83,14 +77,14 @@ class Lookup:
         self._bucket_function = bucket_function(schema)
         self._partitions = PartitionSplitter(schema)
         self._intake = Intake(schema, self._keys)
-        self._files = TableFiles(table, snapshots, manifests)
+        self._files = TableFiles(table)
         self._local = LocalFiles(
             row_layout(schema.key_fields),
             directory=directory,
             memory_bytes_max=options.lookup_cache_max_memory_size,
             disk_bytes_max=options.lookup_cache_max_disk_size,
             retention_ms=options.lookup_cache_file_retention_ms,
-            clock=clock,
+            clock=table.clock,
         )
         held = [f.name for f in fields] + [k for k in self._layout.names if k not in self._names]
         self._reader = _KeyReader(table, held, self._local)
@@ -187,7 +181,7 @@ class Lookup:
             keys, given = self._without_nulls(keys)
         batches = list(self._intake.batches(keys, deletes=True))
         with self._guard:
-            if self._looked_at is None or self._clock.monotonic() - self._looked_at >= self._interval_s:
+            if self._looked_at is None or self._table.clock.monotonic() - self._looked_at >= self._interval_s:
                 self._refresh()
             for _ in range(_RETRIES):
                 try:
@@ -258,7 +252,7 @@ class Lookup:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _refresh(self) -> bool:
-        looked_at, self._looked_at = self._clock.monotonic(), None  # if it fails, the next lookup tries again
+        looked_at, self._looked_at = self._table.clock.monotonic(), None  # if it fails, the next lookup tries again
         changed = self._files.refresh()
         self._looked_at = looked_at
         self._local.keep_only(self._files.names())
@@ -313,7 +307,7 @@ class _KeyReader(SplitReader):
         self, split: DataSplit, file: DataFileMeta, deletion: DeletionFile | None
     ) -> Iterator[pa.RecordBatch]:
         def whole() -> Iterator[pa.RecordBatch]:
-            reader = DataFileReader(self._table.io, self._table.schemas, self._copied)
+            reader = DataFileReader(self._table.io, self._table.schemas.schema, self._copied)
             path = self._table.paths.data_file(split.partition, split.bucket, file)
             return reader.read(file, path, self._deleted(deletion))
 

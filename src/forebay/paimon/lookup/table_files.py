@@ -13,8 +13,7 @@ from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.read.planner import BucketKey, Planner
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore, merge_entries
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.manifests import merge_entries
 
 _FOLLOWED_MAX = 50
 """Behind by more snapshots than this, the latest is planned from scratch instead."""
@@ -25,8 +24,8 @@ _Buckets = dict[int, dict[str, ManifestEntry]]
 class TableFiles(Planner):
     """The files of the snapshot that `refresh` found last. Not thread-safe."""
 
-    def __init__(self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore) -> None:
-        super().__init__(table, snapshots, manifests)
+    def __init__(self, table: TableContext) -> None:
+        super().__init__(table)
         self._reads_level0 = merge_function(table.schema).reads_level0
         self._snapshot: Snapshot | None = None
         self._known: dict[bytes, _Buckets] = {}
@@ -38,7 +37,7 @@ class TableFiles(Planner):
 
     def refresh(self) -> bool:
         """Go to the latest snapshot; whether it is another one than before."""
-        latest = self._snapshots.latest()
+        latest = self._table.snapshots.latest()
         before = self._snapshot
         if latest == before:
             return False
@@ -94,9 +93,9 @@ class TableFiles(Planner):
         """The snapshots behind `before` up to `latest`; None if what lies between cannot be followed."""
         if before is None or latest is None or not 0 < latest.id - before.id <= _FOLLOWED_MAX:
             return None
-        if self._vectors or self._snapshots.find(before.id) != before:  # rolled back, or expired
+        if self._vectors or self._table.snapshots.find(before.id) != before:  # rolled back, or expired
             return None
-        between = [self._snapshots.find(i) for i in range(before.id + 1, latest.id)]
+        between = [self._table.snapshots.find(i) for i in range(before.id + 1, latest.id)]
         found = [s for s in between if s is not None]
         return [*found, latest] if len(found) == len(between) else None
 
@@ -104,7 +103,7 @@ class TableFiles(Planner):
         """Apply what `steps` added and deleted; False if it does not fit to what is known."""
         try:
             for snapshot in steps:
-                for e in merge_entries(self._manifests.entries(self._manifests.delta_manifests(snapshot))):
+                for e in merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot))):
                     files = self._known.setdefault(e.partition, {}).setdefault(e.bucket, {})
                     # A file that only moved to another level is deleted and added under the same name.
                     if e.kind is FileKind.ADD:

@@ -19,8 +19,7 @@ from forebay.metadata.types import NESTED_ROOTS, TypeRoot
 from forebay.paimon.format.partition_path import value_text
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.stats import column_value
-from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.paths import PathFactory
+from forebay.paimon.store.context import TableContext
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,9 @@ def parse_statistics(data: bytes) -> Statistics:
         raise CorruptData(f"a statistics file is malformed: {type(e).__name__} {e}") from e
 
 
-def read_statistics(io: FileIO, paths: PathFactory, name: str) -> Statistics:
+def read_statistics(table: TableContext, name: str) -> Statistics:
     """The statistics in file `name`. Raises `NotFound`."""
-    return parse_statistics(io.read(paths.statistics(name)))
+    return parse_statistics(table.io.read(table.paths.statistics(name)))
 
 
 class StatisticsCollector:

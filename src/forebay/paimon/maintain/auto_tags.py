@@ -14,15 +14,11 @@ import datetime
 import re
 from zoneinfo import ZoneInfo
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
-from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.maintain.tags import TagDeletion
-from forebay.paimon.options import CoreOptions
-from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.tag_periods import Periods
-from forebay.paimon.store.tags import TagManager
 
 _BATCH_PREFIX = "batch-write-"
 _BATCH_NAME = re.compile(_BATCH_PREFIX + r"\d{4}-\d\d-\d\d")
@@ -31,11 +27,9 @@ _BATCH_NAME = re.compile(_BATCH_PREFIX + r"\d{4}-\d\d-\d\d")
 class AutoTags:
     """Creates the automatic tags of one branch. Not thread-safe."""
 
-    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._options = CoreOptions(branch.schema.options)
-        self._branch, self._snapshots = branch, branch.snapshots
-        self._tags = TagManager(branch.io, branch.paths, clock)
-        self._deletion = TagDeletion(branch, manifests, clock)
+    def __init__(self, table: TableContext) -> None:
+        self._options, self._snapshots, self._tags = table.options, table.snapshots, table.tags
+        self._deletion = TagDeletion(table)
         self._periods = Periods(self._options)
 
     def create(self) -> list[str]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from forebay.base.errors import NotFound
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.maintain.references import References
-from forebay.paimon.store.manifests import ManifestStore, delete_quietly
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import delete_quietly
 
 
 @dataclass
@@ -27,9 +27,9 @@ class Deleted:
 class Deletion:
     """Deletes files, and remembers in which buckets. Not thread-safe."""
 
-    def __init__(self, io: FileIO, manifests: ManifestStore, references: References) -> None:
-        self._io, self._manifests, self._references = io, manifests, references
-        self._paths = manifests.paths
+    def __init__(self, table: TableContext, references: References) -> None:
+        self._io, self._manifests, self._paths = table.io, table.manifests, table.paths
+        self._references = references
         self._buckets: dict[tuple[bytes, int], None] = {}
         self.deleted = Deleted()
 

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.format.file_meta import FileSource, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.maintain.deletion import Deleted, Deletion
-from forebay.paimon.maintain.references import BranchView, References
+from forebay.paimon.maintain.references import References, changelogs_of, other_branches
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.store.consumers import ConsumerManager
-from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import EARLIEST, LATEST
 
 
@@ -63,19 +61,11 @@ class Expired:
 class SnapshotExpiry:
     """Expires the snapshots of one branch. Not thread-safe; several processes may run one at the same time."""
 
-    def __init__(
-        self,
-        branch: BranchView,
-        manifests: ManifestStore,
-        clock: Clock = SYSTEM_CLOCK,
-        progress: OnProgress = no_progress,
-    ) -> None:
+    def __init__(self, table: TableContext, progress: OnProgress = no_progress) -> None:
         """`progress` is in snapshots."""
-        self._branch, self._manifests, self._clock = branch, manifests, clock
-        self._progress = progress
-        self._options = CoreOptions(branch.schema.options)
-        self._snapshots = branch.snapshots
-        self._references = References(manifests)
+        self._table, self._progress = table, progress
+        self._options, self._snapshots = table.options, table.snapshots
+        self._references = References(table.manifests)
         self._decoupled = self._options.changelog_decoupled
         self._logs_changes = self._options.changelog_producer != "none"
 
@@ -93,10 +83,10 @@ class SnapshotExpiry:
             return None
         end = latest - kept.least + 1 if keep_from is None else min(latest - kept.least + 1, keep_from)
         if not self._options.consumer_changelog_only:
-            needed = ConsumerManager(self._branch.io, self._branch.paths).least_next_snapshot()
+            needed = self._table.consumers.least_next_snapshot()
             end = end if needed is None else min(end, needed)
         end = min(end, earliest + kept.limit)
-        old = self._clock.now_ms() - kept.time_ms
+        old = self._table.clock.now_ms() - kept.time_ms
         for snapshot_id in range(max(latest - kept.most + 1, earliest), end):
             following = self._snapshots.find(snapshot_id + 1)
             # A snapshot goes only when the next one, which took its place, is old enough.
@@ -108,7 +98,7 @@ class SnapshotExpiry:
     def _expire_consumers(self) -> None:
         time_ms = self._options.consumer_expiration_time_ms
         if time_ms is not None:
-            ConsumerManager(self._branch.io, self._branch.paths).expire(self._clock.now_ms() - time_ms)
+            self._table.consumers.expire(self._table.clock.now_ms() - time_ms)
 
     def expire_until(self, earliest: int, end: int) -> Expired:
         """Expire all snapshots from `earliest` to before `end`, which must be there, or nothing happens."""
@@ -117,10 +107,10 @@ class SnapshotExpiry:
         if not going or found[-1].id != end:
             return Expired()
         first_kept = found[-1]
-        tags = self._branch.tags.tagged_snapshots()
-        histories = [self._references.of_history(other) for other in self._branch.others()]
+        tags = self._table.tags.tagged_snapshots()
+        histories = [self._references.of_history(other) for other in other_branches(self._table)]
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
-        deletion = Deletion(self._branch.io, self._manifests, self._references)
+        deletion = Deletion(self._table, self._references)
         live_in_tag: dict[int, set[str]] = {}
         # What a snapshot took away, the ones before it needed: so the first one is left out, the first kept is not.
         for done, snapshot in enumerate(found[1:]):
@@ -169,11 +159,9 @@ class SnapshotExpiry:
 class ChangelogExpiry:
     """Expires the long-lived changelogs of one branch. Not thread-safe."""
 
-    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._branch, self._manifests, self._clock = branch, manifests, clock
-        self._options = CoreOptions(branch.schema.options)
-        self._snapshots = branch.snapshots
-        self._references = References(manifests)
+    def __init__(self, table: TableContext) -> None:
+        self._table, self._options, self._snapshots = table, table.options, table.snapshots
+        self._references = References(table.manifests)
 
     def expire(self, retention: Retention | None = None) -> Expired:
         """Expire what `retention` (default: the table's options) allows. The numbers count snapshots, too."""
@@ -184,10 +172,10 @@ class ChangelogExpiry:
         if latest is None or earliest_snapshot is None or first is None or last is None:
             return Expired()
         end = min(latest - kept.least + 1, first + kept.limit, last)
-        needed = ConsumerManager(self._branch.io, self._branch.paths).least_next_snapshot()
+        needed = self._table.consumers.least_next_snapshot()
         end = end if needed is None else min(end, needed)
-        old = self._clock.now_ms() - kept.time_ms
-        by_id = {c.id: c for c in self._branch.changelogs()}
+        old = self._table.clock.now_ms() - kept.time_ms
+        by_id = {c.id: c for c in changelogs_of(self._table)}
         for changelog_id in range(max(latest - kept.most + 1, first), end + 1):
             found = by_id.get(changelog_id)
             if found is not None and found.time_millis >= old:
@@ -199,8 +187,8 @@ class ChangelogExpiry:
         return self._delete(going, [c for c in by_id.values() if c.id >= end], earliest_snapshot, end)
 
     def _delete(self, going: list[Snapshot], staying: list[Snapshot], earliest_snapshot: int, end: int) -> Expired:
-        tags = self._branch.tags.tagged_snapshots()
-        histories = [self._references.of_history(other) for other in self._branch.others()]
+        tags = self._table.tags.tagged_snapshots()
+        histories = [self._references.of_history(other) for other in other_branches(self._table)]
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
         names: set[str] = set().union(*(names for _, names in histories))
         for tag in _needed_tags(tags, going[0].id, end):
@@ -208,7 +196,7 @@ class ChangelogExpiry:
         names |= self._references.metadata(self._snapshots.snapshot(earliest_snapshot))
         for changelog in staying:
             names |= self._references.changelog_metadata(changelog)
-        deletion = Deletion(self._branch.io, self._manifests, self._references)
+        deletion = Deletion(self._table, self._references)
         for changelog in going:
             if changelog.changelog_manifest_list is not None:
                 deletion.data_files(self._references.changelog_of(changelog), elsewhere)
@@ -219,7 +207,7 @@ class ChangelogExpiry:
                 deletion.data_files(self._references.deleted_by(changelog), protected)
                 for name in (changelog.base_manifest_list, changelog.delta_manifest_list):
                     deletion.manifest_list(name, names)
-            self._branch.io.delete(self._snapshots.changelogs.path(changelog.id))
+            self._table.io.delete(self._snapshots.changelogs.path(changelog.id))
         self._snapshots.changelogs.write_hint(EARLIEST, end)
         if self._options.snapshot_clean_empty_directories:
             deletion.empty_directories()

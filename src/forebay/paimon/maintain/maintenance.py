@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.arguments import name_list
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
@@ -23,15 +22,12 @@ from forebay.paimon.maintain.expire import ChangelogExpiry, Expired, Retention, 
 from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
 from forebay.paimon.maintain.partitions import ExpirySchedule, PartitionExpiry
 from forebay.paimon.maintain.purge import Purgeable, clear_consumers, purge, purgeable
-from forebay.paimon.maintain.references import BranchView
 from forebay.paimon.maintain.rollback import Rollback
 from forebay.paimon.maintain.tags import TagDeletion
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +38,12 @@ class Maintenance:
     def __init__(
         self,
         table: TableContext,
-        manifests: ManifestStore,
         commit: Callable[[], FileStoreCommit],
-        clock: Clock = SYSTEM_CLOCK,
         schedule: ExpirySchedule | None = None,
     ) -> None:
         """`commit` makes a committer of the table; `schedule` says when commits are followed by partition expiry."""
-        self._table, self._manifests, self._commit, self._clock = table, manifests, commit, clock
+        self._table, self._commit = table, commit
         self._schedule = schedule
-        self._branch = BranchView(table.io, table.paths, table.schema)
         self._options: CoreOptions = table.options
 
     # -- expiry -------------------------------------------------------------------------------------------------------
@@ -70,7 +63,7 @@ class Maintenance:
 
         Snapshots from `keep_from` on stay. `progress` is in snapshots. With `dry_run` they are only counted.
         """
-        expiry = SnapshotExpiry(self._branch, self._manifests, self._clock, progress)
+        expiry = SnapshotExpiry(self._table, progress)
         kept = Retention.of_snapshots(self._options)
         kept = self._retention(kept, retain_min, retain_max, older_than_ms, max_deletes)
         return Expired(len(expiry.due(kept, keep_from) or ())) if dry_run else expiry.expire(kept, keep_from)
@@ -83,7 +76,7 @@ class Maintenance:
         max_deletes: int | None = None,
     ) -> Expired:
         """Expire long-lived changelogs."""
-        return ChangelogExpiry(self._branch, self._manifests, self._clock).expire(
+        return ChangelogExpiry(self._table).expire(
             self._retention(Retention.of_changelogs(self._options), retain_min, retain_max, older_than_ms, max_deletes)
         )
 
@@ -96,19 +89,16 @@ class Maintenance:
         chosen = replace(base, least=least if least is not None else min(base.least, most or base.least))
         chosen = replace(chosen, most=most if most is not None else max(base.most, chosen.least))
         if older_than_ms is not None:
-            chosen = replace(chosen, time_ms=self._clock.now_ms() - older_than_ms)
+            chosen = replace(chosen, time_ms=self._table.clock.now_ms() - older_than_ms)
         return chosen if limit is None else replace(chosen, limit=limit)
 
     def expire_partitions(self, time_ms: int | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Drop (with `dry_run`: only find) partitions older than `time_ms`, or the table's option; their values."""
-        snapshots = self._branch.snapshots
-        return PartitionExpiry(self._table.schema, snapshots, self._manifests, self._commit, self._clock).expire(
-            time_ms, dry_run=dry_run
-        )
+        return PartitionExpiry(self._table, self._commit).expire(time_ms, dry_run=dry_run)
 
     def expire_tags(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> list[str]:
         """Delete (with `dry_run`: only find) tags whose time is over, and those made before `older_than_ms`; names."""
-        return TagDeletion(self._branch, self._manifests, self._clock).expire(older_than_ms, dry_run=dry_run)
+        return TagDeletion(self._table).expire(older_than_ms, dry_run=dry_run)
 
     def create_auto_tags(self, *, batch: bool = False) -> list[str]:
         """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags.
@@ -118,12 +108,12 @@ class Maintenance:
         mode = self._options.tag_automatic_creation
         if mode == "none" or (mode == "batch" and not batch):
             return []
-        tags = AutoTags(self._branch, self._manifests, self._clock)
+        tags = AutoTags(self._table)
         return tags.create_of_batch() if mode == "batch" else tags.create()
 
     def delete_tag(self, name: str) -> Deleted:
         """Delete a tag and the files that only it needs."""
-        return TagDeletion(self._branch, self._manifests, self._clock).delete(name)
+        return TagDeletion(self._table).delete(name)
 
     def after_commit(self, *, dedicated: bool = False, batch: bool = False, keep_from: int | None = None) -> None:
         """What writers do after each commit unless the table is `write-only`: expire what has become old.
@@ -155,22 +145,22 @@ class Maintenance:
 
         `progress` is in snapshots and tags that were looked through, and files.
         """
-        removal = OrphanRemoval(self._branch, self._clock, progress)
+        removal = OrphanRemoval(self._table, progress)
         return removal.remove(older_than_ms=older_than_ms, dry_run=dry_run)
 
     def purge(self) -> Orphans:
         """Delete all rows, and all history; what else was left. See `forebay.paimon.maintain.purge`."""
-        return purge(self._branch, self._manifests, self._commit, self._clock)
+        return purge(self._table, self._commit)
 
     def purgeable(self) -> Purgeable:
         """What `purge` would delete."""
-        return purgeable(self._branch, self._manifests)
+        return purgeable(self._table)
 
     def clear_consumers(
         self, including: str | None = None, excluding: str | None = None, *, dry_run: bool = False
     ) -> list[str]:
         """Forget the consumers whose whole name matches a regular expression, and not the other; their ids."""
-        return clear_consumers(self._branch, including, excluding, dry_run=dry_run)
+        return clear_consumers(self._table, including, excluding, dry_run=dry_run)
 
     def rollback_to(
         self,
@@ -184,7 +174,7 @@ class Maintenance:
 
         With `dry_run` nothing is dropped: the snapshot is only told.
         """
-        rollback = Rollback(self._branch, dry_run=dry_run)
+        rollback = Rollback(self._table, dry_run=dry_run)
         if (snapshot is not None) + (tag is not None) + (timestamp_ms is not None) != 1:
             raise InvalidRequest("say one of snapshot, tag and timestamp_ms to roll back to")
         if snapshot is not None:
@@ -202,14 +192,14 @@ class Maintenance:
         `progress` is in rows, before merging.
         """
         columns = name_list(columns, "columns")
-        snapshot = SnapshotManager(self._table.io, self._table.paths).latest()
+        snapshot = self._table.snapshots.latest()
         if snapshot is None:
             return None
         fields = self._table.schema.fields_named(columns)
-        plan = Planner(self._table, self._branch.snapshots, self._manifests).plan(snapshot)
+        plan = Planner(self._table).plan(snapshot)
         reader = SplitReader(self._table, list(columns))
         found = collect(_all_rows(reader, plan.splits, progress), fields, snapshot.id, self._table.schema.id)
-        size = sum(e.file.file_size for e in self._manifests.live_files(snapshot))
+        size = sum(e.file.file_size for e in self._table.manifests.live_files(snapshot))
         total = snapshot.total_record_count
         merged = found.merged_record_count or 0
         found = replace(found, merged_record_size=size * merged // total if total else 0)

@@ -16,12 +16,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, StorageFailure
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.file_io import FileStatus
-from forebay.paimon.maintain.references import BranchView
+from forebay.paimon.maintain.references import branches_of
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import BUCKET_PREFIX, EARLIEST, LATEST, MAIN_BRANCH
 from forebay.paimon.store.snapshots import CHANGELOG_PREFIX, SNAPSHOT_PREFIX, NumberedFiles
@@ -42,10 +42,10 @@ class Orphans:
 class _Roots:
     """What refers to files, by branch, and all that was ever listed of it."""
 
-    snapshots: dict[tuple[str, str, int], BranchView] = field(default_factory=dict)
-    tags: dict[tuple[str, str], BranchView] = field(default_factory=dict)
+    snapshots: dict[tuple[str, str, int], TableContext] = field(default_factory=dict)
+    tags: dict[tuple[str, str], TableContext] = field(default_factory=dict)
 
-    def add(self, branch: BranchView) -> None:
+    def add(self, branch: TableContext) -> None:
         name = branch.paths.branch
         for kind, files in (("snapshot", branch.snapshots.files), ("changelog", branch.snapshots.changelogs)):
             for file_id in files.ids():
@@ -57,12 +57,12 @@ class _Roots:
 class OrphanRemoval:
     """Finds and deletes the orphans of one table. Not thread-safe."""
 
-    def __init__(self, branch: BranchView, clock: Clock = SYSTEM_CLOCK, progress: OnProgress = no_progress) -> None:
+    def __init__(self, table: TableContext, progress: OnProgress = no_progress) -> None:
         """`progress` is in snapshots and tags that were looked through, and files; all are known when listed."""
-        self._branch, self._clock, self._progress = branch, clock, progress
-        self._io, self._paths = branch.io, branch.paths
+        self._table, self._clock, self._progress = table, table.clock, progress
+        self._io, self._paths = table.io, table.paths
         # A cache of its own: what is believed here must be on the disk.
-        self._manifests = ManifestStore(branch.io, branch.paths, branch.schema)
+        self._manifests = ManifestStore(table.io, table.paths, table.schema)
 
     def remove(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
         """Delete all orphans that were last changed before `older_than_ms` (since the epoch; default: a day ago).
@@ -74,7 +74,7 @@ class OrphanRemoval:
         if limit > now:
             raise InvalidRequest("orphans must be older than now: files that are being written look the same")
         roots = _Roots()
-        branches = {b.paths.branch: b for b in self._branch.branches()}
+        branches = {b.paths.branch: b for b in branches_of(self._table)}
         for branch in branches.values():
             roots.add(branch)
         candidates = []
@@ -82,7 +82,7 @@ class OrphanRemoval:
             if _is_older(status, limit):
                 candidates.append(status)
             self._progress(listed + 1, 0)
-        for branch in self._branch.branches():
+        for branch in branches_of(self._table):
             branches.setdefault(branch.paths.branch, branch)
         for branch in branches.values():
             roots.add(branch)
@@ -103,12 +103,12 @@ class OrphanRemoval:
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _candidates(self, branches: list[BranchView]) -> Iterator[FileStatus]:
+    def _candidates(self, branches: list[TableContext]) -> Iterator[FileStatus]:
         """All files that could be orphans: those in directories that hold nothing but files which are referred to."""
         p = self._paths
         for directory in (p.manifest_directory, p.index_directory, p.statistics_directory):
             yield from (s for s in self._io.list(directory) if not s.is_directory)
-        yield from self._data_files(p.data_root, len(self._branch.schema.partition_keys))
+        yield from self._data_files(p.data_root, len(self._table.schema.partition_keys))
         for branch in branches:
             for directory, prefix in (
                 (branch.paths.snapshot_directory, SNAPSHOT_PREFIX),
@@ -131,7 +131,7 @@ class OrphanRemoval:
 
     # -- references ---------------------------------------------------------------------------------------------------
 
-    def _check_history(self, branch: BranchView, roots: _Roots) -> None:
+    def _check_history(self, branch: TableContext, roots: _Roots) -> None:
         """Raise `StorageFailure` if the listed snapshots cannot be all there are."""
         listed = sorted(i for name, kind, i in roots.snapshots if (name, kind) == (branch.paths.branch, "snapshot"))
         files: NumberedFiles = branch.snapshots.files
@@ -181,7 +181,7 @@ class OrphanRemoval:
         return names
 
     @staticmethod
-    def _is_expiring(branch: BranchView, snapshot_id: int) -> bool:
+    def _is_expiring(branch: TableContext, snapshot_id: int) -> bool:
         """Whether the snapshot is left of an expiry that died: the earliest ones, never the latest."""
         latest = branch.snapshots.latest_id()
         return latest is not None and snapshot_id < latest
@@ -232,7 +232,7 @@ class OrphanRemoval:
                     names.update(e.file.extra_files)
         return names
 
-    def _unsure(self, branch: BranchView, why: str) -> StorageFailure:
+    def _unsure(self, branch: TableContext, why: str) -> StorageFailure:
         return StorageFailure(
             f"cannot determine the orphans of {self._paths.root} (branch {branch.paths.branch}): {why}; "
             "nothing was deleted, retry"

@@ -17,11 +17,9 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.local_time import epoch_millis
 from forebay.paimon.format.partition_path import value_text
-from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.maintain.partition_time import PartitionTime
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.tags import local_time
 
 VALUES_TIME, UPDATE_TIME = "values-time", "update-time"
@@ -71,17 +69,13 @@ class PartitionExpiry:
 
     def __init__(
         self,
-        schema: TableSchema,
-        snapshots: SnapshotManager,
-        manifests: ManifestStore,
+        table: TableContext,
         commit: Callable[[], FileStoreCommit],
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`commit` makes a committer of the table."""
-        self._schema, self._snapshots, self._manifests = schema, snapshots, manifests
-        self._commit, self._clock = commit, clock
-        self._options = CoreOptions(schema.options)
-        self._layout = row_layout(schema.partition_fields)
+        self._table, self._schema, self._options = table, table.schema, table.options
+        self._commit, self._clock = commit, table.clock
+        self._layout = row_layout(table.schema.partition_fields)
 
     def expire(self, time_ms: int | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Drop the partitions that are older than `time_ms` (default: the table's option); their values.
@@ -94,10 +88,10 @@ class PartitionExpiry:
             raise InvalidRequest("the table has no partitions that could expire")
         if age_ms is None:
             raise InvalidRequest("say how old partitions may become: option 'partition.expiration-time' is not set")
-        latest = self._snapshots.latest()
+        latest = self._table.snapshots.latest()
         if latest is None:
             return []
-        expired = self._chosen(newest_files(self._manifests.live_files(latest)), age_ms)
+        expired = self._chosen(newest_files(self._table.manifests.live_files(latest)), age_ms)
         expired.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
         names = self._schema.partition_keys
         specs = [

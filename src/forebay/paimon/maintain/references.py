@@ -6,54 +6,34 @@ Data files are known by path, everything else by name (names of manifests, index
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from forebay.base.errors import NotFound
 from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
-from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore, merge_entries
-from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
-from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.store.tags import TagManager
+from forebay.paimon.store.paths import MAIN_BRANCH
 
 
-@dataclass(frozen=True)
-class BranchView:
-    """One branch of a table as maintenance sees it."""
+def branches_of(table: TableContext) -> list[TableContext]:
+    """All branches of the table, the given one among them."""
+    return [table.on_branch(name) for name in (MAIN_BRANCH, *table.branches.names())]
 
-    io: FileIO
-    paths: PathFactory
-    schema: TableSchema
 
-    @property
-    def snapshots(self) -> SnapshotManager:
-        return SnapshotManager(self.io, self.paths)
+def other_branches(table: TableContext) -> list[TableContext]:
+    """All branches but the given one."""
+    return [b for b in branches_of(table) if b.paths.branch != table.paths.branch]
 
-    @property
-    def tags(self) -> TagManager:
-        return TagManager(self.io, self.paths)
 
-    def changelogs(self) -> list[Snapshot]:
-        """The long-lived changelogs, oldest first. Those that expire meanwhile are left out."""
-        found = []
-        for changelog_id in self.snapshots.changelogs.ids():
-            try:
-                found.append(self.snapshots.changelog(changelog_id))
-            except NotFound:
-                continue
-        return found
-
-    def branches(self) -> list[BranchView]:
-        """All branches of the table, this one among them."""
-        names = [MAIN_BRANCH, *BranchManager(self.io, self.paths).names()]
-        return [BranchView(self.io, self.paths.on_branch(name), self.schema) for name in names]
-
-    def others(self) -> list[BranchView]:
-        """All branches but this one."""
-        return [b for b in self.branches() if b.paths.branch != self.paths.branch]
+def changelogs_of(branch: TableContext) -> list[Snapshot]:
+    """The long-lived changelogs, oldest first. Those that expire meanwhile are left out."""
+    found = []
+    for changelog_id in branch.snapshots.changelogs.ids():
+        try:
+            found.append(branch.snapshots.changelog(changelog_id))
+        except NotFound:
+            continue
+    return found
 
 
 class References:
@@ -134,7 +114,7 @@ class References:
             names |= {m.file_name for m in self.list_or_none(snapshot.changelog_manifest_list)}
         return names
 
-    def of_history(self, branch: BranchView) -> tuple[set[str], set[str]]:
+    def of_history(self, branch: TableContext) -> tuple[set[str], set[str]]:
         """Data paths and names of metadata that another branch needs, all its snapshots, tags and changelogs.
 
         Costs one listing of live files for each tag and for the earliest snapshot; of the others their deltas do.
@@ -145,7 +125,7 @@ class References:
         for snapshot in (*branch.tags.tagged_snapshots(), *snapshots[:1]):
             data |= self.live(snapshot)
             names |= self.metadata(snapshot, with_changelog=False)
-        for snapshot in (*snapshots, *branch.changelogs()):
+        for snapshot in (*snapshots, *changelogs_of(branch)):
             for manifest_list in (snapshot.delta_manifest_list, snapshot.changelog_manifest_list):
                 entries = self.entries_or_none(self.list_or_none(manifest_list))
                 data |= {self.data_path(e) for e in entries}

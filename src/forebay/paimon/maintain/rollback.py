@@ -12,17 +12,17 @@ from dataclasses import replace
 from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.snapshot_json import format_snapshot
-from forebay.paimon.maintain.references import BranchView
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.paths import EARLIEST, LATEST
 
 
 class Rollback:
     """Rolls one branch back. Not thread-safe."""
 
-    def __init__(self, branch: BranchView, *, dry_run: bool = False) -> None:
+    def __init__(self, table: TableContext, *, dry_run: bool = False) -> None:
         """With `dry_run` nothing is dropped: only the snapshot that would be the latest is returned."""
-        self._branch, self._dry_run = branch, dry_run
-        self._snapshots = branch.snapshots
+        self._table, self._dry_run = table, dry_run
+        self._snapshots = table.snapshots
 
     def to_snapshot(self, snapshot_id: int) -> Snapshot:
         """Drop everything behind snapshot `snapshot_id`. Raises `NotFound`."""
@@ -32,13 +32,13 @@ class Rollback:
 
     def to_tag(self, name: str) -> Snapshot:
         """Drop everything behind the snapshot of tag `name`, which comes back if it had expired. Raises `NotFound`."""
-        kept = self._branch.tags.tag(name).snapshot
+        kept = self._table.tags.tag(name).snapshot
         if not self._dry_run and not self._snapshots.exists(kept.id):
             if not self._snapshots.changelogs.exists(kept.id):  # a tag keeps rows, and its changelog has expired
                 kept = replace(
                     kept, changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None
                 )
-            self._branch.io.write(self._branch.paths.snapshot(kept.id), format_snapshot(kept))
+            self._table.io.write(self._table.paths.snapshot(kept.id), format_snapshot(kept))
             self._snapshots.write_earliest_hint(kept.id)
         self._drop_behind(kept)
         return kept
@@ -47,7 +47,7 @@ class Rollback:
         """Drop all snapshots made behind `millis` (since the epoch). Raises `NotFound` if that would be all."""
         kept = self._snapshots.at_or_before(millis)
         if kept is None:
-            raise NotFound(f"{self._branch.paths.root} has no snapshot as old as {millis} ms since 1970")
+            raise NotFound(f"{self._table.paths.root} has no snapshot as old as {millis} ms since 1970")
         return self.to_snapshot(kept.id)
 
     def _drop_behind(self, kept: Snapshot) -> None:
@@ -61,13 +61,13 @@ class Rollback:
         logs = self._snapshots.changelogs
         dropped = sorted((i for i in logs.ids() if i > kept.id), reverse=True)
         for changelog_id in dropped:
-            self._branch.io.delete(logs.path(changelog_id))
+            self._table.io.delete(logs.path(changelog_id))
         left = logs.ids() if dropped else []
         if left:
             logs.write_hint(LATEST, left[-1])
         elif dropped:
             logs.delete_hint(LATEST)
             logs.delete_hint(EARLIEST)
-        for tag in self._branch.tags.tags():
+        for tag in self._table.tags.tags():
             if tag.snapshot.id > kept.id:
-                self._branch.tags.delete(tag.name)
+                self._table.tags.delete(tag.name)

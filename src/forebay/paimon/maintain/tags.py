@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.maintain.deletion import Deleted, Deletion
-from forebay.paimon.maintain.references import BranchView, References
+from forebay.paimon.maintain.references import References, changelogs_of, other_branches
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.tags import TagManager
+from forebay.paimon.store.context import TableContext
 
 
 class TagDeletion:
@@ -18,17 +16,16 @@ class TagDeletion:
     The tag's file goes first. If the process dies behind that, the files that only the tag needed are orphans.
     """
 
-    def __init__(self, branch: BranchView, manifests: ManifestStore, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._branch, self._manifests = branch, manifests
-        self._tags = TagManager(branch.io, branch.paths, clock)
-        self._references = References(manifests)
+    def __init__(self, table: TableContext) -> None:
+        self._table, self._tags = table, table.tags
+        self._references = References(table.manifests)
 
     def delete(self, name: str) -> Deleted:
         """Delete tag `name`. Raises `NotFound`."""
         tag = self._tags.tag(name)
         others = [t.snapshot for t in self._tags.tags() if t.name != name]
         self._tags.delete(name)
-        if any(other.id == tag.snapshot.id for other in others) or self._branch.snapshots.exists(tag.snapshot.id):
+        if any(other.id == tag.snapshot.id for other in others) or self._table.snapshots.exists(tag.snapshot.id):
             return Deleted()
         return self._clean(tag.snapshot, others)
 
@@ -49,24 +46,24 @@ class TagDeletion:
 
     def _clean(self, gone: Snapshot, others: list[Snapshot]) -> Deleted:
         """Delete what `gone` needed and its neighbours do not: the tags before and behind it, the first snapshot."""
-        earliest_id = self._branch.snapshots.earliest_id()
+        earliest_id = self._table.snapshots.earliest_id()
         neighbours = [s for s in others if s.id < gone.id][-1:]
         behind = [s for s in others if s.id > gone.id][:1]
         if earliest_id is not None and (not behind or earliest_id < behind[0].id):
-            behind = [self._branch.snapshots.snapshot(earliest_id)]
+            behind = [self._table.snapshots.snapshot(earliest_id)]
         neighbours += behind
-        histories = [self._references.of_history(other) for other in self._branch.others()]
+        histories = [self._references.of_history(other) for other in other_branches(self._table)]
         data: set[str] = set().union(*(d for d, _ in histories))
         names: set[str] = set().union(*(n for _, n in histories))
         for snapshot in neighbours:
             data |= self._references.live(snapshot)
             names |= self._references.metadata(snapshot, with_changelog=False)
-        for changelog in self._branch.changelogs():
+        for changelog in changelogs_of(self._table):
             names |= self._references.changelog_metadata(changelog)
             data |= {self._references.data_path(e) for e in self._references.deleted_by(changelog)}
-        deletion = Deletion(self._branch.io, self._manifests, self._references)
+        deletion = Deletion(self._table, self._references)
         deletion.data_files(self._references.merged(gone), data)
-        if CoreOptions(self._branch.schema.options).snapshot_clean_empty_directories:
+        if CoreOptions(self._table.schema.options).snapshot_clean_empty_directories:
             deletion.empty_directories()
         deletion.metadata(gone, names, data_lists=True, changelog=False)
         return deletion.deleted

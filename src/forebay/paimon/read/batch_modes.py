@@ -23,10 +23,7 @@ from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import INCREMENTAL, LATEST_DELTA, Startup
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.store.tag_periods import Periods
-from forebay.paimon.store.tags import TagManager
 
 SCAN_OPTIONS = (
     "scan.mode",
@@ -64,15 +61,13 @@ class BatchPlan:
 class BatchScan:
     """Plans batch reads as the table's options say. Thread-safe."""
 
-    def __init__(
-        self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore, tags: TagManager
-    ) -> None:
-        self._table, self._snapshots, self._tags = table, snapshots, tags
+    def __init__(self, table: TableContext) -> None:
+        self._table, self._snapshots, self._tags = table, table.snapshots, table.tags
         self._options = table.options
-        self._startup = Startup(table.options, snapshots)
+        self._startup = Startup(table)
         self.mode = self._startup.mode
-        self._planner = ChangePlanner(table, snapshots, manifests, only_visible=True)
-        self._created = ChangePlanner(table, snapshots, manifests, self._startup.entry_filter())
+        self._planner = ChangePlanner(table, only_visible=True)
+        self._created = ChangePlanner(table, self._startup.entry_filter())
 
     def plan(self, scan_filter: ScanFilter) -> BatchPlan:
         """The splits. Raises `NotFound` for snapshots and tags that are not there, `InvalidRequest` for options that

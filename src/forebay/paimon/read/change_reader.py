@@ -133,7 +133,7 @@ class _StateReader(SplitReader):
         """All rows of the files as they were written, not merged."""
         fields = self._raw_fields if self._spec is None else (*self._raw_fields, KIND_FIELD)
         reader = DataFileReader(
-            self._table.io, self._table.schemas, fields, keep=self._rows, schema_id=self._table.schema.id
+            self._table.io, self._table.schemas.schema, fields, keep=self._rows, schema_id=self._table.schema.id
         )
         for file in split.files:
             path = self._table.paths.data_file(split.partition, split.bucket, file)

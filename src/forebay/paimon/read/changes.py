@@ -15,8 +15,7 @@ from forebay.paimon.read.planner import BucketKey, Planner
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.splits import append_splits, sections_of
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore, merge_entries
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.manifests import merge_entries
 
 EntryFilter = Callable[[ManifestEntry], bool]
 BucketFilter = Callable[[int], bool]
@@ -69,8 +68,6 @@ class ChangePlanner(Planner):
     def __init__(
         self,
         table: TableContext,
-        snapshots: SnapshotManager,
-        manifests: ManifestStore,
         keep: EntryFilter | None = None,
         *,
         only_visible: bool = False,
@@ -80,7 +77,7 @@ class ChangePlanner(Planner):
 
         `with_level0`: snapshots have their rows of level 0 also where a read of the state leaves these out.
         """
-        super().__init__(table, snapshots, manifests)
+        super().__init__(table)
         self._reads_level0 = self._reads_level0 or with_level0
         self._keep, self._only_visible = keep, only_visible
         self._sorts_partitions = table.options.scan_plan_sort_partition
@@ -108,13 +105,13 @@ class ChangePlanner(Planner):
         self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[DataSplit]:
         """The files that `snapshot` added."""
-        return self.added([snapshot], self._manifests.delta_manifests, snapshot.id, chosen, bucket_filter)
+        return self.added([snapshot], self._table.manifests.delta_manifests, snapshot.id, chosen, bucket_filter)
 
     def changelog(
         self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[DataSplit]:
         """The changelog files of `snapshot`."""
-        return self.added([snapshot], self._manifests.changelog_manifests, snapshot.id, chosen, bucket_filter)
+        return self.added([snapshot], self._table.manifests.changelog_manifests, snapshot.id, chosen, bucket_filter)
 
     def added(
         self,
@@ -126,7 +123,7 @@ class ChangePlanner(Planner):
     ) -> list[DataSplit]:
         """The files that the manifests of several snapshots add, as splits that keep their order."""
         manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, chosen)]
-        entries = [e for e in merge_entries(self._manifests.entries(manifests)) if e.kind is FileKind.ADD]
+        entries = [e for e in merge_entries(self._table.manifests.entries(manifests)) if e.kind is FileKind.ADD]
         seen = self._visible(entries) if self._only_visible else entries
         splits = []
         for (partition, bucket), group in self._grouped(seen, chosen, bucket_filter).items():
@@ -144,10 +141,10 @@ class ChangePlanner(Planner):
         self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[IncrementalSplit]:
         """What an overwrite took away and what it brought, by bucket. Raises `NotFound` where that has expired."""
-        entries = merge_entries(self._manifests.entries(self._manifests.delta_manifests(snapshot)))
+        entries = merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot)))
         before: Snapshot | None = None
         if self._vectors and any(e.kind is FileKind.DELETE for e in entries):
-            before = self._snapshots.find(snapshot.id - 1)
+            before = self._table.snapshots.find(snapshot.id - 1)
             if before is None:
                 raise NotFound(
                     f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, so the rows that overwrite "

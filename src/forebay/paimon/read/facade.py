@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
 from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.predicates import ScanFilter
@@ -23,7 +21,6 @@ from forebay.paimon.read.startup import (
 from forebay.paimon.read.stream import Accept, StreamScan
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.snapshots import SnapshotManager
 
 _TRAVELLING = ("from-snapshot", "from-timestamp", "from-snapshot-full", "from-creation-timestamp")
 _OF_CHANGES = (INCREMENTAL, LATEST_DELTA, FROM_FILE_CREATION_TIME, FROM_CREATION_TIMESTAMP)
@@ -33,16 +30,16 @@ def travelled(table: TableContext) -> TableContext:
     """The table with the columns that it had in the snapshot which its scan options name; as it is without any."""
     if not chooses_snapshot(table.options):
         return table
-    scan = BatchScan(table, table.snapshots, table.manifests, table.tags)
+    scan = BatchScan(table)
     chosen = scan.snapshot() if scan.mode in _TRAVELLING else None
     if chosen is None:
         return table
-    return table.with_schema(table.schemas(chosen.schema_id).with_options(table.schema.options))
+    return table.with_schema(table.schemas.schema(chosen.schema_id).with_options(table.schema.options))
 
 
-def is_of_changes(options: CoreOptions, snapshots: SnapshotManager) -> bool:
+def is_of_changes(table: TableContext) -> bool:
     """Whether the scan options ask for changes, or for some files only, and not for a snapshot."""
-    return Startup(options, snapshots).mode in _OF_CHANGES
+    return Startup(table).mode in _OF_CHANGES
 
 
 def snapshot_by_options(table: TableContext) -> Snapshot | None:
@@ -50,7 +47,7 @@ def snapshot_by_options(table: TableContext) -> Snapshot | None:
 
     Raises `UnsupportedOperation` if they ask for changes, or for some files only: those are no plain plan.
     """
-    scan = BatchScan(table, table.snapshots, table.manifests, table.tags)
+    scan = BatchScan(table)
     if scan.mode in _OF_CHANGES:
         raise UnsupportedOperation(f"scan.mode {scan.mode} chooses files or changes, and not a snapshot")
     return scan.snapshot()
@@ -64,15 +61,14 @@ def open_stream(
     buckets: Collection[int] | None = None,
     state: Mapping[str, Any] | None = None,
     follow: bool = True,
-    clock: Clock = SYSTEM_CLOCK,
     accept: Accept | None = None,
 ) -> TableStream:
     """A stream of a table's changes, from where its options say or where `state` was taken; see `TableStream`."""
     scan_filter = ScanFilter.of(table.schema, predicate)
-    scan = StreamScan(table, table.snapshots, table.manifests, scan_filter, buckets, clock)
+    scan = StreamScan(table, scan_filter, buckets)
     reader = ChangeReader(table, columns, scan_filter)
     interval = table.options.continuous_discovery_interval_ms
-    stream = TableStream(scan, reader, follow=follow, interval_ms=interval, clock=clock, accept=accept)
+    stream = TableStream(scan, reader, follow=follow, interval_ms=interval, clock=table.clock, accept=accept)
     if state is not None:
         stream.restore(state)
     return stream

@@ -40,9 +40,9 @@ def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataFiel
         path = table.paths.data_file(split.partition, split.bucket, file)
         if not path.lower().endswith(".parquet") or file.write_cols is not None:
             return None
-        if file.schema_id != table.schema.id and not _reads_alike(table.schemas(file.schema_id), fields):
+        if file.schema_id != table.schema.id and not _reads_alike(table.schemas.schema(file.schema_id), fields):
             return None
-        if not _names_are_clear(table.schemas(file.schema_id), fields):
+        if not _names_are_clear(table.schemas.schema(file.schema_id), fields):
             return None
         if keyed and _may_have_deletes(table.io, path, file):
             return None

@@ -28,8 +28,7 @@ from forebay.paimon.read.file_statistics import FileStatistics
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.splits import SplitGroup, SplitRules, append_splits, merge_tree_splits
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore, SelectedRows, live_of
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.manifests import SelectedRows, live_of
 
 DELETION_VECTORS = "DELETION_VECTORS"
 _MERGING_ENGINES = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
@@ -54,10 +53,8 @@ class Plan:
 class Planner:
     """Plans batch reads of one table. Thread-safe."""
 
-    def __init__(self, table: TableContext, snapshots: SnapshotManager, manifests: ManifestStore) -> None:
+    def __init__(self, table: TableContext) -> None:
         self._table = table
-        self._snapshots = snapshots
-        self._manifests = manifests
         self._spec: MergeSpec | None = merge_function(table.schema) if table.schema.has_primary_key else None
         options = table.options
         self._rules = SplitRules(options.source_split_target_size, options.source_split_open_file_cost)
@@ -97,9 +94,9 @@ class Planner:
     ) -> list[ManifestEntry]:
         """The live files of `snapshot` in partitions and buckets that may match, by their keys and (append) values."""
         parts = []
-        for manifest in self._manifests.data_manifests(snapshot):
+        for manifest in self._table.manifests.data_manifests(snapshot):
             if self._manifest_may_match(manifest, chosen):
-                rows = self._manifests.rows(manifest.file_name)
+                rows = self._table.manifests.rows(manifest.file_name)
                 places = _places(rows, chosen, bucket_filter, partition_test)
                 if len(places):
                     parts.append(SelectedRows(manifest.file_name, rows, places))
@@ -110,7 +107,7 @@ class Planner:
             statistics = self._statistics(bound, by_key=by_key)
             hits = statistics.matching_rows([(part.rows, part.chosen) for part in live], bound)
             live = [replace(part, chosen=rows) for part, rows in zip(live, hits, strict=True)]
-        return self._manifests.pick(live)
+        return self._table.manifests.pick(live)
 
     def _matching(self, entries: Sequence[ManifestEntry], bound: BoundPredicate | None, *, by_key: bool) -> list[bool]:
         """For each file, whether it may hold a matching row."""
@@ -122,7 +119,7 @@ class Planner:
     def _statistics(self, bound: BoundPredicate, *, by_key: bool) -> FileStatistics:
         names = columns_of(bound)
         columns = [c for c in filter_columns(self._table.schema.fields) if c.name in names]
-        return FileStatistics(self._table.schemas, columns, use_keys=by_key)
+        return FileStatistics(self._table.schemas.schema, columns, use_keys=by_key)
 
     def _manifest_may_match(self, manifest: ManifestFileMeta, chosen: ScanFilter) -> bool:
         stats, fields = manifest.partition_stats, self._table.schema.partition_fields
@@ -199,7 +196,7 @@ class Planner:
         self, snapshot: Snapshot, buckets: dict[BucketKey, list[ManifestEntry]]
     ) -> dict[BucketKey, dict[str, DeletionFile]]:
         found: dict[BucketKey, dict[str, DeletionFile]] = {}
-        for entry in self._manifests.read_index(snapshot.index_manifest):
+        for entry in self._table.manifests.read_index(snapshot.index_manifest):
             index = entry.index_file
             key = (entry.partition, entry.bucket)
             if index.index_type != DELETION_VECTORS or key not in buckets:
@@ -214,18 +211,18 @@ class Planner:
     # -- time travel --------------------------------------------------------------------------------------------------
 
     def latest(self) -> Snapshot | None:
-        return self._snapshots.latest()
+        return self._table.snapshots.latest()
 
     def at_timestamp(self, millis: int) -> Snapshot:
         """The snapshot that was the latest at `millis`. Raises `NotFound` if the table's history begins later."""
-        found = self._snapshots.at_or_before(millis)
+        found = self._table.snapshots.at_or_before(millis)
         if found is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot as old as {millis} ms since 1970")
         return found
 
     def at_watermark(self, watermark: int) -> Snapshot:
         """The first snapshot whose watermark is at least `watermark`. Raises `NotFound` if there is none yet."""
-        found = self._snapshots.at_watermark(watermark)
+        found = self._table.snapshots.at_watermark(watermark)
         if found is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot with a watermark of {watermark} or later")
         return found

@@ -59,7 +59,7 @@ def snapshot_as_of(table: TableContext, as_of: AsOf, what: str = "as_of") -> Sna
             f"{what}={as_of!r} is neither a tag of {table.paths.root} (tags: {tags}) nor a time such as "
             "'2026-01-31T12:00:00+01:00'; a snapshot's number is an int"
         ) from e
-    return Planner(table, table.snapshots, table.manifests).at_timestamp(moment)
+    return Planner(table).at_timestamp(moment)
 
 
 class LakeReader(RowReader):
@@ -110,7 +110,7 @@ class LakeScan(Scan):
         table = self._table
         if self._as_of is not None:
             chosen = snapshot_as_of(table, self._as_of)
-            then = table.schemas(chosen.schema_id)
+            then = table.schemas.schema(chosen.schema_id)
             return table.with_schema(then.with_options(table.schema.options)), lambda: chosen
         if not chooses_snapshot(table.options):
             return table, table.snapshots.latest
@@ -127,7 +127,7 @@ class LakeScan(Scan):
         return reader.schema, reader.read
 
     def _reads_changes(self, table: TableContext) -> bool:
-        return self._as_of is None and chooses_snapshot(table.options) and is_of_changes(table.options, table.snapshots)
+        return self._as_of is None and chooses_snapshot(table.options) and is_of_changes(table)
 
     def _work(self) -> _Work:
         table, find = self._found()
@@ -138,7 +138,7 @@ class LakeScan(Scan):
         splits: tuple[ChangeSplit, ...]
         with telling_expiry(table.snapshots, None if snapshot is None else snapshot.id):
             if self._reads_changes(table):
-                planned = BatchScan(table, table.snapshots, table.manifests, table.tags).plan(scan_filter)
+                planned = BatchScan(table).plan(scan_filter)
                 splits = tuple(
                     split
                     for split in planned.splits
@@ -146,7 +146,7 @@ class LakeScan(Scan):
                     and (in_bucket is None or in_bucket(split.bucket))
                 )
                 return _Work(table, planned.snapshot, splits, schema, read, scan_filter, is_of_changes=True)
-            planner = Planner(table, table.snapshots, table.manifests)
+            planner = Planner(table)
             splits = planner.plan(snapshot, scan_filter, request.limit, in_bucket, in_partition).splits
         return _Work(table, snapshot, splits, schema, read, scan_filter)
 

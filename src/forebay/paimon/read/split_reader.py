@@ -109,7 +109,7 @@ class SplitReader:
         return RowKeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
 
     def _read_raw(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        io, schemas, schema_id = self._table.io, self._table.schemas, self._table.schema.id
+        io, schemas, schema_id = self._table.io, self._table.schemas.schema, self._table.schema.id
         plain = DataFileReader(io, schemas, self._raw_fields, keep=self._rows, schema_id=schema_id)
         kinded = DataFileReader(io, schemas, (*self._raw_fields, KIND_FIELD), keep=self._rows, schema_id=schema_id)
         deletions = split.deletion_files or (None,) * len(split.files)
@@ -163,7 +163,7 @@ class SplitReader:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a run, about `part_bytes` at a time."""
         reader = DataFileReader(
-            self._table.io, self._table.schemas, held[0], keep=self._filter.key, schema_id=self._table.schema.id
+            self._table.io, self._table.schemas.schema, held[0], keep=self._filter.key, schema_id=self._table.schema.id
         )
         deletion_of = dict(zip((f.file_name for f in split.files), split.deletion_files or (), strict=False))
         for file in files:

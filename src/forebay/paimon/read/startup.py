@@ -11,7 +11,7 @@ from forebay.paimon.format.local_time import epoch_millis, parse_local_time
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.changes import EntryFilter
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.context import TableContext
 
 LATEST_FULL, LATEST, COMPACTED_FULL = "latest-full", "latest", "compacted-full"
 FROM_TIMESTAMP, FROM_SNAPSHOT, FROM_SNAPSHOT_FULL = "from-timestamp", "from-snapshot", "from-snapshot-full"
@@ -69,9 +69,9 @@ class Start:
 class Startup:
     """Finds the start of a read. Thread-safe."""
 
-    def __init__(self, options: CoreOptions, snapshots: SnapshotManager) -> None:
-        self._options, self._snapshots = options, snapshots
-        self.mode = startup_mode(options)
+    def __init__(self, table: TableContext) -> None:
+        self._options, self._snapshots = table.options, table.snapshots
+        self.mode = startup_mode(table.options)
         self._check_companions()
 
     def _check_companions(self) -> None:

@@ -16,10 +16,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.format.file_meta import LEVEL_0, ManifestEntry
-from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.changes import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
@@ -27,10 +25,7 @@ from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import LATEST, Startup
-from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 
 STATE_VERSION = 1
 
@@ -71,11 +66,8 @@ class StreamScan:
     def __init__(
         self,
         table: TableContext,
-        snapshots: SnapshotManager,
-        manifests: ManifestStore,
         scan_filter: ScanFilter | None = None,
         buckets: Collection[int] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
         *,
         cut_by_file: bool = False,
     ) -> None:
@@ -83,17 +75,16 @@ class StreamScan:
 
         Raises `UnsupportedOperation` for tables whose changes are not recorded.
         """
-        check_streamable(table.schema, table.options, scan_filter)
-        self._table, self._snapshots, self._clock = table, snapshots, clock
+        check_streamable(table, scan_filter)
+        self._table, self._snapshots = table, table.snapshots
         self._options = table.options
         self._filter = scan_filter or ScanFilter.of(table.schema, None)
         self._buckets = _bucket_filter(table.options, buckets)
         self._cut_by_file = cut_by_file
-        self._startup = Startup(table.options, snapshots)
-        self._changes = ChangePlanner(table, snapshots, manifests)
-        self._manifests = manifests
-        self._consumers = ConsumerManager(table.io, table.paths)
-        self._began_empty = self._startup.mode == LATEST and snapshots.latest_id() is None
+        self._startup = Startup(table)
+        self._changes = ChangePlanner(table)
+        self._consumers = table.consumers
+        self._began_empty = self._startup.mode == LATEST and self._snapshots.latest_id() is None
         self._full_id: int | None = None  # the snapshot that is being read in full
         self._next_id: int | None = None  # the snapshot whose changes are next; None before the start
         self._split = 0  # how many splits of the snapshot in hand have been handed out
@@ -240,7 +231,7 @@ class StreamScan:
         levels = _visible_levels(self._options) if self._table.schema.has_primary_key else None
         created = self._startup.entry_filter(reads_in_full=True)
         keep = levels if created is None else created if levels is None else _both(levels, created)
-        return ChangePlanner(self._table, self._snapshots, self._manifests, keep, with_level0=True)
+        return ChangePlanner(self._table, keep, with_level0=True)
 
     def _is_beyond_bound(self, snapshot: Snapshot) -> bool:
         bound = self._options.scan_bounded_watermark
@@ -248,7 +239,7 @@ class StreamScan:
 
     def _is_too_young(self, snapshot: Snapshot) -> bool:
         delay = self._options.streaming_read_snapshot_delay_ms
-        return delay is not None and snapshot.time_millis > self._clock.now_ms() - delay
+        return delay is not None and snapshot.time_millis > self._table.clock.now_ms() - delay
 
     # -- the next snapshot --------------------------------------------------------------------------------------------
 
@@ -343,8 +334,9 @@ class StreamScan:
         self._recorded = chosen["next"]
 
 
-def check_streamable(schema: TableSchema, options: CoreOptions, scan_filter: ScanFilter | None = None) -> None:
+def check_streamable(table: TableContext, scan_filter: ScanFilter | None = None) -> None:
     """Raise `UnsupportedOperation` if a stream of the table, or a filtered one, could not be right."""
+    schema, options = table.schema, table.options
     producer = options.changelog_producer
     if schema.has_primary_key and options.streaming_read_overwrite and producer in ("lookup", "full-compaction"):
         raise UnsupportedOperation(

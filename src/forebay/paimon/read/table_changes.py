@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, INSERT
 from forebay.api.scan import ArrowStream, shown
-from forebay.base.clock import Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, moment_ms, span_ms
 from forebay.metadata.predicate import Predicate
@@ -22,7 +21,6 @@ from forebay.paimon.read.changes import ChangeSplit
 from forebay.paimon.read.facade import open_stream
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.snapshots import SnapshotManager
 
 EARLIEST, LATEST, FULL = "earliest", "latest", "full"
 
@@ -55,9 +53,9 @@ def open_changes(
     if CHANGE_TYPE_COLUMN in table.schema.names and include:
         raise InvalidRequest(f"table {name} has a column '{CHANGE_TYPE_COLUMN}' of its own; read with include=()")
     state, began = (start, table) if isinstance(start, Mapping) else (None, _beginning(table, start))
-    end = None if stop is None else _End(table.snapshots, stop, table.clock)
+    end = None if stop is None else _End(table, stop)
     stream = open_stream(
-        began, columns=columns, predicate=predicate, buckets=buckets, state=state, clock=table.clock,
+        began, columns=columns, predicate=predicate, buckets=buckets, state=state,
         accept=None if end is None else end.accepts,
     )  # fmt: skip
     seconds = None if timeout is None else span_ms(timeout, "timeout") / 1000
@@ -94,11 +92,11 @@ def _moment(given: str | dt.datetime, what: str) -> int:
 class _End:
     """Where reading ends: behind what there is now, or at a moment (excluded)."""
 
-    def __init__(self, snapshots: SnapshotManager, stop: Any, clock: Clock) -> None:
-        self._snapshots, self._clock = snapshots, clock
+    def __init__(self, table: TableContext, stop: Any) -> None:
+        self._snapshots, self._clock = table.snapshots, table.clock
         self._last = self._moment = None
         if isinstance(stop, str) and stop == LATEST:
-            self._last = snapshots.latest_id() or 0
+            self._last = self._snapshots.latest_id() or 0
         elif isinstance(stop, str | dt.datetime):
             self._moment = _moment(stop, "stop")
         else:

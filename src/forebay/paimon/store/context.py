@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,8 @@ from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import CoreOptions
+from forebay.paimon.store.branches import BranchManager
+from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
@@ -23,7 +25,7 @@ _SHARED = ("snapshots", "manifests", "tags")
 
 @dataclass(frozen=True)
 class TableContext:
-    """A table as its parts see it. `schema` is the version to read or write as; `schemas(id)` gives any version.
+    """A table as its parts see it. `schema` is the version to read or write as; `schemas` gives any version.
 
     It pickles, for the workers of a distributed engine.
     """
@@ -31,7 +33,7 @@ class TableContext:
     io: FileIO
     paths: PathFactory
     schema: TableSchema
-    schemas: Callable[[int], TableSchema]
+    schemas: SchemaManager
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
 
     @cached_property
@@ -47,6 +49,14 @@ class TableContext:
         return TagManager(self.io, self.paths, self.clock)
 
     @cached_property
+    def branches(self) -> BranchManager:
+        return BranchManager(self.io, self.paths)
+
+    @cached_property
+    def consumers(self) -> ConsumerManager:
+        return ConsumerManager(self.io, self.paths)
+
+    @cached_property
     def options(self) -> CoreOptions:
         return CoreOptions(self.schema.options)
 
@@ -59,6 +69,11 @@ class TableContext:
         vars(made).update({name: getattr(self, name) for name in _SHARED})  # what they have in memory is of use to both
         return made
 
+    def on_branch(self, branch: str) -> TableContext:
+        """Another branch of the same table, with this one's schema."""
+        paths = self.paths.on_branch(branch)
+        return replace(self, paths=paths, schemas=SchemaManager(self.io, paths))
+
     def able_to_rewrite(self, files: Iterable[DataFileMeta]) -> TableContext:
         """The same table under the newest schema of `files`, if that is newer than its own.
 
@@ -68,11 +83,11 @@ class TableContext:
         newest = max((f.schema_id for f in files), default=self.schema.id)
         if newest <= self.schema.id:
             return self
-        found = self.schemas(newest)
+        found = self.schemas.schema(newest)
         return self.with_schema(found.with_options({**found.options, **self.schema.options}))
 
 
 def _opened(io: FileIO, root: str, branch: str, schema: TableSchema, clock: Clock) -> TableContext:
     """Return a context on another worker: paths and schemas are looked up again."""
     paths = PathFactory.of(root, schema, branch)
-    return TableContext(io, paths, schema, SchemaManager(io, paths).schema, clock)
+    return TableContext(io, paths, schema, SchemaManager(io, paths), clock)

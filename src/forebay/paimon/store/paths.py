@@ -58,7 +58,7 @@ class PathFactory:
         self.partition_fields = tuple(partition_fields)
         self.options = options or CoreOptions()
         self.branch = branch or MAIN_BRANCH
-        self._ids = ids
+        self.ids = ids
         self._layout = row_layout(self.partition_fields)
         self._uuid = new_uuid(ids)
         self._counters = {kind: itertools.count() for kind in ("manifest", "list", "index-manifest", "index", "stat")}
@@ -73,7 +73,7 @@ class PathFactory:
 
     def on_branch(self, branch: str) -> PathFactory:
         """The same table's paths on another branch."""
-        return PathFactory(self.root, self.partition_fields, self.options, branch, self._ids)
+        return PathFactory(self.root, self.partition_fields, self.options, branch, self.ids)
 
     # ---- metadata of the branch ------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class PathFactory:
 
     def data_file_names(self) -> DataFileNames:
         """A maker of names for one writer: one UUID, counting on."""
-        return DataFileNames(self.options, new_uuid(self._ids))
+        return DataFileNames(self.options, new_uuid(self.ids))
 
 
 class DataFileNames:

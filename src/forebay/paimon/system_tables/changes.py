@@ -14,9 +14,6 @@ from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.store.tags import TagManager
 from forebay.paimon.system_tables.metadata import chosen_snapshot
 
 ROW_KIND = "rowkind"
@@ -62,9 +59,7 @@ def _changes(table: TableContext, reader: ChangeReader) -> Iterator[pa.RecordBat
 
 
 def _splits(table: TableContext) -> Sequence[ChangeSplit]:
-    snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
-    scan = BatchScan(table, snapshots, manifests, TagManager(table.io, table.paths))
-    return scan.plan(ScanFilter.of(table.schema, None)).splits
+    return BatchScan(table).plan(ScanFilter.of(table.schema, None)).splits
 
 
 def binlog_schema(schema: pa.Schema) -> pa.Schema:
@@ -107,9 +102,8 @@ def read_optimized(table: TableContext, columns: Sequence[str] | None = None) ->
     """The rows as of the last full compaction: of primary-key tables only files of the top level, which need no
     merging; of append tables everything."""
     top = table.options.num_levels - 1
-    snapshots, manifests = SnapshotManager(table.io, table.paths), ManifestStore(table.io, table.paths, table.schema)
     keep = (lambda e: e.file.level == top) if table.schema.has_primary_key else None
-    planner = ChangePlanner(table, snapshots, manifests, keep)
+    planner = ChangePlanner(table, keep)
     plan = planner.plan(chosen_snapshot(table))
     reader = SplitReader(table, columns)
     return pa.RecordBatchReader.from_batches(reader.schema, (b for split in plan.splits for b in reader.read(split)))

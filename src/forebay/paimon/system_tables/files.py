@@ -14,7 +14,6 @@ from forebay.paimon.format.partition_path import value_text
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.stats import ColumnStats, unpack_stats
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.system_tables.metadata import TIME, chosen_snapshot, schema_of
 from forebay.paimon.system_tables.text import array_text, map_text, object_text, row_text
 
@@ -118,8 +117,7 @@ def buckets(table: TableContext) -> pa.Table:
 
 def _entries(table: TableContext) -> list[ManifestEntry]:
     snapshot = chosen_snapshot(table)
-    store = ManifestStore(table.io, table.paths, table.schema)
-    return [] if snapshot is None else store.live_files(snapshot)
+    return [] if snapshot is None else table.manifests.live_files(snapshot)
 
 
 def _totals(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
@@ -137,7 +135,7 @@ _Place = TypeVar("_Place")
 def _last_updates(table: TableContext, place_of: Callable[[ManifestEntry], _Place]) -> dict[_Place, Any]:
     """When the youngest file of each place was made, of those too that manifests still name and that are gone."""
     snapshot = chosen_snapshot(table)
-    store = ManifestStore(table.io, table.paths, table.schema)
+    store = table.manifests
     found: dict[_Place, Any] = {}
     for e in () if snapshot is None else store.entries(store.data_manifests(snapshot)):
         place, time = place_of(e), e.file.creation_time
@@ -153,7 +151,7 @@ class _Describer:
         self._partition_layout = row_layout(table.schema.partition_fields)
 
     def row(self, e: ManifestEntry) -> dict[str, Any]:
-        f, schema = e.file, self._table.schemas(e.file.schema_id)
+        f, schema = e.file, self._table.schemas.schema(e.file.schema_id)
         stats = self._stats(e, schema)
         types = {field.name: field.type for field in self._table.schema.fields}
         path = self._table.paths.data_file(e.partition, e.bucket, f)

@@ -15,13 +15,8 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.types_json import format_type
 from forebay.paimon.maintain.analyze import columns_json, read_statistics
 from forebay.paimon.read.facade import snapshot_by_options
-from forebay.paimon.store.branches import BranchManager
-from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.schemas import SchemaManager
-from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.store.tags import TagManager
 from forebay.paimon.system_tables.text import duration_text, row_text
 
 TIME = pa.timestamp("ms")
@@ -121,7 +116,7 @@ def aggregation_fields(table: TableContext) -> pa.Table:
 
 def snapshots(table: TableContext) -> pa.Table:
     """The snapshots, oldest first."""
-    return _table(SNAPSHOTS, map(_snapshot, SnapshotManager(table.io, table.paths).snapshots()))
+    return _table(SNAPSHOTS, map(_snapshot, table.snapshots.snapshots()))
 
 
 def _snapshot(s: Snapshot) -> dict[str, Any]:
@@ -172,7 +167,7 @@ def options(table: TableContext) -> pa.Table:
 
 def manifests(table: TableContext) -> pa.Table:
     """The manifests of the latest snapshot (or of the one that option `scan.snapshot-id` or a tag names)."""
-    store = ManifestStore(table.io, table.paths, table.schema)
+    store = table.manifests
     snapshot = chosen_snapshot(table)
     fields, layout = table.schema.partition_fields, store.partitions
     found = []
@@ -200,7 +195,7 @@ def manifests(table: TableContext) -> pa.Table:
 
 def tags(table: TableContext) -> pa.Table:
     """The tags, by name."""
-    found = TagManager(table.io, table.paths).tags()
+    found = table.tags.tags()
     return _table(
         TAGS,
         (
@@ -220,17 +215,16 @@ def tags(table: TableContext) -> pa.Table:
 
 def branches(table: TableContext) -> pa.Table:
     """The branches but main, and when they were made."""
-    manager = BranchManager(table.io, table.paths)
     made = {}
     for status in table.io.list(table.paths.branches_directory):
         made[status.path.rstrip("/").rpartition("/")[2].removeprefix("branch-")] = status.modified_ms or 0
-    rows = ({"branch_name": n, "create_time": local_millis(made.get(n, 0))} for n in manager.names())
+    rows = ({"branch_name": n, "create_time": local_millis(made.get(n, 0))} for n in table.branches.names())
     return _table(BRANCHES, rows)
 
 
 def consumers(table: TableContext) -> pa.Table:
     """The consumers, and which snapshots they read next."""
-    found = ConsumerManager(table.io, table.paths).all()
+    found = table.consumers.all()
     return _table(CONSUMERS, ({"consumer_id": k, "next_snapshot_id": v} for k, v in found.items()))
 
 
@@ -239,7 +233,7 @@ def statistics(table: TableContext) -> pa.Table:
     snapshot = chosen_snapshot(table)
     if snapshot is None or snapshot.statistics is None:
         return _table(STATISTICS, ())
-    s = read_statistics(table.io, table.paths, snapshot.statistics)
+    s = read_statistics(table, snapshot.statistics)
     row = {
         "snapshot_id": s.snapshot_id,
         "schema_id": s.schema_id,

@@ -8,14 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.arguments import did_you_mean, name_list
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.stream import StreamScan
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.system_tables import changes, files, metadata
 
 _METADATA: dict[str, tuple[pa.Schema, Callable[[TableContext], pa.Table]]] = {
@@ -48,11 +45,11 @@ NAMES = (*METADATA_NAMES, *_ROWS)
 class SystemTable:
     """One system table of one table. Columns and types are those of Java Paimon."""
 
-    def __init__(self, name: str, table: TableContext, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, name: str, table: TableContext) -> None:
         if name not in NAMES:
             raise NotFound(f"there is no system table '{name}'; there are {', '.join(NAMES)}")
         self.name = name
-        self._table, self._clock = table, clock
+        self._table = table
 
     @property
     def schema(self) -> pa.Schema:
@@ -80,12 +77,12 @@ class SystemTable:
         """The changes as they are committed; of `audit_log`."""
         if self.name != "audit_log":
             raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' can")
-        snapshots = SnapshotManager(self._table.io, self._table.paths)
-        manifests = ManifestStore(self._table.io, self._table.paths, self._table.schema)
-        scan = StreamScan(self._table, snapshots, manifests, clock=self._clock)
+        scan = StreamScan(self._table)
         reader = ChangeReader(self._table, kind_column=changes.ROW_KIND, kind_first=True)
         interval = self._table.options.continuous_discovery_interval_ms
-        stream = TableStream(scan, reader, follow=follow, interval_ms=interval, clock=self._clock, keep_deletes=True)
+        stream = TableStream(
+            scan, reader, follow=follow, interval_ms=interval, clock=self._table.clock, keep_deletes=True
+        )
         if state is not None:
             stream.restore(state)
         return stream

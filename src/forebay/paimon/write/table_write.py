@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.empty_offsets import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
@@ -28,8 +27,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.merge.spec import MergeSpec, merge_function
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore, delete_quietly
-from forebay.paimon.store.snapshots import SnapshotManager
+from forebay.paimon.store.manifests import delete_quietly
 from forebay.paimon.write.bucketing import UNAWARE, FixedBuckets, Part, PartitionSplitter, parts_of
 from forebay.paimon.write.compaction import BucketCompaction, WriteCompaction
 from forebay.paimon.write.dynamic_buckets import DynamicBuckets
@@ -98,9 +96,6 @@ class TableWrite:
     def __init__(
         self,
         table: TableContext,
-        snapshots: SnapshotManager,
-        manifests: ManifestStore,
-        clock: Clock = SYSTEM_CLOCK,
         ignore_existing: bool = False,
         compaction: WriteCompaction | None = None,
         lane: WriterShard = WriterShard(),
@@ -110,8 +105,7 @@ class TableWrite:
         `compaction` compacts buckets when they are prepared; None: nothing is compacted.
         """
         table.options.check_supported()
-        self._table, self._snapshots, self._manifests, self._clock = table, snapshots, manifests, clock
-        self._lane = lane
+        self._table, self._lane = table, lane
         schema = table.schema
         self._spec: MergeSpec | None = merge_function(schema, table.paths.root) if schema.has_primary_key else None
         self._check_key_covers_partitions()
@@ -250,9 +244,9 @@ class TableWrite:
         if self._spec is None:
             # Rows of tables without buckets have no order, so their numbers need not go on.
             first = 0 if self._total == UNAWARE else self._state().next_sequence(key)
-            return AppendWriter(self._table, directory, self._names, first, self._clock)
+            return AppendWriter(self._table, directory, self._names, first)
         first, lane = self._state().next_sequence(key) + self._lane.index, self._lane.count
-        return KeyValueWriter(self._table, self._spec, directory, self._names, first, self._clock, lane)
+        return KeyValueWriter(self._table, self._spec, directory, self._names, first, lane)
 
     def _new_compaction(self, key: Key) -> BucketCompaction | None:
         if self._compaction is None or (self._spec is None and self._total == UNAWARE):
@@ -279,18 +273,18 @@ class TableWrite:
 
     def _latest_files(self) -> list[ManifestEntry]:
         while True:
-            self._snapshot = self._snapshots.latest()
+            self._snapshot = self._table.snapshots.latest()
             try:
-                return [] if self._snapshot is None else self._manifests.live_files(self._snapshot)
+                return [] if self._snapshot is None else self._table.manifests.live_files(self._snapshot)
             except NotFound:
-                if self._snapshot is None or self._snapshots.exists(self._snapshot.id):
+                if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
                     raise  # else it was followed by others, and expired, while it was read
 
     def _index_of(self, partition: bytes) -> Sequence[IndexManifestEntry]:
         self._state()
         if self._snapshot is None:
             return []
-        return [e for e in self._manifests.read_index(self._snapshot.index_manifest) if e.partition == partition]
+        return [e for e in self._table.manifests.read_index(self._snapshot.index_manifest) if e.partition == partition]
 
     # -- commits ------------------------------------------------------------------------------------------------------
 
@@ -330,7 +324,7 @@ class TableWrite:
         try:
             return data, compaction.compact(data.new_files, full=full)
         except NotFound as e:
-            if self._snapshot is None or self._snapshots.exists(self._snapshot.id):
+            if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
                 self._delete(key, (*data.new_files, *data.changelog_files))
                 raise
             # Others compacted the same files, and the old ones have expired: this compaction is lost, no row is.

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.base.clock import Clock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.files.writer import KEYED_GROUP_ROWS, FileSettings, RollingWriter, key_value_fields
 from forebay.paimon.format.arrow import arrow_field
@@ -48,17 +47,15 @@ class BucketWriter(Protocol):
 class AppendWriter:
     """Writes an append table's bucket. Sequence numbers count its rows, on from `next_sequence`."""
 
-    def __init__(
-        self, table: TableContext, directory: str, names: DataFileNames, next_sequence: int, clock: Clock
-    ) -> None:
-        self._table, self._directory, self._names, self._clock = table, directory, names, clock
+    def __init__(self, table: TableContext, directory: str, names: DataFileNames, next_sequence: int) -> None:
+        self._table, self._directory, self._names = table, directory, names
         self._settings = FileSettings.of(table.schema, table.options)
         self._next_sequence = next_sequence
         self._files = self._new_files()
 
     def _new_files(self) -> RollingWriter:
         return RollingWriter(
-            self._table.io, self._directory, self._settings, self._names, self._next_sequence, self._clock
+            self._table.io, self._directory, self._settings, self._names, self._next_sequence, self._table.clock
         )
 
     @property
@@ -97,11 +94,10 @@ class KeyValueWriter:
         directory: str,
         names: DataFileNames,
         next_sequence: int,
-        clock: Clock,
         step: int = 1,
     ) -> None:
         """Rows are numbered on from `next_sequence`, each `step` above the one before."""
-        self._table, self._directory, self._names, self._clock = table, directory, names, clock
+        self._table, self._directory, self._names = table, directory, names
         self._settings = FileSettings.of(table.schema, table.options, 0, FileSource.APPEND)
         self._changelog_settings: FileSettings | None = None
         if table.options.changelog_producer == "input":
@@ -118,7 +114,7 @@ class KeyValueWriter:
         self._changelog = self._new_files(self._changelog_settings) if self._changelog_settings else None
 
     def _new_files(self, settings: FileSettings) -> RollingWriter:
-        return RollingWriter(self._table.io, self._directory, settings, self._names, clock=self._clock)
+        return RollingWriter(self._table.io, self._directory, settings, self._names, clock=self._table.clock)
 
     @property
     def buffered_bytes(self) -> int:

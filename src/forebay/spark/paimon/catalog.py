@@ -16,7 +16,6 @@ from pyspark.sql import types as spark_types
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.types import DataType
 from forebay.paimon.catalog.definition import new_schema
-from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.store.schema_changes import (
     DropColumn,
@@ -97,7 +96,7 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         with self._missing_is_no_such_table(identifier, full):
             table = self._context.lake.table(full, options=options)
             if branch is not None and branch != MAIN_BRANCH:
-                branches = BranchManager(table.context.io, table.paths)
+                branches = table.context.branches
                 if not branches.exists(branch):
                     raise NotFound(
                         f"table {self._context.full_name(full)} has no branch '{branch}'; its branches are "

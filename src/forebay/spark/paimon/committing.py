@@ -125,7 +125,7 @@ class InlineCompaction:
 
     def __init__(self, table: Table, runner: Callable[[str], TaskRunner]) -> None:
         self._table, self._runner = table, runner
-        self._counting = TableWriteCompaction(table.context, table.snapshots, table.manifests)
+        self._counting = TableWriteCompaction(table.context)
         options = table.options
         has_key = table.schema.has_primary_key
         ordered = options.bucket != UNAWARE and not options.deletion_vectors_enabled

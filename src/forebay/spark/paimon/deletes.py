@@ -203,7 +203,7 @@ class _RewriteWithout:
     def __call__(self, task: _File) -> CommitMessage | None:
         bound = bind_filter(self.predicate, self.table.schema.fields)
         fields = self.table.schema.fields_named(sorted(columns_of(bound)))
-        reader = DataFileReader(self.table.io, self.table.schemas, fields)
+        reader = DataFileReader(self.table.io, self.table.schemas.schema, fields)
         path = self.table.paths.data_file(task.partition, task.bucket, task.file)
         with closed_after(reader.read(task.file, path)) as batches:
             if not any(pc.any(mask(bound, batch)).as_py() for batch in batches):

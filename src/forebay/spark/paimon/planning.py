@@ -27,9 +27,6 @@ from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.store.tags import TagManager
 from forebay.paimon.table import Table
 from forebay.spark import planning
 from forebay.spark.native_planning import ROWS_MIN
@@ -131,14 +128,6 @@ class PaimonScan:
 
     # ---- planning ---------------------------------------------------------------------------------------------------
 
-    @property
-    def snapshots(self) -> SnapshotManager:
-        return SnapshotManager(self.table.io, self.table.paths)
-
-    @property
-    def manifests(self) -> ManifestStore:
-        return ManifestStore(self.table.io, self.table.paths, self.table.schema)
-
     def read_function(self, wanted: Pushdown, schema: StructType) -> PaimonRead:
         """How each task is read; `schema` is Spark's of the wanted columns."""
         kind = None if self.form == ROWS else KIND_COLUMNS[self.form]
@@ -161,19 +150,18 @@ class PaimonScan:
 
     def splits(self, wanted: Pushdown) -> list[ChangeSplit]:
         """What there is to read, in order. Raises `NotFound` for snapshots that are not there."""
-        table, snapshots, manifests = self.table, self.snapshots, self.manifests
+        table = self.table
         scan_filter = ScanFilter.of(table.schema, wanted.filter)
-        with telling_expiry(snapshots, None):
+        with telling_expiry(table.snapshots, None):
             if self.side == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
                 keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
-                scan = BatchScan(table, snapshots, manifests, TagManager(table.io, table.paths))
-                planner = ChangePlanner(table, snapshots, manifests, keep)
+                scan = BatchScan(table)
+                planner = ChangePlanner(table, keep)
                 return list(planner.plan(scan.snapshot(), scan_filter, wanted.limit).splits)
             if self.form == ROWS and not chooses_snapshot(table.options):
-                latest = snapshots.latest()
-                return list(Planner(table, snapshots, manifests).plan(latest, scan_filter, wanted.limit).splits)
-            scan = BatchScan(table, snapshots, manifests, TagManager(table.io, table.paths))
+                return list(Planner(table).plan(table.snapshots.latest(), scan_filter, wanted.limit).splits)
+            scan = BatchScan(table)
             return list(scan.plan(scan_filter).splits)
 
     def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> PaimonPlan:

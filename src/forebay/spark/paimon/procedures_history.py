@@ -15,7 +15,6 @@ from forebay.base.quantity import parse_bool
 from forebay.paimon.format.partition_path import partition_spec
 from forebay.paimon.maintain.partitions import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.store.branches import BranchManager
-from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.table import Table
 from forebay.spark.paimon.context import PaimonContext
 from forebay.spark.paimon.procedure_arguments import (
@@ -153,7 +152,7 @@ _BRANCH = Parameter("branch", StringType(), None, "the branch's name")
 
 def _branches(context: PaimonContext, arguments: Arguments) -> BranchManager:
     table = opened(context, arguments)
-    return BranchManager(table.context.io, table.paths)
+    return table.context.branches
 
 
 def _create_branch(context: PaimonContext, arguments: Arguments) -> None:
@@ -222,7 +221,7 @@ _CLEARED = result_of(result=RESULT["result"].dataType, consumers=ArrayType(Strin
 
 def _reset_consumer(context: PaimonContext, arguments: Arguments) -> None:
     table = opened(context, arguments)
-    consumers = ConsumerManager(table.context.io, table.paths)
+    consumers = table.context.consumers
     consumer, snapshot = arguments["consumerId"], arguments["nextSnapshotId"]
     if snapshot is None:
         consumers.delete(consumer)

@@ -49,7 +49,7 @@ def readable(
         if system == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{name} cannot be read as a stream; the table itself can")
         # The format checks this, too, but there Spark hides the reason.
-        check_streamable(scan.table.schema, scan.table.options)
+        check_streamable(scan.table)
         return stream_source(context, table, system, {**session, **options})
 
     return Readable(name, shown.schema, shown.columns, plan, shown.partition_keys, None, stream, FORMAT_NAME)

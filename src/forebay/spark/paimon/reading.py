@@ -31,7 +31,6 @@ from forebay.paimon.read.planner import exact_rows
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.system_tables.changes import ROW_KIND as AUDIT_KIND
 from forebay.paimon.system_tables.changes import binlog_schema, packed
 from forebay.spark.reading import for_spark, sent_partitions
@@ -92,7 +91,7 @@ class PaimonRead:
                 count = exact_rows(self.table.schema, split)
                 if count is not None:
                     return iter([rows_without_columns(count)] if count else [])
-            return told_of_expiry(self._state.read(split), self._snapshots, split.snapshot_id)
+            return told_of_expiry(self._state.read(split), self.table.snapshots, split.snapshot_id)
         changes = self._changes.read(split, keep_deletes=self.form in (AUDIT_LOG, BINLOG))
         match self.form:
             case "rows":
@@ -114,10 +113,6 @@ class PaimonRead:
     @cached_property
     def _changes(self) -> ChangeReader:
         return ChangeReader(self.table, self.columns, self._filter, KIND_COLUMNS[self.form], kind_first=True)
-
-    @cached_property
-    def _snapshots(self) -> SnapshotManager:
-        return SnapshotManager(self.table.io, self.table.paths)
 
 
 def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -80,7 +80,7 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
-        check_streamable(table.schema, table.options, ScanFilter.of(table.schema, wanted.filter))
+        check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
         self._function = scan.read_function(wanted, schema)
         self._planner = LakeStreamPlanner(scan, wanted, limits, cores, clock)
         self._name = scan.name
@@ -168,11 +168,8 @@ class LakeStreamPlanner:
     def _stream(self) -> StreamScan:
         table = self.scan.table
         return StreamScan(
-            table,
-            self.scan.snapshots,
-            self.scan.manifests,
+            replace(table, clock=self.clock),
             ScanFilter.of(table.schema, self.wanted.filter),
-            clock=self.clock,
             # In a binlog the two halves of an update are one row, and may lie in two files.
             cut_by_file=self.scan.form != BINLOG,
         )
@@ -228,11 +225,11 @@ class LakeStreamPlanner:
             end = self._here()
             if plan is None or not plan.is_last or plan.is_full:
                 break
-        newest = self.scan.snapshots.latest_id()
+        newest = self.scan.table.snapshots.latest_id()
         self.newest = None if newest is None else end.in_front_of(newest + 1)
         if target is not None and end.place > (target + 1, 0):
             # Snapshots that say nothing were passed, but those behind the target are for the next run.
-            last = self.scan.snapshots.find(target)
+            last = self.scan.table.snapshots.find(target)
             stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
             return max(start, stop, key=lambda offset: offset.place)
         return end
@@ -246,7 +243,7 @@ class LakeStreamPlanner:
 
     def stop_at_now(self) -> None:
         """Nothing that is committed from now on is for this stream."""
-        self._target = self.scan.snapshots.latest_id() or 0
+        self._target = self.scan.table.snapshots.latest_id() or 0
 
     def _check(self, offset: PaimonOffset, table_id: str) -> None:
         if offset.table != table_id:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.paimon.store.branches import BranchManager
 
 if TYPE_CHECKING:
     from forebay.paimon.format.schema import TableSchema
@@ -42,7 +41,7 @@ def _chosen(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str]
             raise InvalidRequest(f"version '{version}' of table {name}: write {_WATERMARK} and milliseconds since 1970")
         return _by_id(table.planner().at_watermark(int(text)))
     tags = ", ".join(table.tags.names()) or "none"
-    branches = BranchManager(table.context.io, table.paths)
+    branches = table.context.branches
     hint = f"; there is a branch of this name, which is table `{name}$branch_{version}`"
     raise NotFound(
         f"table {name} has no version '{version}': it is neither the id of a snapshot nor a tag; tags are {tags}"

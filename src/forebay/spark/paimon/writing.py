@@ -22,7 +22,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from forebay.base.arguments import did_you_mean
-from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest
 from forebay.client.log_decode import CHANGE_TYPES
 from forebay.paimon.format.commit_message import CommitMessage
@@ -30,8 +29,6 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.merge.windows import concatenated
 from forebay.paimon.read.change_reader import KINDS
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
-from forebay.paimon.store.snapshots import SnapshotManager
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
 from forebay.paimon.write.table_write import TableWrite, WriterShard
@@ -123,9 +120,7 @@ class LakeWriteFunction:
 
 def new_write(table: TableContext, lane: WriterShard, replaces: bool = False) -> TableWrite:
     """The writing half of a commit in one of several tasks; it does not compact."""
-    snapshots = SnapshotManager(table.io, table.paths)
-    manifests = ManifestStore(table.io, table.paths, table.schema)
-    return TableWrite(table, snapshots, manifests, SYSTEM_CLOCK, replaces, None, lane)
+    return TableWrite(table, replaces, None, lane)
 
 
 class Incoming:
