@@ -68,7 +68,7 @@ class Work:
         self._names += 1
         prefix, _, rest = file.file_name.rpartition("-")
         copy = replace(file, file_name=f"{prefix}-{self._names}{rest[rest.index('.') :]}")
-        directory = self._table.paths.bucket_directory(message.partition, message.bucket)
+        directory = self._table.context.paths.bucket_directory(message.partition, message.bucket)
         os.link(f"{directory}/{file.file_name}", f"{directory}/{copy.file_name}")
         return copy
 
@@ -90,9 +90,9 @@ class Measured:
 def measure(lake: Lake, name: str, work: Work, repeat: int) -> Measured:
     """Plans and commits, `repeat` times each; the commits stay in the table, and change what it has very little."""
     table = lake.open(name)
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
-    files = len(table.manifests.live_files(latest))
+    files = len(table.context.manifests.live_files(latest))
     found: dict[str, list[Cost]] = {"commit_cold": [], "commit_warm": [], "plan_cold": [], "plan_warm": []}
     for _ in range(repeat):
         found["plan_cold"].append(cost_of(lambda: _planned(lake.open(name), files)))

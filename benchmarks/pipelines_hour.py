@@ -112,5 +112,5 @@ def _task(table: Table, index: int, ids: np.ndarray[Any, np.dtype[np.int64]]) ->
 
 def live_files(table: Table) -> int:
     """Data files of the latest snapshot."""
-    snapshot = table.snapshots.latest()
-    return 0 if snapshot is None else len(table.manifests.live_files(snapshot))
+    snapshot = table.context.snapshots.latest()
+    return 0 if snapshot is None else len(table.context.manifests.live_files(snapshot))

@@ -68,7 +68,7 @@ class Pipelines:
         writer = self._writer(keyed, rows, batches, self.folder / name)
         with self._job(name) if way.job else _nothing():
             cost = self._stream(lambda: writer.toTable(self.spark_name(name)), batches)
-        snapshot = table.snapshots.latest()
+        snapshot = table.context.snapshots.latest()
         check(snapshot is not None, f"a stream has written nothing into {name}")
         return cost
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -310,8 +311,19 @@ def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any)
             keyed.scan(source="live")
 
 
-def test_users_see_what_they_need_and_no_more(keyed: Any) -> None:
-    shared = {"append", "alter", "arrow_schema", "changes", "delete", "lookup", "lookup_table", "partitions", "refresh",
-              "scan", "upsert"}  # fmt: skip
+LAKE_ONLY = {"analyze", "compact", "context", "create_tag", "delete_tag", "expire_partitions", "expire_snapshots",
+             "maintenance", "name", "new_commit", "new_write", "on_branch", "overwrite", "plan_compaction",
+             "remove_orphan_files", "rescale", "rollback_to", "run_compaction", "split_reader", "stream_writer",
+             "system", "with_options", "write_changes"}  # fmt: skip
+
+
+def test_users_see_what_they_need_and_no_more(place: Any, keyed: Any) -> None:
+    shared = {"append", "alter", "arrow_schema", "changes", "create_partition", "delete", "drop_partition",
+              "has_primary_key", "lookup", "lookup_table", "partitions", "refresh", "scan", "schema",
+              "upsert"}  # fmt: skip
     public = {name for name in dir(keyed) if not name.startswith("_")}
     assert shared <= public
+    if isinstance(place, forebay.paimon.Catalog):
+        assert public - shared == LAKE_ONLY
+        page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+        assert {name for name in public if not re.search(rf"\b{name}\b", page)} == set()

@@ -30,7 +30,7 @@ def test_micro_batches_leave_all_rows_and_as_many_files_as_their_compaction_says
     assert rows.num_rows == left.rows == len(rows["id"].unique())
     assert left.rows < BATCHES * TASKS * TASK_ROWS if keyed else left.rows == BATCHES * TASKS * TASK_ROWS
     assert left.files <= left.files_max
-    users = {s.commit_user for s in left.table.snapshots.snapshots()}
+    users = {s.commit_user for s in left.table.context.snapshots.snapshots()}
     if way is NONE:
         assert left.files == BATCHES * TASKS
         assert len(users) == 1
@@ -45,7 +45,7 @@ def test_micro_batches_leave_all_rows_and_as_many_files_as_their_compaction_says
 def test_a_dedicated_job_has_a_turn_every_so_many_micro_batches(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines_hour, "JOB_EVERY", 7)
     left = hour(lake, "t", False, JOB, 15, 1)
-    kinds = [s.commit_kind.value for s in left.table.snapshots.snapshots()]
+    kinds = [s.commit_kind.value for s in left.table.context.snapshots.snapshots()]
     assert [at for at, kind in enumerate(kinds) if kind == "COMPACT"] == [7, 15]
     assert left.files == 1 + TASKS
 

@@ -112,7 +112,7 @@ def test_partitions_order_and_json(tables: dict[str, Table], typed) -> None:
 
 
 def test_one_table_that_fails_is_told_and_the_others_are_compacted(tables: dict[str, Table], typed) -> None:
-    next(Path(tables["a"].paths.root).rglob("data-*")).unlink()
+    next(Path(tables["a"].context.paths.root).rglob("data-*")).unlink()
     code, out, err = typed("--database", "db", "--table", "db.missing")
     assert code == 1
     assert "forebay: db.a: " in err

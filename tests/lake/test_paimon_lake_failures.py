@@ -156,7 +156,7 @@ def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tierin
         if lake.compact(full=True) is None:
             lake.new_commit(ignore_empty=False).commit([])
     engine_table(table.storage).expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
-    assert table.base not in engine_table(table.storage).snapshots.ids()
+    assert table.base not in engine_table(table.storage).context.snapshots.ids()
     table.upsert(*people(3))
     assert table.read() == in_order([*people(1, 2, name="new"), *people(3)])
 
@@ -170,7 +170,7 @@ def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: Ti
     create(table.storage, table.info.descriptor)
     with pytest.raises(Conflict):
         table.committer().commit([late], {})
-    assert engine_table(table.storage).snapshots.latest() is None
+    assert engine_table(table.storage).context.snapshots.latest() is None
 
 
 def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing_when_it_may_not(
@@ -178,7 +178,7 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
 ) -> None:
     table.upsert(*people(1))
     lake = engine_table(table.storage)
-    files = {s.path for s in LocalFileIO().walk(lake.paths.root)}
+    files = {s.path for s in LocalFileIO().walk(lake.context.paths.root)}
     asked: list[int | None] = []
 
     def once_only(latest: Snapshot | None) -> None:
@@ -189,15 +189,15 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
         else:
             raise Conflict("not any more")
 
-    before = lake.snapshots.latest_id()
+    before = lake.context.snapshots.latest_id()
     with pytest.raises(Conflict, match="not any more"):
         lake.new_commit("me", ignore_empty=False).commit_if(once_only, Committable(1, ()))
     assert asked == [before, (before or 0) + 1]
-    made = {s.path for s in LocalFileIO().walk(lake.paths.root)} - files
+    made = {s.path for s in LocalFileIO().walk(lake.context.paths.root)} - files
     assert {p.rpartition("/")[2].partition("-")[0] for p in made} == {"snapshot", "manifest"}
-    assert [s.commit_user for s in lake.snapshots.snapshots()][-1] == "other"
+    assert [s.commit_user for s in lake.context.snapshots.snapshots()][-1] == "other"
     lake.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
-    assert made <= {s.path for s in LocalFileIO().walk(lake.paths.root)}
+    assert made <= {s.path for s in LocalFileIO().walk(lake.context.paths.root)}
 
 
 @pytest.fixture
@@ -208,7 +208,11 @@ def plain(tmp_path: Path) -> TieredTable:
 
 
 def data_files(table: TieredTable) -> set[str]:
-    return {s.path for s in LocalFileIO().walk(engine_table(table.storage).paths.root) if s.path.endswith(".parquet")}
+    return {
+        s.path
+        for s in LocalFileIO().walk(engine_table(table.storage).context.paths.root)
+        if s.path.endswith(".parquet")
+    }
 
 
 def test_files_of_rounds_that_were_committed_are_not_removed_when_they_are_given_up(plain: TieredTable) -> None:

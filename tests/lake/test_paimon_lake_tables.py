@@ -320,14 +320,14 @@ def test_writers_compact_only_where_the_table_asks_for_it(storage: PaimonLakeSto
     table = create(storage, compacting)
     for i in range(8):
         table.upsert(*people(i % 3, name=f"r{i} "))
-    kinds = [s.commit_kind.value for s in engine_table(storage).snapshots.snapshots()]
+    kinds = [s.commit_kind.value for s in engine_table(storage).context.snapshots.snapshots()]
     assert "COMPACT" in kinds
     assert table.read() == [*people(0, name="r6 "), *people(1, name="r7 "), *people(2, name="r5 ")]
     quiet = replace(table, info=replace(table.info, descriptor=replace(compacting, properties=LAKE)))
     before = kinds.count("COMPACT")
     for i in range(8):
         quiet.upsert(*people(i % 3, name=f"s{i} "))
-    kinds = [s.commit_kind.value for s in engine_table(storage).snapshots.snapshots()]
+    kinds = [s.commit_kind.value for s in engine_table(storage).context.snapshots.snapshots()]
     assert kinds.count("COMPACT") == before
 
 
@@ -337,11 +337,11 @@ def test_old_snapshots_expire_only_where_the_table_asks_for_it(storage: PaimonLa
     for i in range(4):
         table.append(*people(i))
         table.committer().maintain()
-    assert engine_table(storage).snapshots.ids() == [1, 2, 3, 4]
+    assert engine_table(storage).context.snapshots.ids() == [1, 2, 3, 4]
     asked = replace(table.info.descriptor, properties={**LAKE, "table.datalake.auto-expire-snapshot": "true"})
     expiring = replace(table, info=replace(table.info, descriptor=asked))
     expiring.committer().maintain()
-    assert engine_table(storage).snapshots.ids() == [3, 4]
+    assert engine_table(storage).context.snapshots.ids() == [3, 4]
     assert expiring.read() == people(0, 1, 2, 3)
 
 
@@ -357,7 +357,7 @@ def test_old_partitions_expire_only_where_the_table_asks_for_it(
     old, later = {"id": 1, "day": "2001-02-03"}, {"id": 2, "day": "9999-01-01"}
     table.append(old, later)
     table.committer().maintain()
-    latest = engine_table(storage).snapshots.latest()
+    latest = engine_table(storage).context.snapshots.latest()
     assert latest is not None
     assert table.read(latest.id) == ([later] if asked == "true" and time else [old, later])
 
@@ -394,7 +394,7 @@ def test_a_writer_that_is_given_up_or_complete_takes_no_more_and_leaves_what_it_
     keys = {"primary_key": ("id",)} if keyed else {}
     table = create(storage, describe(ID_NAME, bucket_count=1, **keys))
     kind = "+I" if keyed else "+A"
-    root = Path(engine_table(storage).paths.root.removeprefix("file:"))
+    root = Path(engine_table(storage).context.paths.root.removeprefix("file:"))
     for finish in (False, True):
         writer = table.write(((), 0), [(kind, row) for row in people(1, 2)], finish=False)
         if finish:
@@ -417,7 +417,7 @@ def test_the_snapshot_that_reads_start_from_outlives_the_upkeep_of_its_round(
         table.append(*people(i))
         table.committer().maintain()
         assert table.read() == people(*range(i + 1))
-        snapshots = list(engine_table(storage).snapshots.snapshots())
+        snapshots = list(engine_table(storage).context.snapshots.snapshots())
         kinds |= {s.commit_kind.value for s in snapshots}
         assert snapshots[0].id == (table.base if expires else 1)
     assert "COMPACT" in kinds
@@ -429,7 +429,7 @@ def test_the_snapshot_behind_another_says_whether_it_has_the_same_rows(storage: 
         table.upsert(*people(1, name=f"r{i} "))
     engine_table(storage).compact(full=True)
     source = table.source()
-    kinds = [s.commit_kind.value for s in engine_table(storage).snapshots.snapshots()]
+    kinds = [s.commit_kind.value for s in engine_table(storage).context.snapshots.snapshots()]
     assert kinds == ["APPEND", "APPEND", "APPEND", "COMPACT"]
     behind = [source.successor(number) for number in (1, 2, 3, 4)]
     assert behind == [SnapshotSuccessor(2, False), SnapshotSuccessor(3, False), SnapshotSuccessor(4, True), None]
@@ -481,7 +481,7 @@ def test_a_log_has_no_sorted_reader(storage: PaimonLakeStorage) -> None:
 def test_rows_of_all_buckets_of_a_log_without_a_key_are_in_one_of_paimon(storage: PaimonLakeStorage) -> None:
     table = create(storage, describe(ID_NAME))
     table.round({((), bucket): [("+A", row) for row in people(bucket)] for bucket in (0, 3)})
-    entries = engine_table(storage).manifests.live_files(engine_table(storage).snapshots.latest())
+    entries = engine_table(storage).context.manifests.live_files(engine_table(storage).context.snapshots.latest())
     assert {entry.bucket for entry in entries} == {0}
     rows = engine_table(storage).scan().to_arrow().to_pylist()
     assert sorted((row["id"], row["__bucket"]) for row in rows) == [(0, 0), (3, 3)]

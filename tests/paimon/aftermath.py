@@ -27,7 +27,7 @@ def check(root: Path, act: str, step: str, kept: dict[int, Any]) -> None:
     assert there in ACTS[act].states, where
     for snapshot_id, expected in kept.items():
         assert rows(table, as_of=snapshot_id) == expected, where
-    for tag in table.tags.tags():
+    for tag in table.context.tags.tags():
         rows(table, as_of=tag.name)
     check_orphans(root, where)
     assert rows(open_table(root)) == there, where
@@ -63,10 +63,10 @@ def settle(table: Table) -> None:
     """Compact all, keep the last snapshot alone, and remove what is left over."""
     table.compact(full=True)
     table.new_commit().compact_manifests()
-    for name in table.tags.names():
+    for name in table.context.tags.names():
         table.delete_tag(name)
     table.expire_snapshots(1, 1)
-    if table.options.changelog_decoupled:
+    if table.context.options.changelog_decoupled:
         table.maintenance().expire_changelogs(retain_min=1, retain_max=1)
     table.remove_orphan_files(older_than=at_ms(NOW))
 
@@ -75,21 +75,21 @@ def named(root: Path | str) -> set[str]:
     """The names of all files that any snapshot, long-lived changelog or tag mentions, if only as deleted."""
     table = open_table(root)
     branch = replace(table.context, io=FAST)
-    snapshots = [*table.snapshots.snapshots(), *branch.tags.tagged_snapshots()]
+    snapshots = [*table.context.snapshots.snapshots(), *branch.tags.tagged_snapshots()]
     logs = branch.snapshots.changelogs
     snapshots += [branch.snapshots.changelog(i) for i in logs.ids()]
     found: set[str] = set()
     for s in snapshots:
         lists = {s.base_manifest_list, s.delta_manifest_list, s.changelog_manifest_list} - {None}
         found |= {name for name in lists if name} | {name for name in (s.index_manifest, s.statistics) if name}
-        if s.index_manifest and FAST.exists(table.paths.manifest(s.index_manifest)):
-            found |= {e.index_file.file_name for e in table.manifests.read_index(s.index_manifest)}
+        if s.index_manifest and FAST.exists(table.context.paths.manifest(s.index_manifest)):
+            found |= {e.index_file.file_name for e in table.context.manifests.read_index(s.index_manifest)}
         for name in lists:
-            if not name or not FAST.exists(table.paths.manifest(name)):
+            if not name or not FAST.exists(table.context.paths.manifest(name)):
                 continue  # of an expiry that was killed
-            for manifest in table.manifests.read_list(name):
+            for manifest in table.context.manifests.read_list(name):
                 found.add(manifest.file_name)
-                if FAST.exists(table.paths.manifest(manifest.file_name)):
-                    for e in table.manifests.read(manifest.file_name):
+                if FAST.exists(table.context.paths.manifest(manifest.file_name)):
+                    for e in table.context.manifests.read(manifest.file_name):
                         found.update((e.file.file_name, *e.file.extra_files))
     return found

@@ -139,7 +139,7 @@ class Life:
         self.done.append(what)
         getattr(self, what)()
         self.table = self.table.refresh()
-        latest = self.table.snapshots.latest_id()
+        latest = self.table.context.snapshots.latest_id()
         if latest is not None:
             self.then[latest] = copy.deepcopy(self.state), self.table.schema
 
@@ -185,12 +185,14 @@ class Life:
         self._begin_again()
 
     def rollback(self) -> None:
-        there = [i for i in self.table.snapshots.ids() if i in self.then]
+        there = [i for i in self.table.context.snapshots.ids() if i in self.then]
         if not there:
             return
         chosen = self.dice.choice(there)
         self.roll_back(chosen)
-        then = self.table.schemas.schema(self.table.snapshots.snapshot(chosen).schema_id)  # schemas are not rolled back
+        then = self.table.context.schemas.schema(
+            self.table.context.snapshots.snapshot(chosen).schema_id
+        )  # schemas are not rolled back
         altered(self.table, [SetOption("bucket", then.options["bucket"])])
         self.state = copy.deepcopy(self.then[chosen][0])
         self.then = {i: found for i, found in self.then.items() if i <= chosen}
@@ -259,10 +261,10 @@ class Life:
     def check(self) -> None:
         """Everybody sees what the model says."""
         assert self.read(self.table) == shown(self.state.values(), self.table.schema), self.done
-        for snapshot_id in self.table.snapshots.ids():
+        for snapshot_id in self.table.context.snapshots.ids():
             if snapshot_id in self.then and self.dice.random() < 0.3:
                 state, _ = self.then[snapshot_id]
-                schema = self.table.schemas.schema(self.table.snapshots.snapshot(snapshot_id).schema_id)
+                schema = self.table.context.schemas.schema(self.table.context.snapshots.snapshot(snapshot_id).schema_id)
                 assert self.read(self.table, snapshot_id, schema) == shown(state.values(), schema), self.done
         if self.follower is not None and self.dice.random() < 0.5:
             self.follower.follow()
@@ -301,7 +303,7 @@ class AppendLife(Life):
         put(self.table, data)
 
     def compact(self) -> None:
-        sorts = self.table.options.bucket == -1 and self.dice.random() < 0.3
+        sorts = self.table.context.options.bucket == -1 and self.dice.random() < 0.3
         self.table.compact(full=self.dice.random() < 0.5 or sorts, order_by=["g", "k"] if sorts else ())
 
 

@@ -67,8 +67,8 @@ def with_history(root: Path, **options: str) -> Table:
         else:
             put(table, [{"id": i % 4, "v": i}, {"id": i + 10, "v": i}])
         if i == 2:
-            table.tags.create("kept", table.snapshots.snapshot(2))
-            table.tags.create("gone", table.snapshots.snapshot(3))
+            table.context.tags.create("kept", table.context.snapshots.snapshot(2))
+            table.context.tags.create("gone", table.context.snapshots.snapshot(3))
     return table
 
 
@@ -115,7 +115,7 @@ def by_tasks(table: Table) -> object:
 
 
 def drop_tag(table: Table) -> object:
-    if "gone" in table.tags.names():
+    if "gone" in table.context.tags.names():
         table.delete_tag("gone")
     return None
 

@@ -75,7 +75,7 @@ def rows_of(table: Table, columns: list[str] | None = None, where: Any = None, a
 
 def altered(table: Table, changes: Sequence[SchemaChange]) -> Table:
     """The table after changes of its schema, as engines make them."""
-    table.schemas.change(changes, has_snapshots=table.snapshots.latest_id() is not None)
+    table.context.schemas.change(changes, has_snapshots=table.context.snapshots.latest_id() is not None)
     return table.refresh()
 
 
@@ -91,7 +91,7 @@ def stream_of(
     """A stream with Paimon's row kinds, from where the table's options say, as engines read it."""
     options = {**table.schema.options, **({} if scan_mode is None else {"scan.mode": scan_mode})}
     context = table.context.with_schema(table.schema.with_options(options))
-    return open_stream(context, columns=columns, predicate=filter, follow=follow, clock=context.clock, **how)
+    return open_stream(context, columns=columns, predicate=filter, follow=follow, **how)
 
 
 def at_ms(milliseconds: int) -> datetime.datetime:
@@ -103,8 +103,8 @@ def at_ms(milliseconds: int) -> datetime.datetime:
 
 def live_files(table: Table) -> list[DataFileMeta]:
     """The data files of the latest snapshot."""
-    snapshot = table.snapshots.latest()
-    return [] if snapshot is None else [e.file for e in table.manifests.live_files(snapshot)]
+    snapshot = table.context.snapshots.latest()
+    return [] if snapshot is None else [e.file for e in table.context.manifests.live_files(snapshot)]
 
 
 def planned_files(table: Table, where: Predicate | None = None) -> list[DataFileMeta]:

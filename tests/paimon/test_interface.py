@@ -48,7 +48,7 @@ def test_the_names_for_users_are_there_without_loading_more() -> None:
 
 def test_options_may_be_numbers_and_truth_values(table: Table) -> None:
     assert table.schema.options == {"bucket": "2", "write-only": "true"}
-    assert table.with_options({"manifest.merge-min-count": 7}).options.manifest_merge_min_count == 7
+    assert table.with_options({"manifest.merge-min-count": 7}).context.options.manifest_merge_min_count == 7
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_messages_about_tables_of_files_carry_no_codes_of_a_protocol(table: Tabl
 
 def test_a_table_shows_itself_in_a_notebook_without_reading(table: Table) -> None:
     shown = table._repr_html_()
-    for part in ("db.t", "primary-key table", "BIGINT NOT NULL", "write-only", "&lt;b&gt;", table.paths.root):
+    for part in ("db.t", "primary-key table", "BIGINT NOT NULL", "write-only", "&lt;b&gt;", table.context.paths.root):
         assert part in shown
     assert "<b>&lt;" not in shown.replace("<b>db.t", "")
 
@@ -163,7 +163,7 @@ def test_a_table_pickles_for_workers(table: Table) -> None:
 def test_a_tag_keeps_a_snapshot_under_a_name(table: Table) -> None:
     table.create_tag("second", 2)
     table.create_tag("now")
-    assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("second", 2), ("now", 3)]
+    assert [(t.name, t.snapshot.id) for t in table.context.tags.tags()] == [("second", 2), ("now", 3)]
     table.expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
     assert len(rows_of(table, as_of="second")) == 30
     table.delete_tag("second")
@@ -181,7 +181,7 @@ def test_a_plan_says_which_parts_of_a_filter_are_settled(catalog: FileSystemCata
     where = (col("name") == "a") & (col("id") > 1)
     for rows in ([], [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]):
         put(table, rows)
-        plan = table.planner().plan(table.snapshots.latest(), ScanFilter.of(table.schema, where))
+        plan = table.planner().plan(table.context.snapshots.latest(), ScanFilter.of(table.schema, where))
         assert (plan.accepted, plan.remaining) == ((col("name") == "a",), (col("id") > 1,))
         said = table.scan(filter=where).explain()
         assert "settled by the choice of partitions: name = 'a'" in said
@@ -230,9 +230,9 @@ def test_a_callback_that_fails_stops_the_work_and_leaves_no_files(table: Table) 
     before = sorted(f.file_name for f in live_files(table))
     with pytest.raises(RuntimeError, match="enough"):
         table.compact(full=True, progress=failing)
-    on_disk = sorted(p.name for p in Path(table.paths.root).glob("bucket-*/*"))
+    on_disk = sorted(p.name for p in Path(table.context.paths.root).glob("bucket-*/*"))
     assert on_disk == sorted(f.file_name for f in live_files(table)) == before
     with pytest.raises(RuntimeError, match="enough"):
         table.rescale(3, progress=failing)
     assert len(rows_of(table)) == 40
-    assert sorted(p.name for p in Path(table.paths.root).glob("bucket-*/*")) == before
+    assert sorted(p.name for p in Path(table.context.paths.root).glob("bucket-*/*")) == before

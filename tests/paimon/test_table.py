@@ -294,7 +294,7 @@ def test_a_failed_write_leaves_no_files(catalog: FileSystemCatalog, tmp_path: Pa
         with pytest.raises(InvalidRequest, match="NOT NULL"):
             writer.write(bad)
     assert [p.name for p in tmp_path.rglob("*.parquet")] == []
-    assert table.snapshots.latest() is None
+    assert table.context.snapshots.latest() is None
 
 
 def test_a_write_that_loses_to_a_rescale_leaves_no_files(catalog: FileSystemCatalog, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_reading_at_a_tag_and_at_a_time(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", PLAIN)
     first = put(table, [{"id": 1}])
     assert first is not None
-    table.tags.create("one", first)
+    table.context.tags.create("one", first)
     second = put(table, [{"id": 2}])
     assert second is not None
     assert rows_of(table, ["id"], as_of="one") == [(1,)]

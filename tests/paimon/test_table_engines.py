@@ -111,7 +111,9 @@ def test_a_table_whose_sum_overflows_stays_readable(tmp_path: Path) -> None:
     write(table, (1, 5, "x", None), (2, 2**31 - 1, "x", None))
     write(table, (1, 6, "y", None), (2, 1, "y", None))
     for settled in (False, True):
-        with pytest.raises(InvalidRequest, match=rf"table {table.paths.root}, key id = 2: column 'a'") as raised:
+        with pytest.raises(
+            InvalidRequest, match=rf"table {table.context.paths.root}, key id = 2: column 'a'"
+        ) as raised:
             table.compact(full=True) if settled else table.scan().to_arrow()
         assert "forebay.integer-overflow" in raised.value.message
     wrapping = table.with_options({"forebay.integer-overflow": "wrap"})

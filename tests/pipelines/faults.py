@@ -122,7 +122,7 @@ class Faults:
     def _writer_is_between(self) -> bool:
         """Whether a micro-batch is in its table, and the query has not marked it as done."""
         for name, batches in self.done().items():
-            latest = [s.commit_identifier for s in open_table(self._warehouse, name).snapshots.snapshots()
+            latest = [s.commit_identifier for s in open_table(self._warehouse, name).context.snapshots.snapshots()
                       if s.commit_kind == CommitKind.APPEND]  # fmt: skip
             if latest and latest[-1] >= batches:
                 return True
@@ -158,9 +158,9 @@ class Faults:
         """Of each table, all snapshots but the newest, and those that readers still need."""
         for name in TABLES:
             table = open_table(self._warehouse, name)
-            before = table.snapshots.earliest_id()
+            before = table.context.snapshots.earliest_id()
             table.expire_snapshots(retain_min=RETAINED, retain_max=RETAINED)
-            if table.snapshots.earliest_id() != before:
+            if table.context.snapshots.earliest_id() != before:
                 self.counts["expire"] += 1
 
     def end(self) -> None:

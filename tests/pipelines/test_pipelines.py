@@ -112,7 +112,7 @@ class Run:
 
     def _count_compactions(self) -> None:
         for name in TABLES:
-            kinds = [s.commit_kind for s in open_table(self.warehouse, name).snapshots.snapshots()]
+            kinds = [s.commit_kind for s in open_table(self.warehouse, name).context.snapshots.snapshots()]
             self.compactions[name] = max(self.compactions[name], kinds.count(CommitKind.COMPACT))
 
     def settle(self) -> dict[str, int]:

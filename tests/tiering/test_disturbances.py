@@ -222,9 +222,9 @@ def test_rounds_compact_and_expire_the_lake_table_as_its_options_ask(paimon_lake
         table.upsert([{"k": k, "v": f"{i}"} for k in range(i, i + 3)])
         assert paimon_lake.tier(table).maintenance_error is None
     lake = lake_table(paimon_lake.lake_options, table.path)
-    assert len(lake.snapshots.ids()) <= 4
-    assert lake.snapshots.latest_id() == paimon_lake.connection.admin.lake_snapshot(table.path).snapshot_id
-    assert CommitKind.COMPACT in {snapshot.commit_kind for snapshot in lake.snapshots.snapshots()}
+    assert len(lake.context.snapshots.ids()) <= 4
+    assert lake.context.snapshots.latest_id() == paimon_lake.connection.admin.lake_snapshot(table.path).snapshot_id
+    assert CommitKind.COMPACT in {snapshot.commit_kind for snapshot in lake.context.snapshots.snapshots()}
     assert len(paimon_lake.check_complete(table)) == 10
 
 

@@ -154,11 +154,11 @@ def test_vectors_that_java_writes_are_applied(vectors: VectorsWorld, java_table:
         ends = vectors.ends()
         if number % 2:
             vectors.tell(paimon.write(vectors.lake.schema, data, options=WRITE_ONLY), ends)
-            assert running.plan(table).facts.snapshot_id != vectors.lake.snapshots.latest_id()
+            assert running.plan(table).facts.snapshot_id != vectors.lake.context.snapshots.latest_id()
         else:
             # Java's compaction for lookups leaves vectors on the files whose rows it overrides.
             paimon.write(vectors.lake.schema, data, wait_compaction=True)
-            newest = vectors.lake.snapshots.latest()
+            newest = vectors.lake.context.snapshots.latest()
             assert newest is not None
             assert newest.commit_kind == "COMPACT"
             vectors.tell(newest.id - 1, ends)
@@ -169,7 +169,7 @@ def test_vectors_that_java_writes_are_applied(vectors: VectorsWorld, java_table:
 
 
 def has_vectors(lake: PaimonTable) -> bool:
-    latest = lake.snapshots.latest()
+    latest = lake.context.snapshots.latest()
     return latest is not None and latest.index_manifest is not None
 
 

@@ -93,7 +93,7 @@ def _describe(options: argparse.Namespace) -> int:
     print("\n".join(text_table(["column", "type", "", "comment"], rows)))
     print()
     facts = {
-        "location": table.paths.root,
+        "location": table.context.paths.root,
         "primary key": ", ".join(schema.primary_keys),
         "partitioned by": ", ".join(schema.partition_keys),
         **_state(table),
@@ -106,11 +106,11 @@ def _describe(options: argparse.Namespace) -> int:
 
 def _description(table: Table) -> dict[str, Any]:
     """The same for programs."""
-    schema, snapshot = table.schema, table.snapshots.latest()
-    entries = [] if snapshot is None else table.manifests.live_files(snapshot)
+    schema, snapshot = table.schema, table.context.snapshots.latest()
+    entries = [] if snapshot is None else table.context.manifests.live_files(snapshot)
     return {
         "table": table.name,
-        "location": table.paths.root,
+        "location": table.context.paths.root,
         "comment": schema.comment,
         "schema": schema.id,
         "columns": [{"name": f.name, "type": str(f.type), "comment": f.description} for f in schema.fields],
@@ -126,10 +126,10 @@ def _description(table: Table) -> dict[str, Any]:
 
 def _state(table: Table) -> dict[str, str]:
     """What the latest snapshot says of the table."""
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     if snapshot is None:
         return {"snapshot": "(none: nothing was written yet)"}
-    entries = table.manifests.live_files(snapshot)
+    entries = table.context.manifests.live_files(snapshot)
     size = sum(e.file.file_size for e in entries)
     buckets = {(e.partition, e.bucket) for e in entries}
     records = "records, before merging" if table.schema.has_primary_key else "rows"
@@ -183,7 +183,7 @@ def _scan(options: argparse.Namespace) -> int:
 
 def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
     if options.tag is not None:
-        table.tags.tag(options.tag)  # refuses what is a time, and no tag
+        table.context.tags.tag(options.tag)  # refuses what is a time, and no tag
         return str(options.tag)
     if options.at is not None:
         return datetime.datetime.fromtimestamp(moment(options.at) / 1000, datetime.UTC)
@@ -216,10 +216,10 @@ def _snapshots_arguments(parser: argparse.ArgumentParser) -> None:
 def _snapshots(options: argparse.Namespace) -> int:
     table = open_table(options)
     found: list[Snapshot] = []
-    for snapshot_id in reversed(table.snapshots.ids()):
+    for snapshot_id in reversed(table.context.snapshots.ids()):
         if len(found) >= options.limit:
             break
-        snapshot = table.snapshots.find(snapshot_id)
+        snapshot = table.context.snapshots.find(snapshot_id)
         found += [] if snapshot is None else [snapshot]
     rows = [
         {

@@ -65,24 +65,28 @@ def _tag(options: argparse.Namespace) -> int:
                 "committed": time_text(tag.snapshot.time_millis),
                 "kept_for": None if tag.retained is None else str(tag.retained),
             }
-            for tag in table.tags.tags()
+            for tag in table.context.tags.tags()
         ]
         return _list(options, "tags", rows)
     if options.delete:
         table.delete_tag(name)
         return _answer(options, {"deleted": name}, f"deleted tag {name} of {table.name}")
     if options.rename is not None:
-        table.tags.rename(name, options.rename)
+        table.context.tags.rename(name, options.rename)
         return _answer(options, {"tag": options.rename}, f"tag {name} of {table.name} is now {options.rename}")
-    snapshot = table.snapshots.latest() if options.snapshot is None else table.snapshots.snapshot(options.snapshot)
+    snapshot = (
+        table.context.snapshots.latest()
+        if options.snapshot is None
+        else table.context.snapshots.snapshot(options.snapshot)
+    )
     if options.at is not None:
-        snapshot = table.snapshots.after(moment(options.at))
+        snapshot = table.context.snapshots.after(moment(options.at))
     if snapshot is None:
         raise NotFound(
             f"{table.name} has no snapshot to tag" + (f" made at {options.at} or later" if options.at else "")
         )
     keep_ms = None if options.keep is None else parse_duration_ms(options.keep)
-    (table.tags.replace if options.replace else table.tags.create)(name, snapshot, keep_ms)
+    (table.context.tags.replace if options.replace else table.context.tags.create)(name, snapshot, keep_ms)
     told = {"tag": name, "snapshot": snapshot.id}
     return _answer(options, told, f"tag {name} of {table.name} is snapshot {snapshot.id}")
 
@@ -114,7 +118,7 @@ def _branch(options: argparse.Namespace) -> int:
         return _answer(options, {"branch": options.rename}, f"branch {name} of {table.name} is now {options.rename}")
     if options.fast_forward:
         branches.fast_forward(name)
-        latest = table.snapshots.latest_id()
+        latest = table.context.snapshots.latest_id()
         return _answer(options, {"snapshot": latest}, f"{table.name} is as branch {name} is: snapshot {latest}")
     branches.create(name, options.tag)
     return _answer(
@@ -136,9 +140,9 @@ def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _rollback(options: argparse.Namespace) -> int:
     table = open_table(options)
-    before = table.snapshots.latest_id()
+    before = table.context.snapshots.latest_id()
     if options.tag is not None:
-        table.tags.tag(options.tag)  # refuses what is a time, and no tag
+        table.context.tags.tag(options.tag)  # refuses what is a time, and no tag
     at = None if options.at is None else datetime.datetime.fromtimestamp(moment(options.at) / 1000, datetime.UTC)
     to = options.tag if options.tag is not None else at if at is not None else options.snapshot
     now = table.rollback_to(to, dry_run=options.dry_run)
@@ -170,7 +174,7 @@ def _consumer(options: argparse.Namespace) -> int:
             raise NotFound(f"there is no consumer '{name}'; consumers are {', '.join(sorted(found)) or 'none'}")
         return _answer(options, {"deleted": name}, f"forgot consumer {name} of {table.name}")
     if options.next is not None:
-        table.snapshots.snapshot(options.next)
+        table.context.snapshots.snapshot(options.next)
         consumers.record(name, options.next)
         found[name] = options.next
     if name not in found:

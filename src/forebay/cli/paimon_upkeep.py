@@ -47,7 +47,9 @@ def _compact(options: argparse.Namespace) -> int:
             strategy=options.strategy,
             progress=progress.at,
         )
-    changes = [] if made is None else list(table.manifests.entries(table.manifests.delta_manifests(made)))
+    changes = (
+        [] if made is None else list(table.context.manifests.entries(table.context.manifests.delta_manifests(made)))
+    )
     before = sum(1 for e in changes if e.kind is FileKind.DELETE)
     after = len(changes) - before
     if options.json:
@@ -81,13 +83,13 @@ def _expire(options: argparse.Namespace) -> int:
             parse_duration_ms(options.partitions) if options.partitions else None, dry_run=options.dry_run
         )
     real = not options.dry_run
-    tags = maintenance.expire_tags(dry_run=not real) if table.options.tag_time_expire_enabled else []
+    tags = maintenance.expire_tags(dry_run=not real) if table.context.options.tag_time_expire_enabled else []
     with Progress(f"expiring snapshots of {table.name}:", unit="snapshots") as progress:
         done = maintenance.expire_snapshots(
             options.retain_min, options.retain_max, older_than(options), progress=progress.at, dry_run=not real
         )
-    changelogs = maintenance.expire_changelogs().count if table.options.changelog_decoupled and real else 0
-    left = table.snapshots.ids()
+    changelogs = maintenance.expire_changelogs().count if table.context.options.changelog_decoupled and real else 0
+    left = table.context.snapshots.ids()
     if options.json:
         print_json(
             {
@@ -128,17 +130,17 @@ def _rescale(options: argparse.Namespace) -> int:
             table = table.rescale(options.buckets, partition, progress=progress.at)
     done = len(before - _of_other_buckets(table, options.buckets))
     if options.json:
-        print_json({"buckets": table.options.bucket, "rewritten": done})
+        print_json({"buckets": table.context.options.bucket, "rewritten": done})
         return 0
     parts = counted(done, "partition" if table.schema.partition_keys else "table")
-    print(f"{table.name} has {counted(table.options.bucket, 'bucket')}; rewritten: {parts}")
+    print(f"{table.name} has {counted(table.context.options.bucket, 'bucket')}; rewritten: {parts}")
     return 0
 
 
 def _of_other_buckets(table: Table, buckets: int) -> set[bytes]:
     """The partitions that were written with another number of buckets."""
-    snapshot = table.snapshots.latest()
-    entries = [] if snapshot is None else table.manifests.live_files(snapshot)
+    snapshot = table.context.snapshots.latest()
+    entries = [] if snapshot is None else table.context.manifests.live_files(snapshot)
     return {e.partition for e in entries if e.total_buckets != buckets}
 
 
@@ -185,8 +187,8 @@ def _manifests(options: argparse.Namespace) -> int:
 
 
 def _count_manifests(table: Table) -> int:
-    latest = table.snapshots.latest()
-    return 0 if latest is None else len(table.manifests.data_manifests(latest))
+    latest = table.context.snapshots.latest()
+    return 0 if latest is None else len(table.context.manifests.data_manifests(latest))
 
 
 def _analyze_arguments(parser: argparse.ArgumentParser) -> None:
@@ -227,7 +229,7 @@ def _purge(options: argparse.Namespace) -> int:
     table = open_table(options)
     if not options.yes and not options.dry_run:
         raise InvalidRequest(f"all rows and all history of {table.name} would be deleted; if that is meant, add --yes")
-    if table.paths.branch != "main":
+    if table.context.paths.branch != "main":
         raise InvalidRequest("a branch cannot be purged, only its table; to delete a branch use the action 'branch'")
     if options.dry_run:
         found = asdict(table.maintenance().purgeable())

@@ -257,7 +257,7 @@ class PaimonLakeCatalog(LakeCatalog):
     def _check_existing(self, path: TablePath, wanted: LakeDefinition, creating: bool) -> None:
         table = self._catalog.table(str(path))
         problem = difference(table.schema, wanted)
-        if problem is None and creating and table.snapshots.latest_id() is not None:
+        if problem is None and creating and table.context.snapshots.latest_id() is not None:
             problem = "it is not empty"
         if problem is not None:
             raise Conflict(
@@ -279,7 +279,7 @@ class PaimonLakeCatalog(LakeCatalog):
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
             )
         if changes:
-            table.schemas.change(changes, has_snapshots=table.snapshots.latest_id() is not None)
+            table.context.schemas.change(changes, has_snapshots=table.context.snapshots.latest_id() is not None)
 
 
 def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple[Column, ...]:

@@ -79,7 +79,7 @@ class PaimonLakeWriter(LakeWriter):
         schema = arrow_schema(table.schema.fields)
         self._rows = LakeRows(context, schema, has_system_columns=has_system_columns(table.schema))
         self._partitions = PartitionSplitter(table.schema)
-        self._bucket = 0 if table.options.bucket == UNAWARE else context.bucket
+        self._bucket = 0 if table.context.options.bucket == UNAWARE else context.bucket
         self._write = table.new_write()
         self._partition: bytes | None = None
         self._held: ChangeRows | None = None
@@ -181,7 +181,7 @@ class PaimonLakeCommitter(LakeCommitter):
 
     def _check_base(self, latest: Snapshot | None) -> None:
         """Raise `Conflict` unless this committer's round may follow on what the table has now."""
-        base, snapshots = self._base, self._table.snapshots
+        base, snapshots = self._base, self._table.context.snapshots
         newest = None if latest is None else snapshots.latest_of_user(TIERING_USER, base)
         behind = base is not None and latest is not None and base < latest.id
         if newest is None and behind and not snapshots.exists(base or 0):
@@ -198,7 +198,7 @@ class PaimonLakeCommitter(LakeCommitter):
 
     def _files_committed(self) -> Iterable[tuple[bytes, int, str]]:
         """The files that rounds since the base of this one have added."""
-        snapshots, manifests = self._table.snapshots, self._table.manifests
+        snapshots, manifests = self._table.context.snapshots, self._table.context.manifests
         latest = snapshots.latest_id()
         if latest is None:
             return
@@ -211,11 +211,11 @@ class PaimonLakeCommitter(LakeCommitter):
                     yield entry.partition, entry.bucket, entry.file.file_name
 
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
-        newest = self._table.snapshots.latest_of_user(TIERING_USER, (latest_known or 0) + 1)
+        newest = self._table.context.snapshots.latest_of_user(TIERING_USER, (latest_known or 0) + 1)
         return None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        return self._table.snapshots.exists(snapshot_id)
+        return self._table.context.snapshots.exists(snapshot_id)
 
     def maintain(self) -> None:
         """Expire snapshots and partitions, and compact tables without buckets, as far as the table's options ask.
@@ -224,9 +224,9 @@ class PaimonLakeCommitter(LakeCommitter):
         """
         descriptor = self._context.info.descriptor
         table = self._table.with_options({"write-only": "false"})
-        if option_value(descriptor, _AUTO_COMPACTION) and table.options.bucket == UNAWARE:
+        if option_value(descriptor, _AUTO_COMPACTION) and table.context.options.bucket == UNAWARE:
             table.compact(expire=False)
         if option_value(descriptor, _AUTO_EXPIRE):
             table.maintenance().after_commit(keep_from=self._base)
-            if table.schema.partition_keys and table.options.partition_expiration_time_ms is not None:
+            if table.schema.partition_keys and table.context.options.partition_expiration_time_ms is not None:
                 table.expire_partitions()

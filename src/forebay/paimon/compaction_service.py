@@ -220,7 +220,7 @@ class CompactionService:
         self._on_turn(replace(turn, seconds=self._clock.monotonic() - began))
 
     def _compact(self, name: str, table: Table) -> CompactionRun:
-        latest = table.snapshots.latest_id()
+        latest = table.context.snapshots.latest_id()
         if latest is None or self._seen.get(name) == latest:
             return CompactionRun(name)
         self._change(name, phase=COMPACTING, rows_done=0, rows=0)
@@ -232,7 +232,7 @@ class CompactionService:
         if made is None:
             self._seen[name] = latest  # nothing is due until the next commit
             return CompactionRun(name)
-        kinds = [e.kind for e in table.manifests.entries(table.manifests.delta_manifests(made))]
+        kinds = [e.kind for e in table.context.manifests.entries(table.context.manifests.delta_manifests(made))]
         return CompactionRun(name, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD))
 
     def _progress(self, name: str, done: int, total: int) -> None:

@@ -88,7 +88,7 @@ class Table(TableParts):
         return self._changed(changes)
 
     def _changed(self, changes: Sequence[SchemaChange]) -> Table:
-        self.schemas.change(changes, has_snapshots=self.snapshots.latest_id() is not None)
+        self.context.schemas.change(changes, has_snapshots=self.context.snapshots.latest_id() is not None)
         return self.refresh()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Table(TableParts):
 
     def partitions(self, values: Mapping[str, Any] | None = None) -> list[LakePartition]:
         """The partitions that have rows, by name; with `values`, those that have these values of some keys."""
-        return partitions_of(self.context, self.snapshots.latest(), values)
+        return partitions_of(self.context, self.context.snapshots.latest(), values)
 
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
         """Raise `UnsupportedOperation`: partitions of a lake come with their rows."""
@@ -301,10 +301,10 @@ class Table(TableParts):
 
         Expiry leaves it alone; read it with `scan(as_of=name)`. Raises `AlreadyExists`, `NotFound`.
         """
-        chosen = self.snapshots.latest() if snapshot is None else self.snapshots.snapshot(snapshot)
+        chosen = self.context.snapshots.latest() if snapshot is None else self.context.snapshots.snapshot(snapshot)
         if chosen is None:
             raise NotFound(f"{self.name} has no snapshot to tag: nothing was written yet")
-        self.tags.create(name, chosen, None if retain is None else span_ms(retain, "retain"))
+        self.context.tags.create(name, chosen, None if retain is None else span_ms(retain, "retain"))
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""
@@ -333,7 +333,7 @@ class Table(TableParts):
         if isinstance(self._lock, CatalogCommits) and self._lock.owns_snapshots:
             raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
         chosen, maintenance = snapshot_as_of(self.context, to, "to"), self.maintenance()
-        if isinstance(to, str) and self.tags.find(to) is not None:
+        if isinstance(to, str) and self.context.tags.find(to) is not None:
             return maintenance.rollback_to(tag=to, dry_run=dry_run)  # its snapshot may have expired
         return maintenance.rollback_to(snapshot=chosen.id, dry_run=dry_run)
 
@@ -355,7 +355,7 @@ class Table(TableParts):
         with self.new_write(ignore_existing=replaces) as writer:
             rows = write(writer)
             messages = writer.prepare_commit()
-        if self.options.precommit_compact and not self.has_primary_key:
+        if self.context.options.precommit_compact and not self.has_primary_key:
             messages = precommit(self.context, messages)
         committer = self.new_commit()
         try:
@@ -409,11 +409,11 @@ class Table(TableParts):
         Partitions that are not rewritten cannot be written to until they are. `progress` is in rows. With a `runner`
         several tasks are done at a time.
         """
-        if self.options.bucket <= 0 or whole_number(buckets, "buckets") <= 0:
+        if self.context.options.bucket <= 0 or whole_number(buckets, "buckets") <= 0:
             raise InvalidRequest(
                 f"only tables with a fixed number of buckets can be rescaled, to a positive number: {self.name} has "
-                f"'bucket' = {self.options.bucket}, asked for {buckets}"
+                f"'bucket' = {self.context.options.bucket}, asked for {buckets}"
             )
-        changed = self if self.options.bucket == buckets else self._changed([SetOption("bucket", str(buckets))])
+        changed = self if self.context.options.bucket == buckets else self._changed([SetOption("bucket", str(buckets))])
         rescale_partitions(changed.context, changed.new_commit(), buckets, partition, progress, runner)
         return changed

@@ -24,17 +24,12 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.maintain.partitions import ExpirySchedule
 from forebay.paimon.option_names import option_texts
-from forebay.paimon.options import CoreOptions
-from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.lock import CommitGuard
-from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schemas import SchemaManager
-from forebay.paimon.store.snapshots import SnapshotManager
-from forebay.paimon.store.tags import TagManager
 from forebay.paimon.system_tables.registry import SystemTable
 from forebay.paimon.write.table_write import TableWrite
 
@@ -57,27 +52,20 @@ class TableParts(ArrowStream):
         """The table at `root`. `options` replace the table's own for this instance (Paimon's dynamic options)."""
         self._io, self._root, self._lock, self._clock, self._ids = io, root, lock, clock, ids
         self.name = name or root
-        bare = PathFactory(root, branch=branch, ids=ids)
-        self.schemas = SchemaManager(io, bare, lock, clock)
-        latest = self.schemas.latest()
+        schemas = SchemaManager(io, PathFactory(root, branch=branch, ids=ids), lock, clock)
+        latest = schemas.latest()
         self._overrides = option_texts(options)
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
-        self.paths = PathFactory.of(root, self.schema, branch, ids)
-        self.context = TableContext(io, self.paths, self.schema, self.schemas, clock)
-        self.snapshots: SnapshotManager = self.context.snapshots
-        self.manifests: ManifestStore = self.context.manifests
-        self.tags: TagManager = self.context.tags
+        paths = PathFactory.of(root, self.schema, branch, ids)
+        self.context = TableContext(io, paths, self.schema, schemas, clock)
+        """What engines need beside the words of users: snapshots, manifests, tags, schemas, paths and options."""
         self._expiry_schedule = ExpirySchedule(clock)
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, schema {self.schema.id}, {len(self.schema.fields)} columns)"
 
     def _repr_html_(self) -> str:
-        return table_html(self.name, self.schema, {"location": self._root, "branch": self.paths.branch})
-
-    @property
-    def options(self) -> CoreOptions:
-        return self.context.options
+        return table_html(self.name, self.schema, {"location": self._root, "branch": self.context.paths.branch})
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -91,21 +79,21 @@ class TableParts(ArrowStream):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A table pickles small; where it is unpickled it is reopened, with the schema that is the latest then."""
-        place = (type(self), self._io, self._root, self.name, self.paths.branch, self._overrides, self._lock)
+        place = (type(self), self._io, self._root, self.name, self.context.paths.branch, self._overrides, self._lock)
         return _reopened, (*place, self._clock, self._ids)
 
     def on_branch(self, branch: str) -> Self:
         """The same table's branch `branch`."""
-        return type(self)(
-            self._io, self._root, name=self.name, branch=branch, options=self._overrides, lock=self._lock,
-            clock=self._clock, ids=self._ids,
-        )  # fmt: skip
+        return self._opened(branch, self._overrides)
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         """The same table with some options replaced for this instance, under its latest schema."""
+        return self._opened(self.context.paths.branch, {**self._overrides, **options})
+
+    def _opened(self, branch: str, options: Mapping[str, Any]) -> Self:
         return type(self)(
-            self._io, self._root, name=self.name, branch=self.paths.branch, options={**self._overrides, **options},
-            lock=self._lock, clock=self._clock, ids=self._ids,
+            self._io, self._root, name=self.name, branch=branch, options=options, lock=self._lock, clock=self._clock,
+            ids=self._ids,
         )  # fmt: skip
 
     def refresh(self) -> Self:
@@ -119,22 +107,19 @@ class TableParts(ArrowStream):
         consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
         return SystemTable(name, self.context)
 
-    def planner(self) -> Planner:
-        return Planner(self.context)
-
     def split_reader(
         self,
         columns: Sequence[str] | None = None,
         filter: Predicate | None = None,  # noqa: A002 - the word that users know
     ) -> SplitReader:
-        """A reader of the splits of `planner`, for engines; give it the same filter."""
+        """A reader of the splits of `scan(...).plan()`, for engines; give it the same filter."""
         return SplitReader(self.context, columns, ScanFilter.of(self.schema, filter))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
         """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
-        compaction = None if self.options.write_only else TableWriteCompaction(self.context)
+        compaction = None if self.context.options.write_only else TableWriteCompaction(self.context)
         return TableWrite(self.context, ignore_existing, compaction)
 
     def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:

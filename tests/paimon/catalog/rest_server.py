@@ -157,7 +157,7 @@ class RestServer:
         }  # fmt: skip
 
     def _snapshot(self, table: Table) -> dict[str, Any]:
-        latest = table.snapshots.latest()
+        latest = table.context.snapshots.latest()
         if latest is None:
             raise NotFound("there is no snapshot")
         counts = {"recordCount": 0, "fileSizeInBytes": 0, "fileCount": 0, "lastFileCreationTime": 0}
@@ -166,10 +166,10 @@ class RestServer:
     def _commit(self, table: Table, body: Any) -> dict[str, Any]:
         self.commits.append(body)
         snapshot = snapshot_from_json(body["snapshot"])
-        latest = table.snapshots.latest()
+        latest = table.context.snapshots.latest()
         if body["baseSnapshotUuid"] != (latest and latest.uuid):
             return {"success": False}
-        done = LocalFileIO(sync=False).create(table.paths.snapshot(snapshot.id), format_snapshot(snapshot))
+        done = LocalFileIO(sync=False).create(table.context.paths.snapshot(snapshot.id), format_snapshot(snapshot))
         return {"success": done}
 
 

@@ -150,21 +150,25 @@ def test_a_schema_may_be_written_in_every_way_that_a_live_table_takes(catalog: F
         ("id", types.bigint().not_null()),
         ("v", types.string()),
     ]
-    assert (table.schema.primary_keys, table.options.bucket) == (("id",), 2)
+    assert (table.schema.primary_keys, table.context.options.bucket) == (("id",), 2)
 
 
 def test_one_name_is_a_key_and_not_its_letters(catalog: FileSystemCatalog) -> None:
     columns = {"city": "STRING", "id": "INT"}
     table = catalog.create_table("db.t", columns, partition_keys="city", bucket_keys="id", buckets=3)
-    assert (table.schema.partition_keys, table.options.bucket_key, table.options.bucket) == (("city",), ("id",), 3)
+    assert (table.schema.partition_keys, table.context.options.bucket_key, table.options.bucket) == (
+        ("city",),
+        ("id",),
+        3,
+    )
     keyed = catalog.create_table("db.k", columns, primary_key=["id", "city"], bucket_keys=["id", "city"], buckets=3)
-    assert keyed.options.bucket_key == ("id", "city")
+    assert keyed.context.options.bucket_key == ("id", "city")
 
 
 def test_buckets_may_be_said_twice_only_if_both_say_the_same(catalog: FileSystemCatalog) -> None:
     columns, given = {"a": "INT", "b": "INT"}, {"bucket": 2, "bucket-key": "a, b"}
     table = catalog.create_table("db.t", columns, buckets=2, bucket_keys=["a", "b"], options=given)
-    assert (table.options.bucket, table.options.bucket_key) == (2, ("a", "b"))
+    assert (table.context.options.bucket, table.options.bucket_key) == (2, ("a", "b"))
     with pytest.raises(InvalidRequest, match="option 'bucket-key' is 'a, b', and the argument for it says 'a'"):
         catalog.create_table("db.u", columns, buckets=2, bucket_keys="a", options=given)
 

@@ -79,7 +79,7 @@ def test_we_use_the_tables_that_java_makes(ours: Catalog, javas: JavaCatalog) ->
     javas.ask("write", "theirs.t", "1", "javas")
     assert "theirs" in ours.list_databases()
     table = ours.table("theirs.t")
-    assert (ours.list_tables("theirs"), table.options.bucket, rows_of(table)) == (["t"], 2, [(1, "javas")])
+    assert (ours.list_tables("theirs"), table.context.options.bucket, rows_of(table)) == (["t"], 2, [(1, "javas")])
     put(table, [{"id": 2, "v": "ours"}])
     altered(ours.table("theirs.t"), [changes.AddColumn(("n",), types.int_()), changes.SetOption("write-only", "true")])
     assert javas.ask("columns", "theirs.t") == "id v n"
@@ -100,7 +100,7 @@ def test_java_does_not_write_while_we_hold_the_lock(ours: Catalog, javas: JavaCa
     with lock.hold(), pytest.raises(JavaRefusal, match=r"(?i)lock"):
         javas.ask("set_option", "db.t", "write-only", "true")
     javas.ask("set_option", "db.t", "write-only", "true")
-    assert ours.table("db.t").options.mapping["write-only"] == "true"
+    assert ours.table("db.t").context.options.mapping["write-only"] == "true"
 
 
 _SPARK = """

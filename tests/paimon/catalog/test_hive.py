@@ -389,7 +389,7 @@ def test_a_change_that_the_metastore_refuses_is_not_made(hive_catalog: Catalog, 
             hive_catalog.table("db.t"), [changes.AddColumn(("n",), types.int_(), position=changes.Position("first"))]
         )
     assert hive_catalog.table("db.t").schema.names == ("id", "v")
-    assert hive_catalog.table("db.t").schemas.ids() == [0]
+    assert hive_catalog.table("db.t").context.schemas.ids() == [0]
     assert [c[0] for c in _columns(_described(hive_options, "db", "t"))] == ["id", "v"]
 
 
@@ -398,7 +398,7 @@ def test_a_branch_has_a_schema_of_its_own_that_the_metastore_does_not_follow(
 ) -> None:
     table = hive_catalog.create_table("db.t", COLUMNS)
     put(table, [{"id": 1, "v": "x"}])
-    BranchManager(table.context.io, table.paths).create("b")
+    BranchManager(table.context.io, table.context.paths).create("b")
     altered(hive_catalog.table("db.t$branch_b"), [changes.AddColumn(("n",), types.int_())])
     assert hive_catalog.table("db.t", branch="b").schema.names == ("id", "v", "n")
     assert len(_columns(_described(hive_options, "db", "t"))) == 2

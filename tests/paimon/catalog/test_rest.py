@@ -82,7 +82,7 @@ def test_databases_and_tables_come_and_go(catalog: Catalog) -> None:
     table = catalog.create_table(
         "db.t", COLUMNS, primary_key=["id"], options={"bucket": "2", "merge-engine": "partial-update"}, comment="why"
     )
-    assert (table.schema.primary_keys, table.schema.comment, table.options.bucket) == (("id",), "why", 2)
+    assert (table.schema.primary_keys, table.schema.comment, table.context.options.bucket) == (("id",), "why", 2)
     with pytest.raises(AlreadyExists, match=r"db\.t"):
         catalog.create_table("db.t", COLUMNS)
     assert catalog.create_table("db.t", COLUMNS, ignore_if_exists=True).schema == table.schema
@@ -134,14 +134,14 @@ def test_of_two_commits_at_once_the_server_takes_one_and_the_other_follows(
         thread.join()
     assert failures == []
     assert {row[0] for row in rows_of(table)} == {w * 100 + i for w in range(3) for i in range(5)}
-    assert table.snapshots.latest_id() == 15
+    assert table.context.snapshots.latest_id() == 15
 
 
 def test_a_commit_whose_answer_is_lost_is_not_made_twice(catalog: Catalog, server: RestServer) -> None:
     table = catalog.create_table("db.t", COLUMNS, options={"commit.min-retry-wait": "1 ms"})
     server.lose_answers = 1
     put(table, [{"id": 1, "v": "a"}])
-    assert (rows_of(table), table.snapshots.latest_id(), len(server.commits)) == ([(1, "a")], 1, 2)
+    assert (rows_of(table), table.context.snapshots.latest_id(), len(server.commits)) == ([(1, "a")], 1, 2)
 
 
 def test_a_branch_is_committed_under_its_name(catalog: Catalog, server: RestServer) -> None:
@@ -149,7 +149,7 @@ def test_a_branch_is_committed_under_its_name(catalog: Catalog, server: RestServ
     put(table, [{"id": 1, "v": "main"}])
     server.fail = lambda method, path: 503 if path.endswith("/tables/t%24branch_b/commit") else None
     BranchManager = pytest.importorskip("forebay.paimon.store.branches").BranchManager
-    BranchManager(table.context.io, table.paths).create("b")
+    BranchManager(table.context.io, table.context.paths).create("b")
     server.fail = lambda method, path: 400 if path.endswith("/commit") else None
     with pytest.raises(InvalidRequest, match=r"t%24branch_b/commit"):
         put(catalog.table("db.t$branch_b"), [{"id": 2, "v": "branch"}])
@@ -164,9 +164,9 @@ def test_schemas_are_changed_by_the_server_alone(server: RestServer, catalog: Ca
         set={"snapshot.num-retained.min": 2},
     )
     assert any(method == "POST" and path.endswith("/tables/t") for method, path in server.requests)
-    assert (new.options.snapshot_num_retained_min, new.schema.field_named("n").description) == (2, "a number")
+    assert (new.context.options.snapshot_num_retained_min, new.schema.field_named("n").description) == (2, "a number")
     assert new.scan().to_arrow().to_pylist() == [{"id": 1, "w": "a", "n": None}]
-    BranchManager(new.context.io, new.paths).create("b")
+    BranchManager(new.context.io, new.context.paths).create("b")
     with pytest.raises(UnsupportedOperation, match="a branch's schema stays"):
         new.on_branch("b").alter(set={"snapshot.num-retained.min": 3})
 
@@ -177,7 +177,7 @@ def test_a_table_is_not_rolled_back_behind_the_servers_back(catalog: Catalog) ->
         put(table, [{"id": i, "v": "a"}])
     with pytest.raises(UnsupportedOperation, match="roll it back"):
         table.rollback_to(1)
-    assert table.snapshots.ids() == [1, 2]
+    assert table.context.snapshots.ids() == [1, 2]
 
 
 def test_the_servers_configuration_is_below_and_above_the_callers(tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ def test_read_prints_rows_as_they_are_and_as_they_were(orders: Table, typed) -> 
     code, out, _ = typed("scan", "db.orders", "-c", "id,amount", "--where", "day = 'tue'", "-f", "json")
     assert (code, [json.loads(line) for line in out.splitlines()]) == (0, [{"id": 10, "amount": "2.00"}])
     assert typed("scan", "db.orders", "--snapshot", "1", "-f", "csv")[1].count("\n") == 3
-    assert typed("scan", orders.paths.root, "--where", "amount >= 1.75", "-f", "csv")[1].count("\n") == 2
+    assert typed("scan", orders.context.paths.root, "--where", "amount >= 1.75", "-f", "csv")[1].count("\n") == 2
     assert typed("scan", "db.orders", "-n", "1")[1].endswith("(1 row)\n")
     assert typed("scan", "db.orders", "-n", "0")[1].endswith("(0 rows)\n")
 
 
 def test_read_takes_tags_times_and_options_of_the_table(orders: Table, typed) -> None:
-    first = orders.snapshots.snapshot(1)
-    orders.tags.create("t1", first)
+    first = orders.context.snapshots.snapshot(1)
+    orders.context.tags.create("t1", first)
     assert typed("scan", "db.orders", "--tag", "t1", "-f", "csv")[1].count("\n") == 3
     assert typed("scan", "db.orders", "--at", "2999-01-01T00:00", "-f", "csv")[1].count("\n") == 5
     assert typed("scan", "db.orders", "--set", "scan.snapshot-id=1", "-f", "csv")[1].count("\n") == 3
@@ -90,7 +90,7 @@ def test_read_takes_tags_times_and_options_of_the_table(orders: Table, typed) ->
 def test_system_tables_and_branches_are_read_by_their_names(orders: Table, typed) -> None:
     code, out, _ = typed("scan", "db.orders$options", "-f", "csv")
     assert (code, "bucket,1" in out) == (0, True)
-    assert typed("scan", orders.paths.root + "$snapshots", "-c", "snapshot_id", "-n", "2", "-f", "csv")[1] == (
+    assert typed("scan", orders.context.paths.root + "$snapshots", "-c", "snapshot_id", "-n", "2", "-f", "csv")[1] == (
         "snapshot_id\n1\n2\n"
     )
     code, _, err = typed("scan", "db.orders$nonsense")
@@ -126,12 +126,12 @@ def test_rescale_rewrites_the_partitions_that_are_asked_for(orders: Table, typed
     )  # fmt: skip
     assert typed("rescale", "db.orders", "2")[1] == "db.orders has 2 buckets; rewritten: 1 partition\n"
     assert rows_of(orders.refresh()) == before
-    assert {e.total_buckets for e in orders.manifests.live_files(orders.snapshots.latest())} == {2}
+    assert {e.total_buckets for e in orders.context.manifests.live_files(orders.context.snapshots.latest())} == {2}
     assert typed("rescale", "db.orders", "2")[1] == "db.orders has 2 buckets; rewritten: 0 partitions\n"
 
 
 def test_orphans_are_listed_and_deleted_only_when_asked(orders: Table, typed) -> None:
-    orphan = Path(orders.paths.root) / "day=mon/bucket-0/data-00000000-0000-0000-0000-000000000000-0.parquet"
+    orphan = Path(orders.context.paths.root) / "day=mon/bucket-0/data-00000000-0000-0000-0000-000000000000-0.parquet"
     orphan.write_bytes(b"x" * 2048)
     os.utime(orphan, (1, 1))
     code, out, _ = typed("orphans", "db.orders")

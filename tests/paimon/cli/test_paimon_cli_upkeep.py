@@ -55,7 +55,7 @@ def test_tags_are_made_listed_moved_and_deleted(table: Table, typed) -> None:
     assert "kept_for" in typed("tag")
     assert typed("tag", "c", "--delete") == "deleted tag c of db.t\n"
     assert "which tag? --delete needs its name" in typed("tag", "--delete", fails=True)
-    assert table.tags.names() == ["a", "old"]
+    assert table.context.tags.names() == ["a", "old"]
 
 
 def test_branches_are_made_listed_merged_and_deleted(table: Table, typed) -> None:
@@ -81,7 +81,7 @@ def test_a_table_is_rolled_back(table: Table, typed) -> None:
 
 
 def test_consumers_are_listed_set_and_forgotten(table: Table, typed) -> None:
-    consumers = ConsumerManager(table.context.io, table.paths)
+    consumers = ConsumerManager(table.context.io, table.context.paths)
     consumers.record("reports", 3)
     assert "reports" in typed("consumer")
     assert typed("consumer", "reports") == "consumer reports of db.t reads snapshot 3 next\n"
@@ -103,7 +103,7 @@ def test_merged_manifests_and_a_purge_may_be_told_as_json(table: Table, typed) -
     merged = {"snapshot": 4, "manifests_before": 3, "manifests_after": 1}
     assert json.loads(typed("manifests", "--json")) == merged
     assert json.loads(typed("manifests", "--json")) == {"snapshot": None, "manifests_before": 1, "manifests_after": 1}
-    (Path(table.paths.root) / "day=2026-01-01/bucket-0/data-stray").write_bytes(b"123")
+    (Path(table.context.paths.root) / "day=2026-01-01/bucket-0/data-stray").write_bytes(b"123")
     assert json.loads(typed("purge", "--yes", "--json")) == {"files": 1, "bytes": 3}
 
 
@@ -115,7 +115,7 @@ def test_an_empty_table_has_nothing_to_analyze(tmp_path: Path, typed) -> None:
 
 def test_a_dry_run_of_expire_says_what_would_go(table: Table, typed) -> None:
     assert typed("expire", "--retain-max", "1", "--dry-run") == "would expire 2 snapshots of db.t\n"
-    assert table.snapshots.ids() == [1, 2, 3]
+    assert table.context.snapshots.ids() == [1, 2, 3]
     assert typed("expire", "--retain-max", "1").startswith("expired 2 snapshots")
 
 
@@ -126,9 +126,9 @@ def test_a_table_is_purged_only_with_yes(table: Table, typed) -> None:
     assert typed("purge", "--dry-run").startswith("would delete of db.t: 3 rows, 3 files")
     assert len(rows_of(table)) == 3
     table.create_tag("kept")
-    BranchManager(table.context.io, table.paths).create("b", "kept")
+    BranchManager(table.context.io, table.context.paths).create("b", "kept")
     assert typed("purge", "--yes").startswith("db.t is empty")
     assert rows_of(table) == []
-    assert (table.tags.names(), BranchManager(table.context.io, table.paths).names()) == ([], [])
-    assert table.snapshots.ids() == [4]
-    assert list(Path(table.paths.root).rglob("data-*")) == []
+    assert (table.context.tags.names(), BranchManager(table.context.io, table.context.paths).names()) == ([], [])
+    assert table.context.snapshots.ids() == [4]
+    assert list(Path(table.context.paths.root).rglob("data-*")) == []

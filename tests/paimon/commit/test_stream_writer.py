@@ -81,7 +81,7 @@ def test_rows_are_upserted_and_deleted_in_order(tmp_path: Path) -> None:
         assert rows(open_table(tmp_path / "t")) == []
         writer.commit(1, watermark=77, properties={"source": "a:1"})
     assert rows(table) == [(0, 0), (3, 9)]
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
     assert (latest.watermark, latest.properties, latest.commit_user) == (77, {"source": "a:1"}, "job")
     with (
@@ -227,7 +227,7 @@ def test_a_table_that_was_dropped_or_made_anew_takes_no_commit_of_before(tmp_pat
     with pytest.raises(Conflict, match="perhaps recreated"):
         writer.commit(0)
     writer.close()
-    assert open_table(root).snapshots.latest() is None
+    assert open_table(root).context.snapshots.latest() is None
     with open_table(root).stream_writer("job") as fresh:
         put(fresh, batch(1))
         fresh.commit(0)
@@ -344,9 +344,9 @@ def test_a_stream_on_a_failing_file_system_writes_every_row_once(tmp_path: Path,
     table.compact(full=True)  # first rows are seen after a compaction, and the last one may have failed
     assert failures > 0
     assert rows(table) == expected(range(12))
-    assert [s.commit_identifier for s in table.snapshots.snapshots() if s.commit_kind is CommitKind.APPEND] == list(
-        range(12)
-    )
+    assert [
+        s.commit_identifier for s in table.context.snapshots.snapshots() if s.commit_kind is CommitKind.APPEND
+    ] == list(range(12))
     orphans = table.remove_orphan_files(older_than=at_ms(NOW))
     assert rows(open_table(root)) == expected(range(12))
     assert files_of(root) >= referenced(root)
@@ -421,7 +421,7 @@ def test_a_second_process_of_the_same_stream_commits_nothing_twice(
     assert zombie.commit(0) == []
     zombie.close()
     heir.close()
-    assert [s.commit_identifier for s in open_table(root).snapshots.snapshots()] == [0]
+    assert [s.commit_identifier for s in open_table(root).context.snapshots.snapshots()] == [0]
     assert rows(open_table(root)) == expected(range(1))
     assert left_over(root) == set()
 
@@ -448,9 +448,9 @@ def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: P
             writer.commit(number)
     table = open_table(root)
     assert rows(table) == expected(range(6))
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
-    assert {e.total_buckets for e in table.manifests.live_files(latest)} == {3}
+    assert {e.total_buckets for e in table.context.manifests.live_files(latest)} == {3}
     assert referenced(root) <= files_of(root)
 
 
@@ -502,7 +502,7 @@ def test_a_stream_that_is_killed_again_and_again_writes_every_row_once(tmp_path:
     table = open_table(root)
     assert kills > 0
     assert rows(table) == expected(range(total))
-    kinds = [s.commit_identifier for s in table.snapshots.snapshots() if s.commit_kind is CommitKind.APPEND]
+    kinds = [s.commit_identifier for s in table.context.snapshots.snapshots() if s.commit_kind is CommitKind.APPEND]
     assert kinds == list(range(total))
     table.remove_orphan_files(older_than=at_ms(NOW))
     assert rows(open_table(root)) == expected(range(total))

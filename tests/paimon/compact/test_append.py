@@ -104,7 +104,7 @@ def test_a_table_without_buckets_is_compacted_by_tasks_and_one_commit(catalog: F
     (file,) = live_files(table)
     assert (file.row_count, file.file_source, file.min_sequence_number) == (60, FileSource.COMPACT, 0)
     assert rows_of(table) == rows
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
     assert (latest.commit_kind, latest.delta_record_count) == (CommitKind.COMPACT, 0)
     assert table.compact() is None
@@ -153,8 +153,8 @@ def test_small_files_of_one_commit_are_put_together_before_it(catalog: FileSyste
     (file,) = live_files(table)
     assert (file.row_count, file.file_source) == (95, FileSource.APPEND)
     assert table.scan().to_arrow()["id"].to_pylist() == list(range(95))
-    assert [s.commit_kind for s in table.snapshots.snapshots()] == [CommitKind.APPEND]
-    assert [p.name for p in Path(table.paths.root).rglob("data-*")] == [file.file_name]
+    assert [s.commit_kind for s in table.context.snapshots.snapshots()] == [CommitKind.APPEND]
+    assert [p.name for p in Path(table.context.paths.root).rglob("data-*")] == [file.file_name]
 
 
 @pytest.mark.parametrize(("buckets", "packs"), [(-1, [["f0", "f2"], ["f3", "f4"]]), (1, [["f2", "f3"], ["f4", "f5"]])])
@@ -199,11 +199,11 @@ def test_precommit_of_keyed_tables_merges_rows_and_keeps_all_changes(catalog: Fi
             messages += writer.prepare_commit()
         failing = replace(table.context, io=_NoNewFiles(sync=False))
         (task, log) = plan_precommit(table.context, messages)
-        there = {p.name for p in Path(table.paths.root).rglob("*.parquet*")}
+        there = {p.name for p in Path(table.context.paths.root).rglob("*.parquet*")}
         for each in (task, log):
             with pytest.raises(StorageFailure, match="no room"):
                 run_precommit(failing, each)
-        assert {p.name for p in Path(table.paths.root).rglob("*.parquet*")} == there
+        assert {p.name for p in Path(table.context.paths.root).rglob("*.parquet*")} == there
         table.new_commit().commit(precommit(table.context, messages))
     (file,) = live_files(table)
     assert (file.level, file.row_count, file.file_source) == (0, 4, FileSource.APPEND)
@@ -216,7 +216,7 @@ def test_precommit_of_keyed_tables_merges_rows_and_keeps_all_changes(catalog: Fi
         (9, 1),
         (9, 2),
     ]
-    assert len(list(Path(table.paths.root).rglob("*.parquet"))) == 2
+    assert len(list(Path(table.context.paths.root).rglob("*.parquet"))) == 2
 
 
 class _NoNewFiles(LocalFileIO):
@@ -237,7 +237,7 @@ def test_precommit_compaction_is_an_option_of_the_table(catalog: FileSystemCatal
     table = catalog.create_table("db.t", PLAIN, options=options)
     put(table, pa.table({"id": list(range(30)), "x": [0] * 30}))
     assert rows_of(table, ["id"]) == sorted(((i,) for i in range(30)), key=repr)
-    assert {p.name for p in Path(table.paths.root).rglob("data-*")} == {f.file_name for f in live_files(table)}
+    assert {p.name for p in Path(table.context.paths.root).rglob("data-*")} == {f.file_name for f in live_files(table)}
 
 
 # ---- sorting --------------------------------------------------------------------------------------------------------

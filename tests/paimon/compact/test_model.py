@@ -153,7 +153,7 @@ def test_a_compacted_table_equals_its_model(
             assert replay(changelog(table)) == model.state
     table.compact(full=True)
     assert model.rows() == model.state
-    assert {f.level for f in live_files(table)} <= {table.options.num_levels - 1}
+    assert {f.level for f in live_files(table)} <= {table.context.options.num_levels - 1}
     assert not any(f.delete_row_count for f in live_files(table))
     if producer != "none":
         assert replay(changelog(table)) == model.state

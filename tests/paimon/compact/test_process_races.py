@@ -156,23 +156,23 @@ def test_streams_go_on_through_rescaling(tmp_path: Path) -> None:
     counts = []
     for buckets in (3, 1, 4):
         while any(s.is_alive() for s in streams):
-            before = opened(root).snapshots.latest_id() or 0
+            before = opened(root).context.snapshots.latest_id() or 0
             try:
                 opened(root).rescale(buckets)
             except Conflict:
                 continue
             counts.append(buckets)
-            while any(s.is_alive() for s in streams) and (opened(root).snapshots.latest_id() or 0) < before + 8:
+            while any(s.is_alive() for s in streams) and (opened(root).context.snapshots.latest_id() or 0) < before + 8:
                 time.sleep(0.01)
             break
     finish(streams)
     table = opened(root).rescale(5)
     expected = [(p, 10 * n + i, n) for p in range(2) for n in range(STREAMED) for i in range(5)]
     assert rows(table) == expected
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
-    assert {e.total_buckets for e in table.manifests.live_files(latest)} == {5}
+    assert {e.total_buckets for e in table.context.manifests.live_files(latest)} == {5}
     assert counts, "the table was rescaled while streams wrote"
     for user in range(2):
-        mine = [s.commit_identifier for s in table.snapshots.snapshots() if s.commit_user == f"job{user}"]
+        mine = [s.commit_identifier for s in table.context.snapshots.snapshots() if s.commit_user == f"job{user}"]
         assert sorted(set(mine)) == list(range(STREAMED))

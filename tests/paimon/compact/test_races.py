@@ -32,8 +32,10 @@ def keyed(folder: Path, **options: str) -> Table:
 
 
 def orphans(table: Table) -> set[str]:
-    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
-    return on_disk - {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+    on_disk = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
+    return on_disk - {
+        e.file.file_name for s in table.context.snapshots.snapshots() for e in table.context.manifests.live_files(s)
+    }
 
 
 def once_before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -107,7 +109,7 @@ def test_a_writer_gives_its_compaction_up_when_its_files_have_even_expired(tmp_p
 def test_a_write_says_so_if_a_file_that_it_compacts_is_missing(tmp_path: Path) -> None:
     table = keyed(tmp_path)
     options = {"write-only": "false", "num-sorted-run.compaction-trigger": "2"}
-    Path(table.paths.root, "bucket-0", live_files(table)[0].file_name).unlink()
+    Path(table.context.paths.root, "bucket-0", live_files(table)[0].file_name).unlink()
     with pytest.raises(NotFound, match="data-"):
         put(table.with_options(options), [{"id": 5, "v": 50}])
 
@@ -179,7 +181,7 @@ def test_threads_that_write_and_compact_at_once_lose_no_row(tmp_path: Path, kind
 def test_compactions_on_a_failing_file_system_lose_no_row(tmp_path: Path, seed: int, producer: str) -> None:
     table = keyed(tmp_path, **{"changelog-producer": producer, "commit.min-retry-wait": "1 ms"})
     failing = FailingFileIO(LocalFileIO(sync=False), seed=seed, rate=0.0)
-    broken = Table(failing, table.paths.root)
+    broken = Table(failing, table.context.paths.root)
     done = failed = 0
     for v in range(3, 40):
         put(table, [{"id": i, "v": v} for i in range(v % 7, 10)])

@@ -45,11 +45,11 @@ def fill(table: Table, days: str = "ab", version: int = 0) -> None:
 
 
 def bucket_counts(table: Table) -> dict[str, set[int]]:
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     assert snapshot is not None
     found: dict[str, set[int]] = {}
-    for e in table.manifests.live_files(snapshot):
-        found.setdefault(table.paths.partition_directory(e.partition), set()).add(e.total_buckets)
+    for e in table.context.manifests.live_files(snapshot):
+        found.setdefault(table.context.paths.partition_directory(e.partition), set()).add(e.total_buckets)
     return found
 
 
@@ -62,7 +62,7 @@ def test_all_rows_move_and_no_change_is_told(catalog: FileSystemCatalog, produce
     table.compact(full=True)
     rows, told = rows_of(table), changelog(table)
     table = table.rescale(5)
-    assert table.options.bucket == 5
+    assert table.context.options.bucket == 5
     assert bucket_counts(table) == {"dt=a": {5}, "dt=b": {5}}
     assert rows_of(table) == rows
     assert len(planned_files(table, (col("id") == 7) & (col("dt") == "a"))) == 1
@@ -152,10 +152,14 @@ def test_rows_that_are_written_meanwhile_are_rescaled_too(
     assert bucket_counts(rescaled) == {"dt=a": {4}}
     assert (100, "a", 7) in rows_of(rescaled)
     assert len(rows_of(rescaled)) == 31
-    kinds = [s.commit_kind for s in rescaled.snapshots.snapshots()]
+    kinds = [s.commit_kind for s in rescaled.context.snapshots.snapshots()]
     assert kinds == [CommitKind.APPEND, CommitKind.APPEND, CommitKind.OVERWRITE]
-    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
-    referenced = {e.file.file_name for s in rescaled.snapshots.snapshots() for e in rescaled.manifests.live_files(s)}
+    on_disk = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
+    referenced = {
+        e.file.file_name
+        for s in rescaled.context.snapshots.snapshots()
+        for e in rescaled.context.manifests.live_files(s)
+    }
     assert on_disk == referenced, "work that was done in vain is deleted"
 
 
@@ -215,8 +219,12 @@ def test_partitions_that_others_write_to_are_rescaled_again_and_the_rest_stays_d
     ]  # fmt: skip
     assert bucket_counts(rescaled) == {"dt=a": {4}, "dt=b": {4}, "dt=c": {4}}
     assert len(rows_of(rescaled)) == 91
-    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
-    referenced = {e.file.file_name for s in rescaled.snapshots.snapshots() for e in rescaled.manifests.live_files(s)}
+    on_disk = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
+    referenced = {
+        e.file.file_name
+        for s in rescaled.context.snapshots.snapshots()
+        for e in rescaled.context.manifests.live_files(s)
+    }
     assert on_disk == referenced
 
 
@@ -238,8 +246,10 @@ def test_who_never_wins_is_told_so_and_leaves_the_table_as_it_was(
         table.rescale(4, {"dt": "a"}, runner=runner)
     assert bucket_counts(table) == {"dt=a": {2}, "dt=b": {2}}
     assert len(rows_of(table)) == 60 + next(written) - 100
-    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
-    assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+    on_disk = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
+    assert on_disk == {
+        e.file.file_name for s in table.context.snapshots.snapshots() for e in table.context.manifests.live_files(s)
+    }
 
 
 def test_what_was_done_for_other_partitions_in_vain_is_deleted_too(
@@ -258,8 +268,10 @@ def test_what_was_done_for_other_partitions_in_vain_is_deleted_too(
     with pytest.raises(Conflict):
         table.rescale(4, runner=PicklingRunner())
     assert bucket_counts(table) == {"dt=a": {2}, "dt=b": {2}}
-    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
-    assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+    on_disk = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
+    assert on_disk == {
+        e.file.file_name for s in table.context.snapshots.snapshots() for e in table.context.manifests.live_files(s)
+    }
 
 
 def test_files_that_were_merged_at_once_in_their_new_bucket_are_deleted(catalog: FileSystemCatalog) -> None:
@@ -268,8 +280,10 @@ def test_files_that_were_merged_at_once_in_their_new_bucket_are_deleted(catalog:
     table = table.with_options({"write-buffer-size": "32 kb"}).rescale(1)
     assert len(rows_of(table)) == 3000
     assert [f.row_count for f in live_files(table)] == [3000]
-    on_disk = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
-    assert on_disk == {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+    on_disk = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
+    assert on_disk == {
+        e.file.file_name for s in table.context.snapshots.snapshots() for e in table.context.manifests.live_files(s)
+    }
 
 
 @pytest.mark.parametrize("keys", [["id"], []])
@@ -298,10 +312,10 @@ def test_a_task_that_fails_leaves_no_files_of_the_others(
 
             return TaskThreads.run(self, fail_last, tasks, **named)
 
-    before = {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    before = {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
     with pytest.raises(StorageFailure, match="no space"):
         table.rescale(4, runner=Failing())
-    assert {p.name for p in Path(table.paths.root).rglob("data-*.parquet")} == before
+    assert {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")} == before
     assert len(rows_of(table)) == 60
 
 

@@ -47,7 +47,7 @@ def write(table: Table, *ids: int, name: str = "n") -> None:
 
 
 def data_files_on_disk(table: Table) -> set[str]:
-    return {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    return {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
 
 
 def test_large_files_that_overlap_nothing_only_move_up(catalog: FileSystemCatalog) -> None:
@@ -107,7 +107,7 @@ def test_deletes_stay_while_older_rows_may_lie_below(catalog: FileSystemCatalog)
     table.compact(full=True)
     table.delete([{"id": 1}])
     table.delete([{"id": 2}])
-    levels = TreePolicy.of(table.options).levels(live_files(table))
+    levels = TreePolicy.of(table.context.options).levels(live_files(table))
     new = tuple(f for f in levels.files if f.level == 0)
     rewriter = MergeTreeRewriter(table.context, live_partition(table), 0)
     done = rewriter.compact(CompactUnit(4, new), levels)
@@ -118,9 +118,9 @@ def test_deletes_stay_while_older_rows_may_lie_below(catalog: FileSystemCatalog)
 
 
 def live_partition(table: Table) -> bytes:
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     assert snapshot is not None
-    return table.manifests.live_files(snapshot)[0].partition
+    return table.context.manifests.live_files(snapshot)[0].partition
 
 
 def test_a_bucket_of_nothing_but_deletes_becomes_empty(catalog: FileSystemCatalog) -> None:
@@ -137,7 +137,7 @@ def test_writers_compact_on_their_own_unless_the_table_is_write_only(catalog: Fi
     for i in range(9):
         write(table, 1, i)
     assert len(live_files(table)) < 4
-    kinds = [s.commit_kind for s in table.snapshots.snapshots()]
+    kinds = [s.commit_kind for s in table.context.snapshots.snapshots()]
     assert CommitKind.COMPACT in kinds
     assert kinds.count(CommitKind.APPEND) == 9
     idle = table.with_options({"write-only": "true"})
@@ -248,14 +248,14 @@ def test_a_compaction_that_fails_anywhere_leaves_what_was_there(tmp_path: Path, 
         write(table, 5, 6)
     write(table, 8, 9)
     (task,) = table.plan_compaction(full=True)
-    there = {p.name for p in Path(table.paths.bucket_directory(task.partition, 0)).iterdir()}
+    there = {p.name for p in Path(table.context.paths.bucket_directory(task.partition, 0)).iterdir()}
     for number in range(1000):
         io = FailingFileIO(LocalFileIO(sync=False), fail_number=number, operations=frozenset())
         try:
             message = run_task(replace(table.context, io=io), task)
             break
         except StorageFailure:
-            left = {p.name for p in Path(table.paths.bucket_directory(task.partition, 0)).iterdir()}
+            left = {p.name for p in Path(table.context.paths.bucket_directory(task.partition, 0)).iterdir()}
             assert left == there, f"operation {number} failed"
     table.new_commit().commit([message])
     assert rows_of(table, ["id"]) == [(1,), (2,), (5,), (6,), (8,), (9,)]
@@ -297,7 +297,7 @@ def test_a_write_whose_compaction_fails_leaves_no_files(
     with pytest.raises(StorageFailure, match="the disk is gone"):
         write(table, 1)
     assert data_files_on_disk(table) == set()
-    assert table.snapshots.latest() is None
+    assert table.context.snapshots.latest() is None
 
 
 def test_first_rows_are_seen_once_a_compaction_took_them_up(catalog: FileSystemCatalog) -> None:

@@ -74,7 +74,7 @@ def service(catalog: FileSystemCatalog, how: CompactionSettings | None = None, *
 
 def test_each_table_is_compacted_once_and_a_broken_one_is_told(catalog: FileSystemCatalog) -> None:
     good, broken, _empty = filled(catalog, "good"), filled(catalog, "broken"), filled(catalog, "empty", 0)
-    next(Path(broken.paths.root).rglob("data-*")).unlink()
+    next(Path(broken.context.paths.root).rglob("data-*")).unlink()
     turns: list[CompactionRun] = []
     states = service(catalog, CompactionSettings(full=True), on_turn=turns.append, tables_max=1).run_once()
     assert [(s.table, s.phase) for s in states] == [("db.broken", FAILED), ("db.empty", DONE), ("db.good", DONE)]
@@ -259,7 +259,7 @@ def test_a_catalog_that_is_away_for_a_while_stops_nothing_but_must_be_there_at_f
 
 def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalog: FileSystemCatalog) -> None:
     table = filled(catalog, "t")
-    files = {p.name for p in Path(table.paths.root).rglob("data-*")}
+    files = {p.name for p in Path(table.context.paths.root).rglob("data-*")}
     began = threading.Event()
 
     class Noticed(TaskThreads):
@@ -275,7 +275,7 @@ def test_stopping_finishes_what_is_under_way_and_stopping_now_gives_it_up(catalo
         watched.until(began.is_set, "the turn")
         watched.service.stop(now=True)
         assert [(s.phase, s.last_error) for s in watched.service.states()] == [(FAILED, "given up")]
-    assert {p.name for p in Path(table.paths.root).rglob("data-*")} == files
+    assert {p.name for p in Path(table.context.paths.root).rglob("data-*")} == files
     assert len(live_files(table)) == 4
     began.clear()
     with Watched(catalog, names_in(catalog), runner=lambda name: Noticed(1)) as watched:

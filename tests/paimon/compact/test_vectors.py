@@ -33,7 +33,7 @@ def with_deleted(table: Table, ids: list[int], deleted: list[int], level: int) -
     index = IndexFileMeta(
         "DELETION_VECTORS", name, len(vector) + 1, 1, (DeletionVectorMeta(file.file_name, 1, length, len(deleted)),)
     )
-    path = Path(table.paths.index_file(index, message.partition, message.bucket))
+    path = Path(table.context.paths.index_file(index, message.partition, message.bucket))
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\1" + vector)
     commit(table, replace(message, data=DataIncrement((file,), new_index_files=(index,))))
@@ -44,16 +44,16 @@ def commit(table: Table, message: CommitMessage) -> None:
 
 
 def index_files(table: Table) -> list[IndexFileMeta]:
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     assert snapshot is not None
-    return [e.index_file for e in table.manifests.read_index(snapshot.index_manifest)]
+    return [e.index_file for e in table.context.manifests.read_index(snapshot.index_manifest)]
 
 
 def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=["id"], options=OPTIONS)
     with_deleted(table, [1, 2, 3], [1], level=5)
     put(table, [{"id": 4, "v": 9}])
-    latest = table.snapshots.latest_id()
+    latest = table.context.snapshots.latest_id()
     assert rows_of(table, ["id"]) == [(1,), (3,), (4,)]
     between = {"incremental-between": f"1,{latest}", "incremental-between-scan-mode": "diff"}
     log = table.with_options(between).system("audit_log").read().read_all().to_pylist()

@@ -45,12 +45,12 @@ def runs_of(*described: tuple[int, int]) -> list[LevelRun]:
 
 def changelog(table: Table) -> list[tuple[int, dict[str, Any]]]:
     """All rows of all changelog files, in the order of commits and (within a bucket) of the files: kind and row."""
-    reader = DataFileReader(table.context.io, table.schemas.schema, (KIND_FIELD, *table.schema.fields))
+    reader = DataFileReader(table.context.io, table.context.schemas.schema, (KIND_FIELD, *table.schema.fields))
     found = []
-    for snapshot in table.snapshots.snapshots():
-        for manifest in table.manifests.changelog_manifests(snapshot):
-            for e in table.manifests.read(manifest.file_name):
-                for batch in reader.read(e.file, table.paths.data_file(e.partition, e.bucket, e.file)):
+    for snapshot in table.context.snapshots.snapshots():
+        for manifest in table.context.manifests.changelog_manifests(snapshot):
+            for e in table.context.manifests.read(manifest.file_name):
+                for batch in reader.read(e.file, table.context.paths.data_file(e.partition, e.bucket, e.file)):
                     for row in batch.to_pylist():
                         found.append((row.pop(KIND_FIELD.name), row))
     return found

@@ -67,9 +67,9 @@ def _filled(table: Table, java: JavaTable) -> None:
 
 def _scans(table: Table) -> dict[str, dict[str, str]]:
     """Scan options by what they read: every pair of snapshots by ids, some by tags and times."""
-    latest = table.snapshots.latest_id()
+    latest = table.context.snapshots.latest_id()
     assert latest is not None
-    times = {i: table.snapshots.snapshot(i).time_millis for i in range(1, latest + 1)}
+    times = {i: table.context.snapshots.snapshot(i).time_millis for i in range(1, latest + 1)}
     scans: dict[str, dict[str, str]] = {"batch": {}}
     for number in range(1, latest + 1):
         scans[f"snapshot {number}"] = {"scan.snapshot-id": str(number)}
@@ -125,10 +125,10 @@ def test_every_way_to_read_gives_what_java_gives(
     java = java_table(catalog, "db.t")
     _filled(table, java)
     table = table.refresh()
-    latest = table.snapshots.latest_id()
+    latest = table.context.snapshots.latest_id()
     assert latest is not None
-    table.tags.create("one", table.snapshots.snapshot(1))
-    table.tags.create("last", table.snapshots.snapshot(latest))
+    table.context.tags.create("one", table.context.snapshots.snapshot(1))
+    table.context.tags.create("last", table.context.snapshots.snapshot(latest))
     differing = {}
     for what, scan in _scans(table).items():
         for which in ("", "audit_log", "binlog"):

@@ -130,7 +130,9 @@ def test_files_of_every_codec_are_read_by_the_other_side(tmp_path: Path, java_ta
 
 
 def _codec(table: Table, name: str) -> str:
-    found: str = pq.ParquetFile(f"{table.paths.root}/bucket-0/{name}").metadata.row_group(0).column(0).compression
+    found: str = (
+        pq.ParquetFile(f"{table.context.paths.root}/bucket-0/{name}").metadata.row_group(0).column(0).compression
+    )
     return found
 
 

@@ -44,7 +44,7 @@ def test_compaction_by_either_side_is_read_and_built_upon_by_both(
     before = agree(table, java)
     java.ask("compact", full=True)
     assert agree(table, java) == before
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
     assert latest.commit_kind.name == "COMPACT"
     write_in_turn(table, java, 3)
@@ -173,9 +173,9 @@ def test_commits_of_a_stream_are_not_repeated_by_either_side(tmp_path: Path, jav
 
 
 def _manifest_count(table: Table) -> int:
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
-    return len(table.manifests.data_manifests(latest))
+    return len(table.context.manifests.data_manifests(latest))
 
 
 def test_manifests_of_both_are_merged_by_both(tmp_path: Path, java_table: JavaTableOf) -> None:
@@ -204,12 +204,12 @@ def test_tags_travel_and_rollback_mean_the_same(tmp_path: Path, java_table: Java
     for number in range(1, 7):
         put(table.with_options(WRITE_ONLY), numbered(table, range(number), f"at {number} "))
         histories[number] = agree(table, java)
-    table.tags.create("ours", table.snapshots.snapshot(2))
+    table.context.tags.create("ours", table.context.snapshots.snapshot(2))
     java.ask("tag", tag="theirs", snapshot=4)
     assert java.rows(options={"scan.tag-name": "ours"}) == histories[2]
     assert sorted_rows(table.schema, table.scan(as_of="theirs").to_arrow()) == histories[4]
     assert java.rows(options={"scan.snapshot-id": "5"}) == histories[5]
-    millis = table.snapshots.snapshot(3).time_millis
+    millis = table.context.snapshots.snapshot(3).time_millis
     theirs = java.rows(options={"scan.timestamp-millis": str(millis)})
     assert sorted_rows(table.schema, table.scan(as_of=at_ms(millis)).to_arrow()) == theirs
     java.ask("rollback", snapshot=5)
@@ -222,7 +222,7 @@ def test_tags_travel_and_rollback_mean_the_same(tmp_path: Path, java_table: Java
 
 
 def _branches(catalog: FileSystemCatalog, table: Table) -> BranchManager:
-    return BranchManager(LocalFileIO(sync=False), table.paths)
+    return BranchManager(LocalFileIO(sync=False), table.context.paths)
 
 
 @pytest.mark.parametrize("by", ["ours", "theirs"])
@@ -232,7 +232,7 @@ def test_branches_are_made_written_and_taken_over_by_both(tmp_path: Path, java_t
     java = java_table(catalog, "db.t")
     for number in range(1, 4):
         put(table, numbered(table, range(number)))
-    table.tags.create("two", table.snapshots.snapshot(2))
+    table.context.tags.create("two", table.context.snapshots.snapshot(2))
     if by == "ours":
         _branches(catalog, table).create("b", "two")
     else:
@@ -260,7 +260,7 @@ def test_expiry_by_one_side_leaves_what_the_other_reads(tmp_path: Path, java_tab
     table = catalog.create_table("db.t", COLUMNS, **KEYED)
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 4)
-    table.tags.create("kept", table.snapshots.snapshot(3))
+    table.context.tags.create("kept", table.context.snapshots.snapshot(3))
     tagged = sorted_rows(table.schema, table.scan(as_of=3).to_arrow())
     java.ask("compact", full=True)
     write_in_turn(table, java, 3)

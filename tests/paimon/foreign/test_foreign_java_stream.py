@@ -124,7 +124,7 @@ def test_both_read_the_same_changes_between_two_snapshots(tmp_path: Path, java_t
     if what == "ids":
         chosen = {"incremental-between": "2,4"}
     else:
-        times = [table.snapshots.snapshot(i).time_millis for i in (1, 4)]
+        times = [table.context.snapshots.snapshot(i).time_millis for i in (1, 4)]
         chosen = {"incremental-between-timestamp": f"{times[0]},{times[1]}"}
     for mode in ("delta", "changelog", "auto"):
         asked = chosen | {"incremental-between-scan-mode": mode}

@@ -42,13 +42,13 @@ def _written_in_turn(table: Table, java: JavaTable) -> None:
     write_in_turn(table, java, 5)
     java.write(table.schema, numbered(table, range(3)), ["-D", "-U", "+U"], options=WRITE_ONLY)
     table.with_options(WRITE_ONLY).delete([{"id": 7}])
-    table.tags.create("a", table.snapshots.snapshot(2), retained_ms=1 << 40)
+    table.context.tags.create("a", table.context.snapshots.snapshot(2), retained_ms=1 << 40)
     java.ask("tag", tag="b", snapshot=3)
-    BranchManager(IO, table.paths).create("one", "a")
+    BranchManager(IO, table.context.paths).create("one", "a")
     java.ask("branch", what="create", branch="two")
     java_branch = table.on_branch("one")
     put(java_branch, numbered(table, range(5)))
-    ConsumerManager(IO, table.paths).record("ours", 3)
+    ConsumerManager(IO, table.context.paths).record("ours", 3)
     java.ask("consumer", consumer="theirs", next=4)
 
 
@@ -133,7 +133,7 @@ def test_changes_between_snapshots_are_the_same_in_audit_logs(
             java.write(table.schema, data, ["+I", "-D", "+U", "+I"], wait_compaction=True)
         else:
             put(table, data, ["+I", "+U", "-D", "+U"])
-    latest = table.snapshots.latest_id()
+    latest = table.context.snapshots.latest_id()
     between = {"incremental-between": f"1,{latest}"}
     ours, theirs = _ours_and_theirs(table.with_options(between), java, name, options=between)
     assert ours == theirs

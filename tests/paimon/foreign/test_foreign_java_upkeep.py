@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def _ids(table: Table) -> list[int]:
-    return [int(path.name.removeprefix("snapshot-")) for path in Path(table.paths.root).glob("snapshot/snapshot-*")]
+    return [
+        int(path.name.removeprefix("snapshot-")) for path in Path(table.context.paths.root).glob("snapshot/snapshot-*")
+    ]
 
 
 # ---- tags -----------------------------------------------------------------------------------------------------------
@@ -37,8 +39,8 @@ def test_tags_with_a_time_are_told_and_expired_by_both(tmp_path: Path, java_tabl
     table = past.create_table("db.t", COLUMNS, **KEYED)
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 4)
-    table.tags.create("our years", table.snapshots.snapshot(1), retained_ms=1 << 42)
-    table.tags.create("our instant", table.snapshots.snapshot(2), retained_ms=1)
+    table.context.tags.create("our years", table.context.snapshots.snapshot(1), retained_ms=1 << 42)
+    table.context.tags.create("our instant", table.context.snapshots.snapshot(2), retained_ms=1)
     java.ask("tag", tag="their hour", snapshot=3, retained_ms=3_600_000)
     java.ask("tag", tag="their plain", snapshot=4)
     told = {tag["tag_name"]: tag["time_retained"] for tag in java.system("tags")}
@@ -48,7 +50,7 @@ def test_tags_with_a_time_are_told_and_expired_by_both(tmp_path: Path, java_tabl
     assert java.ask("tag", what="expire", tag="") == ["our instant"]
     assert table.maintenance().expire_tags() == []
     assert future.table("db.t").maintenance().expire_tags() == ["their hour"]
-    assert table.tags.names() == ["our years", "their plain"]
+    assert table.context.tags.names() == ["our years", "their plain"]
     agree(table, java)
 
 
@@ -60,19 +62,19 @@ def test_a_tag_of_an_expired_snapshot_is_deleted_with_its_files_by_both(
     table = catalog.create_table("db.t", COLUMNS, **KEYED)
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 3)
-    table.tags.create("kept", table.snapshots.snapshot(2))
+    table.context.tags.create("kept", table.context.snapshots.snapshot(2))
     java.ask("tag", what="rename", tag="kept", to="two")
     java.ask("compact", full=True)
     before = agree(table, java)
     table.maintenance().expire_snapshots(1, 1, 1 << 60)
     assert sorted_rows(table.schema, table.scan(as_of="two").to_arrow()) == java.rows(options={"scan.tag-name": "two"})
-    files = set(Path(table.paths.root).glob("bucket-*/*"))
+    files = set(Path(table.context.paths.root).glob("bucket-*/*"))
     if by == "ours":
         table.delete_tag("two")
     else:
         java.ask("tag", what="delete", tag="two")
-    assert len(set(Path(table.paths.root).glob("bucket-*/*"))) < len(files)
-    assert len(list(Path(table.paths.root).glob("manifest/*"))) < 8
+    assert len(set(Path(table.context.paths.root).glob("bucket-*/*"))) < len(files)
+    assert len(list(Path(table.context.paths.root).glob("manifest/*"))) < 8
     assert agree(table, java) == before
     assert not table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()), dry_run=True).files
 
@@ -85,7 +87,7 @@ def test_both_roll_back_to_a_tag(tmp_path: Path, java_table: JavaTableOf, by: st
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 3)
     wanted = agree(table, java)
-    table.tags.create("three", table.snapshots.snapshot(3))
+    table.context.tags.create("three", table.context.snapshots.snapshot(3))
     write_in_turn(table, java, 4)
     java.ask("tag", tag="six", snapshot=6)
     if expired:
@@ -95,7 +97,7 @@ def test_both_roll_back_to_a_tag(tmp_path: Path, java_table: JavaTableOf, by: st
     else:
         java.ask("rollback", tag="three")
     assert agree(table, java) == wanted
-    assert [tag["tag_name"] for tag in java.system("tags")] == table.tags.names() == ["three"]
+    assert [tag["tag_name"] for tag in java.system("tags")] == table.context.tags.names() == ["three"]
     assert _ids(table) == [3] if expired else sorted(_ids(table)) == [1, 2, 3]
     java.write(table.schema, numbered(table, range(70, 72)), options=WRITE_ONLY)
     put(table.refresh(), numbered(table, range(80, 82)))
@@ -110,7 +112,7 @@ def test_consumers_of_either_side_hold_expiry_of_both_back(tmp_path: Path, java_
     table = catalog.create_table("db.t", COLUMNS, **KEYED)
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 8)
-    consumers = ConsumerManager(LocalFileIO(sync=False), table.paths)
+    consumers = ConsumerManager(LocalFileIO(sync=False), table.context.paths)
     consumers.record("ours", 4)
     java.ask("consumer", consumer="theirs", next=6)
     assert java.ask("consumer") == consumers.all() == {"ours": 4, "theirs": 6}
@@ -144,7 +146,7 @@ def test_a_consumer_that_one_side_began_is_taken_over_by_the_other(
     put(table, numbered(table, range(40, 42)))
     again = stream_of(table.with_options(named), follow=False)
     assert [row["id"] for batch in again for row in batch.to_pylist()] == [40, 41]
-    assert java.ask("consumer") == {"shared": (table.snapshots.latest_id() or 0) + 1}
+    assert java.ask("consumer") == {"shared": (table.context.snapshots.latest_id() or 0) + 1}
 
 
 # ---- watermarks -----------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def test_watermarks_of_both_are_kept_and_travelled_to_by_both(tmp_path: Path, ja
         with table.with_options(WRITE_ONLY).new_write() as writer:
             writer.write(data)
             table.new_commit().commit(writer.prepare_commit(), watermark=mark)
-    kept = [table.snapshots.snapshot(i).watermark for i in range(1, 7)]
+    kept = [table.context.snapshots.snapshot(i).watermark for i in range(1, 7)]
     assert kept[1:] == [100, 100, 100, 300, 300], "a watermark never goes back"
     assert [s["watermark"] for s in java.system("snapshots")] == kept
     for mark in (1, 50, 100, 101, 300):
@@ -189,7 +191,7 @@ def test_an_empty_branch_is_written_renamed_and_dropped_by_both(
     java = java_table(catalog, "db.t")
     write_in_turn(table, java, 2)
     before = agree(table, java)
-    branches = BranchManager(LocalFileIO(sync=False), table.paths)
+    branches = BranchManager(LocalFileIO(sync=False), table.context.paths)
     for name in ("a", "b"):
         if by == "ours":
             branches.create(name)

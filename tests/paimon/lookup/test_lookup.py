@@ -138,7 +138,9 @@ def test_files_that_expired_under_a_lookup_make_it_go_to_the_latest_snapshot(tmp
         lookup.refresh()
         table.overwrite(_rows(range(10), "b"))
         for path in (tmp_path / "lake/db.db/t/bucket-0").iterdir():
-            if path.name not in {e.file.file_name for e in table.manifests.live_files(table.snapshots.latest())}:
+            if path.name not in {
+                e.file.file_name for e in table.context.manifests.live_files(table.context.snapshots.latest())
+            }:
                 path.unlink()
         assert _names(lookup.lookup([{"id": 1}], missing="drop")) == ["b1"]
 
@@ -178,13 +180,13 @@ def _refresh_and_get(lookup: Lookup) -> None:
 
 def _mark_deleted(table: Table, position: int) -> None:
     """Commit a deletion vector for one row of the table's only file."""
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     assert snapshot is not None
-    (entry,) = table.manifests.live_files(snapshot)
+    (entry,) = table.context.manifests.live_files(snapshot)
     vector = deletion_vector([position])
     marks = (DeletionVectorMeta(entry.file.file_name, 1, len(vector) - 8, 1),)
     index = IndexFileMeta("DELETION_VECTORS", "index-1", len(vector) + 1, 1, marks)
-    path = Path(table.paths.index_file(index, entry.partition, entry.bucket))
+    path = Path(table.context.paths.index_file(index, entry.partition, entry.bucket))
     path.parent.mkdir()
     path.write_bytes(b"\1" + vector)
     message = CommitMessage(entry.partition, entry.bucket, 1, DataIncrement((), new_index_files=(index,)))
@@ -245,8 +247,8 @@ def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path,
             assert _names(lookup.lookup([{"id": i} for i in range(-5, 650)], missing="drop")) == [
                 expected[i] for i in range(600)
             ]
-            assert lookup._local.memory_bytes <= table.options.lookup_cache_max_memory_size
-            assert lookup._local.disk_bytes <= table.options.lookup_cache_max_disk_size
+            assert lookup._local.memory_bytes <= table.context.options.lookup_cache_max_memory_size
+            assert lookup._local.disk_bytes <= table.context.options.lookup_cache_max_disk_size
             copies = {path for path, _ in lookup._local._on_disk.values()}
             assert set(tmp_path.glob("forebay-lookup-*/*.arrow")) == copies, "what did not fit is deleted at once"
     assert not list(tmp_path.glob("forebay-lookup-*"))

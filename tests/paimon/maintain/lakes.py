@@ -46,7 +46,7 @@ def open_table(root: Path | str, io: FileIO = FAST, clock: ManualClock | None = 
 
 def copied(table: Table, target: Path) -> Path:
     """A copy of the table's directory."""
-    shutil.copytree(table.paths.root, target)
+    shutil.copytree(table.context.paths.root, target)
     return target
 
 

@@ -26,7 +26,7 @@ def tagged(root: Path, commits: int, **options: str) -> dict[str, int]:
     for i in range(commits):
         put(table, [{"id": i}])
         clock.advance(1800)
-    return {tag.name: tag.snapshot.id for tag in table.tags.tags()}
+    return {tag.name: tag.snapshot.id for tag in table.context.tags.tags()}
 
 
 def test_the_first_snapshot_behind_an_hour_is_tagged_with_it(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_day_ends_where_the_table_is(
         for i in range(4):
             put(table, [{"id": i}])
             clock.advance(1800)
-        assert table.tags.names() == names
+        assert table.context.tags.names() == names
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -97,7 +97,7 @@ def test_watermarks_decide_if_wanted_and_gaps_are_filled_if_wanted(tmp_path: Pat
                 writer.write([{"id": hour}])
                 table.new_commit().commit(writer.prepare_commit(), watermark=hour * 3_600_000)
         table.maintenance().create_auto_tags()
-        assert table.tags.names() == [f"1970-01-01 {name}" for name in names]
+        assert table.context.tags.names() == [f"1970-01-01 {name}" for name in names]
         assert len(rows(table, as_of="1970-01-01 00")) == 1
 
 
@@ -108,7 +108,7 @@ def test_a_batch_moves_the_tag_of_its_day_and_old_days_go(tmp_path: Path) -> Non
     for i in range(6):
         put(table, [{"id": i}])
         clock.advance(12 * 3600)
-    assert {tag.name: tag.snapshot.id for tag in table.tags.tags()} == {
+    assert {tag.name: tag.snapshot.id for tag in table.context.tags.tags()} == {
         "batch-write-2024-03-12": 5,
         "batch-write-2024-03-13": 6,
     }
@@ -122,10 +122,10 @@ def test_a_batch_tag_may_have_a_name_of_its_own_and_streams_make_none(tmp_path: 
         writer.write([{"id": 1}])
         table.new_commit("stream").commit(writer.prepare_commit())
     table.maintenance().after_commit()
-    assert table.tags.names() == []
+    assert table.context.tags.names() == []
     for i in range(2):
         put(table, [{"id": i}])
-    assert [(t.name, t.snapshot.id) for t in table.tags.tags()] == [("newest", 3)]
+    assert [(t.name, t.snapshot.id) for t in table.context.tags.tags()] == [("newest", 3)]
 
 
 def test_changes_up_to_an_automatic_tag_are_those_since_the_one_before(tmp_path: Path) -> None:

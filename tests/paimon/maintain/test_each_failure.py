@@ -34,12 +34,12 @@ def chosen(operations: int) -> list[int]:
 def test_one_operation_that_fails_loses_nothing_and_leaves_only_orphans(tmp_path: Path, act: str, after: bool) -> None:
     root = tmp_path / "t"
     ACTS[act].build(root)
-    before = {i: rows(open_table(root), as_of=i) for i in open_table(root).snapshots.ids()}
+    before = {i: rows(open_table(root), as_of=i) for i in open_table(root).context.snapshots.ids()}
     done = tmp_path / "done"
     shutil.copytree(root, done)
     counting = FailingFileIO(FAST)
     ACTS[act].run(open_table(done, counting, ManualClock(NOW)))
-    kept = set(before) & set(open_table(done).snapshots.ids())
+    kept = set(before) & set(open_table(done).context.snapshots.ids())
     failed = 0
     for number in chosen(counting.count):
         copy = tmp_path / f"f{number}"

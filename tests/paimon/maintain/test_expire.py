@@ -43,7 +43,7 @@ def compact_keyed(table: Table) -> None:
 
 
 def ids(table: Table) -> list[int]:
-    return table.snapshots.ids()
+    return table.context.snapshots.ids()
 
 
 def test_as_many_snapshots_as_wanted_stay(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_as_many_snapshots_as_wanted_stay(tmp_path: Path) -> None:
     assert ids(table) == [6, 7, 8]
     assert {i: rows(open_table(tmp_path / "t"), as_of=i) for i in ids(table)} == {i: before[i] for i in (6, 7, 8)}
     assert files_of(tmp_path / "t") == referenced(tmp_path / "t")
-    assert table.snapshots.earliest_id() == 6
-    assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "6"
+    assert table.context.snapshots.earliest_id() == 6
+    assert Path(table.context.paths.snapshot_directory, "EARLIEST").read_text() == "6"
 
 
 def test_an_expiry_tells_how_far_it_is(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_consumer_keeps_what_it_has_not_read(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     table = filled(tmp_path / "t", **{"consumer.expiration-time": "1 d"})
     table = open_table(tmp_path / "t", clock=clock)
-    ConsumerManager(FAST, table.paths).record("job", 4)
+    ConsumerManager(FAST, table.context.paths).record("job", 4)
     clock = ManualClock(_modified(table) + 1000)
     table = open_table(tmp_path / "t", clock=clock)
     table.expire_snapshots(1, 1)
@@ -119,11 +119,11 @@ def test_a_consumer_keeps_what_it_has_not_read(tmp_path: Path) -> None:
     clock.advance(90_000)  # the consumer was not heard of for a day
     table.expire_snapshots(1, 1)
     assert ids(table) == [8]
-    assert ConsumerManager(FAST, table.paths).all() == {}
+    assert ConsumerManager(FAST, table.context.paths).all() == {}
 
 
 def _modified(table: Table) -> int:
-    return max(s.modified_ms or 0 for s in FAST.list(table.paths.consumer_directory))
+    return max(s.modified_ms or 0 for s in FAST.list(table.context.paths.consumer_directory))
 
 
 @pytest.mark.parametrize("bucket", ["1", "-1"])
@@ -133,15 +133,15 @@ def test_tags_keep_their_files_and_free_them_when_deleted(tmp_path: Path, bucket
     table = filled(root, bucket=bucket)
     before = {i: rows(table, as_of=i) for i in ids(table)}
     for name, i in (("a", 2), ("b", 4), ("c", 4), ("d", 8)):
-        table.tags.create(name, table.snapshots.snapshot(i))
+        table.context.tags.create(name, table.context.snapshots.snapshot(i))
     table.expire_snapshots(1, 1)
     for name, i in (("a", 2), ("b", 4), ("d", 8)):
         assert rows(open_table(root), as_of=name) == before[i]
     assert files_of(root) == referenced(root)
     for name in ("b", "a", "c", "d"):
         table.delete_tag(name)
-        for left in table.tags.names():
-            assert rows(open_table(root), as_of=left) == before[table.tags.tag(left).snapshot.id]
+        for left in table.context.tags.names():
+            assert rows(open_table(root), as_of=left) == before[table.context.tags.tag(left).snapshot.id]
         assert files_of(root) == referenced(root)
     assert rows(open_table(root)) == before[8]
     with pytest.raises(NotFound, match="no tag 'a'"):
@@ -153,7 +153,7 @@ def test_tags_of_neighbours_keep_what_each_of_them_needs(tmp_path: Path) -> None
     table = filled(root)
     before = {i: rows(table, as_of=i) for i in ids(table)}
     for i in ids(table)[:-1]:
-        table.tags.create(f"t{i}", table.snapshots.snapshot(i))
+        table.context.tags.create(f"t{i}", table.context.snapshots.snapshot(i))
     table.expire_snapshots(1, 1)
     for i in range(1, 8):
         assert rows(open_table(root), as_of=f"t{i}") == before[i]
@@ -168,7 +168,7 @@ def test_what_is_told_of_an_expiry_is_what_went(tmp_path: Path) -> None:
         if i in (1, 3):
             table.analyze(["id"])
     table.overwrite([{"id": 9, "v": 9}])
-    table.tags.create("t", table.snapshots.snapshot(5))
+    table.context.tags.create("t", table.context.snapshots.snapshot(5))
 
     def gone(before: set[str]) -> tuple[int, int]:
         names = before - files_of(root)
@@ -205,26 +205,26 @@ def test_tags_expire_by_their_own_time(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     table = filled(tmp_path / "t")
     table = open_table(tmp_path / "t", clock=clock)
-    table.tags.create("short", table.snapshots.snapshot(1), retained_ms=1000)
-    table.tags.create("long", table.snapshots.snapshot(2), retained_ms=1_000_000)
-    table.tags.create("ever", table.snapshots.snapshot(2))
+    table.context.tags.create("short", table.context.snapshots.snapshot(1), retained_ms=1000)
+    table.context.tags.create("long", table.context.snapshots.snapshot(2), retained_ms=1_000_000)
+    table.context.tags.create("ever", table.context.snapshots.snapshot(2))
     clock.advance(2)
     assert table.maintenance().expire_tags() == ["short"]
     clock.advance(2000)
     assert table.maintenance().expire_tags() == ["long"]
-    assert table.tags.names() == ["ever"]
+    assert table.context.tags.names() == ["ever"]
 
 
 def test_tags_expire_by_when_they_were_made_if_told_so(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     table = filled(tmp_path / "t")
     table = open_table(tmp_path / "t", clock=clock)
-    table.tags.create("timed", table.snapshots.snapshot(1), retained_ms=10**9)
+    table.context.tags.create("timed", table.context.snapshots.snapshot(1), retained_ms=10**9)
     clock.advance(10)
-    table.tags.create("young", table.snapshots.snapshot(2), retained_ms=10**9)
-    table.tags.create("untimed", table.snapshots.snapshot(2))  # its file tells when it was made
+    table.context.tags.create("young", table.context.snapshots.snapshot(2), retained_ms=10**9)
+    table.context.tags.create("untimed", table.context.snapshots.snapshot(2))  # its file tells when it was made
     upkeep = table.maintenance()
-    modified = {s.path.rpartition("/")[2]: s.modified_ms or 0 for s in FAST.list(table.paths.tag_directory)}
+    modified = {s.path.rpartition("/")[2]: s.modified_ms or 0 for s in FAST.list(table.context.paths.tag_directory)}
     made = modified["tag-untimed"]
     assert made < NOW
     assert upkeep.expire_tags(made, dry_run=True) == []
@@ -232,7 +232,7 @@ def test_tags_expire_by_when_they_were_made_if_told_so(tmp_path: Path) -> None:
     assert upkeep.expire_tags(NOW, dry_run=True) == ["untimed"]
     assert upkeep.expire_tags(NOW + 1, dry_run=True) == ["timed", "untimed"]
     assert upkeep.expire_tags(NOW + 1) == ["timed", "untimed"]
-    assert table.tags.names() == ["young"]
+    assert table.context.tags.names() == ["young"]
     clock.advance(2 * 10**6)
     assert upkeep.expire_tags(clock.now_ms()) == ["young"], "its time is over, and it is old: told once"
 
@@ -241,13 +241,13 @@ def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -
     root = tmp_path / "t"
     table = filled(root)
     before = rows(table, as_of=2)
-    table.tags.create("base", table.snapshots.snapshot(2))
-    BranchManager(FAST, table.paths).create("b", "base")
+    table.context.tags.create("base", table.context.snapshots.snapshot(2))
+    BranchManager(FAST, table.context.paths).create("b", "base")
     table.delete_tag("base")
     table.expire_snapshots(1, 1)
     branch = open_table(root).on_branch("b")
     assert rows(branch) == before
-    branch.tags.delete("base")
+    branch.context.tags.delete("base")
     branch.overwrite([{"id": 7, "v": 7}])
     branch.expire_snapshots(1, 1)
     assert rows(open_table(root).on_branch("b")) == [(7, 7)]
@@ -258,10 +258,10 @@ def test_main_keeps_what_it_shares_with_a_branch_that_expires(tmp_path: Path) ->
     root = tmp_path / "t"
     table = make_table(root)
     put(table, [{"id": 1, "v": 1}])
-    table.tags.create("base", table.snapshots.snapshot(1))
-    BranchManager(FAST, table.paths).create("b", "base")
+    table.context.tags.create("base", table.context.snapshots.snapshot(1))
+    BranchManager(FAST, table.context.paths).create("b", "base")
     branch = table.on_branch("b")
-    branch.tags.delete("base")
+    branch.context.tags.delete("base")
     branch.overwrite([{"id": 2, "v": 2}])
     branch.expire_snapshots(1, 1)
     assert rows(open_table(root)) == [(1, 1)]
@@ -288,7 +288,7 @@ def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
     put(table, [{"p": "a", "id": 1}, {"p": "b", "id": 1}])
     table.new_commit().drop_partitions([{"p": "a"}])
     assert (root / "p=a" / "bucket-0").is_dir()
-    table.tags.create("last", table.snapshots.snapshot(1))
+    table.context.tags.create("last", table.context.snapshots.snapshot(1))
     table.expire_snapshots(1, 1)
     assert (root / "p=a" / "bucket-0").is_dir()
     table.delete_tag("last")
@@ -303,8 +303,8 @@ def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
     table = make_table(root, options, columns, ("p", "id"), ("p",))
     put(table, [{"p": "a", "id": i} for i in range(8)])
     buckets = sorted(p.name for p in (root / "p=a").iterdir())
-    gone = next(e for e in table.manifests.live_files(table.snapshots.snapshot(1)) if e.bucket == 0)
-    path = table.paths.data_file(gone.partition, gone.bucket, gone.file)
+    gone = next(e for e in table.context.manifests.live_files(table.context.snapshots.snapshot(1)) if e.bucket == 0)
+    path = table.context.paths.data_file(gone.partition, gone.bucket, gone.file)
     table.delete(pq.read_table(path, columns=["p", "id"], partitioning=None).to_pylist())
     table.compact(full=True)
     table.expire_snapshots(1, 1)
@@ -326,13 +326,13 @@ def test_changelogs_outlive_their_snapshots(tmp_path: Path, producer: str) -> No
     late = drain(stream_of(table.with_options({"scan.snapshot-id": "7"}), follow=False))
     assert table.expire_snapshots().count == 10
     assert ids(table) == [11, 12]
-    assert table.snapshots.changelogs.ids() == list(range(1, 11))
-    assert Path(table.paths.changelog_directory, "LATEST").read_text() == "10"
+    assert table.context.snapshots.changelogs.ids() == list(range(1, 11))
+    assert Path(table.context.paths.changelog_directory, "LATEST").read_text() == "10"
     table = open_table(root)
     assert drain(stream_of(table.with_options({"scan.snapshot-id": "1"}), follow=False)) == all_changes
     assert table.maintenance().expire_changelogs().count == 6
-    assert table.snapshots.changelogs.ids() == [7, 8, 9, 10]
-    assert Path(table.paths.changelog_directory, "EARLIEST").read_text() == "7"
+    assert table.context.snapshots.changelogs.ids() == [7, 8, 9, 10]
+    assert Path(table.context.paths.changelog_directory, "EARLIEST").read_text() == "7"
     table = open_table(root)
     assert drain(stream_of(table.with_options({"scan.snapshot-id": "0"}), follow=False)) == late
     with pytest.raises(NotFound, match=r"snapshot 1 of .* has expired; the earliest is 7"):
@@ -346,8 +346,8 @@ def test_writers_let_changelogs_go_after_their_commits(tmp_path: Path) -> None:
     for i in range(12):
         put(table, [{"id": i}])
     assert len(ids(table)) == 2
-    kept = [*table.snapshots.changelogs.ids(), *ids(table)]
-    assert (len(kept), kept[-1]) == (6, table.snapshots.latest_id())
+    kept = [*table.context.snapshots.changelogs.ids(), *ids(table)]
+    assert (len(kept), kept[-1]) == (6, table.context.snapshots.latest_id())
 
 
 def test_changelogs_stay_for_their_time(tmp_path: Path) -> None:
@@ -359,20 +359,20 @@ def test_changelogs_stay_for_their_time(tmp_path: Path) -> None:
         put(table, [{"id": i}])
         clock.advance(1200)
     table.expire_snapshots()
-    assert (ids(table), table.snapshots.changelogs.ids()) == ([7, 8, 9, 10], [1, 2, 3, 4, 5, 6])
+    assert (ids(table), table.context.snapshots.changelogs.ids()) == ([7, 8, 9, 10], [1, 2, 3, 4, 5, 6])
     table.maintenance().expire_changelogs()
-    assert table.snapshots.changelogs.ids() == [5, 6], "the fifth was made just two hours ago"
+    assert table.context.snapshots.changelogs.ids() == [5, 6], "the fifth was made just two hours ago"
 
 
 @pytest.mark.parametrize("only", [False, True])
 def test_a_consumer_may_keep_no_more_than_changelogs(tmp_path: Path, only: bool) -> None:
     options = {**LONG, "changelog-producer": "input", "consumer.changelog-only": str(only).lower()}
     table = filled(tmp_path / "t", **options)
-    ConsumerManager(FAST, table.paths).record("job", 4)
+    ConsumerManager(FAST, table.context.paths).record("job", 4)
     table.expire_snapshots(1, 1)
     assert ids(table) == ([8] if only else [4, 5, 6, 7, 8])
     table.maintenance().expire_changelogs(1, 1)
-    assert table.snapshots.changelogs.ids() == ([4, 5, 6, 7] if only else [3])
+    assert table.context.snapshots.changelogs.ids() == ([4, 5, 6, 7] if only else [3])
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -426,8 +426,8 @@ def _prepared(root: Path, act: str) -> Table:
         options |= {**LONG, "changelog.num-retained.min": "8", "changelog.num-retained.max": "8"}
         options |= {"snapshot.num-retained.max": "2"}
     table = filled(root, 8, **options)
-    table.tags.create("kept", table.snapshots.snapshot(2))
-    table.tags.create("gone", table.snapshots.snapshot(3))
+    table.context.tags.create("kept", table.context.snapshots.snapshot(2))
+    table.context.tags.create("gone", table.context.snapshots.snapshot(3))
     if act in ("delete a tag", "expire changelogs"):
         table.expire_snapshots(1, 2)
     return table
@@ -457,7 +457,7 @@ def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans
             assert rows(open_table(root), as_of=i) == before[i], f"crash at {number}"
         assert rows(open_table(root), as_of="kept") == tagged
         again = open_table(root)
-        if act != "delete a tag" or "gone" in again.tags.names():
+        if act != "delete a tag" or "gone" in again.context.tags.names():
             ACTS[act](again)
         assert ids(again) == kept
         open_table(root).remove_orphan_files(older_than=at_ms(NOW))
@@ -506,19 +506,19 @@ def test_random_histories_expire_to_exactly_what_is_referred_to(tmp_path: Path, 
             case 1:
                 table.overwrite([{"id": i}])
             case 2 if states:
-                table.tags.create(f"t{i}", table.snapshots.snapshot(ids(table)[-1]))
-            case 3 if table.tags.names():
-                table.delete_tag(str(rng.choice(table.tags.names())))
+                table.context.tags.create(f"t{i}", table.context.snapshots.snapshot(ids(table)[-1]))
+            case 3 if table.context.tags.names():
+                table.delete_tag(str(rng.choice(table.context.tags.names())))
             case 4 if len(states) > 3:
                 table.expire_snapshots(int(rng.integers(1, 4)), 3)
             case _:
                 put(table, [{"id": int(k), "v": i} for k in rng.integers(0, 9, 3)])
-        latest = table.snapshots.latest_id()
+        latest = table.context.snapshots.latest_id()
         if latest is not None:
             states.setdefault(latest, rows(table))
         fresh = open_table(root)
         for s in ids(fresh):
             assert rows(fresh, as_of=s) == states[s]
-        for tag in fresh.tags.tags():
+        for tag in fresh.context.tags.tags():
             assert rows(fresh, as_of=tag.name) == states[tag.snapshot.id]
         assert files_of(root) == referenced(root)

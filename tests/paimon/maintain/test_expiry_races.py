@@ -59,8 +59,8 @@ LATEST: dict[str, Callable[[Table], object]] = {
 def race(tmp_path: Path, read: Callable[[Table], object]) -> list[object]:
     """What `read` gives, or the error it raises, with snapshots expiring before each of its operations."""
     table = with_history(tmp_path / "t")
-    for name in table.tags.names():
-        table.tags.delete(name)
+    for name in table.context.tags.names():
+        table.context.tags.delete(name)
     found: list[object] = []
     while True:
         root = copied(table, tmp_path / f"c{len(found)}")
@@ -153,7 +153,7 @@ def test_a_consumer_that_appears_while_snapshots_expire_is_kept_or_told_so(tmp_p
     kept = late = 0
     for number in range(counting.count):
         root = copied(table, tmp_path / f"c{number}")
-        consumers = ConsumerManager(FAST, table.paths.__class__(str(root)))
+        consumers = ConsumerManager(FAST, table.context.paths.__class__(str(root)))
 
         def appear(consumers: ConsumerManager = consumers) -> object:
             return consumers.record("late", 5)

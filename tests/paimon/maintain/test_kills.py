@@ -39,12 +39,12 @@ def test_a_kill_at_any_step_loses_nothing_and_leaves_only_orphans(tmp_path: Path
     root = tmp_path / "t"
     ACTS[act].build(root)
     assert rows(open_table(root)) in ACTS[act].states
-    before = {i: rows(open_table(root), as_of=i) for i in open_table(root).snapshots.ids()}
+    before = {i: rows(open_table(root), as_of=i) for i in open_table(root).context.snapshots.ids()}
     done = tmp_path / "done"
     shutil.copytree(root, done)
     steps = steps_of(done, act)
     assert rows(open_table(done)) in ACTS[act].states
-    kept = set(before) & set(open_table(done).snapshots.ids())
+    kept = set(before) & set(open_table(done).context.snapshots.ids())
     for number, step in enumerate(chosen(steps)):
         copy = tmp_path / f"k{number}"
         shutil.copytree(root, copy)

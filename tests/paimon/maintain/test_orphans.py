@@ -28,8 +28,8 @@ def lake(root: Path) -> Table:
     table = make_table(root, {"changelog-producer": "input", "bucket": "-1"})
     for i in range(4):
         put(table, [{"id": i, "v": i}])
-    table.tags.create("two", table.snapshots.snapshot(2))
-    BranchManager(FAST, table.paths).create("b", "two")
+    table.context.tags.create("two", table.context.snapshots.snapshot(2))
+    BranchManager(FAST, table.context.paths).create("b", "two")
     put(table.on_branch("b"), [{"id": 50, "v": 50}])
     table.expire_snapshots(2, 2)
     table.analyze(["id"])
@@ -188,7 +188,7 @@ def test_a_snapshot_that_is_there_and_was_not_listed_ends_the_run(
 ) -> None:
     root = tmp_path / "t"
     table = lake(root)
-    assert table.snapshots.ids() == [3, 4, 5]
+    assert table.context.snapshots.ids() == [3, 4, 5]
     if hint is not None:
         (root / "snapshot/LATEST").write_bytes(hint)
     orphans = add_orphans(root)
@@ -222,7 +222,7 @@ def test_tags_are_listed_twice_and_either_listing_counts(tmp_path: Path, call: i
 
     root = tmp_path / "t"
     table = lake(root)
-    BranchManager(FAST, table.paths).drop("b")
+    BranchManager(FAST, table.context.paths).drop("b")
     open_table(root).remove_orphan_files()
     kept = files_of(root)
     assert open_table(root, Once(sync=False)).remove_orphan_files().files == []
@@ -232,7 +232,7 @@ def test_tags_are_listed_twice_and_either_listing_counts(tmp_path: Path, call: i
 def test_a_branch_may_begin_with_a_tag_whose_changelog_has_expired(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = lake(root)
-    BranchManager(FAST, table.paths).create("c", "two")
+    BranchManager(FAST, table.context.paths).create("c", "two")
     before = rows(open_table(root).on_branch("c"))
     age(root)
     assert table.remove_orphan_files().files == []
@@ -259,11 +259,11 @@ def test_a_missing_manifest_ends_the_run(tmp_path: Path, what: str) -> None:
     table = lake(root)
     put(table, [{"id": 7}])
     age(root)
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     assert latest is not None
     names = {
         "list": latest.delta_manifest_list,
-        "manifest": table.manifests.delta_manifests(latest)[0].file_name,
+        "manifest": table.context.manifests.delta_manifests(latest)[0].file_name,
         "changelog": str(latest.changelog_manifest_list),
     }
     os.unlink(root / "manifest" / names[what])
@@ -277,9 +277,9 @@ def test_a_missing_manifest_ends_the_run(tmp_path: Path, what: str) -> None:
 def test_a_missing_manifest_of_a_tag_ends_the_run(tmp_path: Path, of_index: bool) -> None:
     root = tmp_path / "t"
     table = lake(root)
-    tagged = table.tags.tag("two").snapshot
-    assert not table.snapshots.exists(tagged.id)
-    BranchManager(FAST, table.paths).drop("b")
+    tagged = table.context.tags.tag("two").snapshot
+    assert not table.context.snapshots.exists(tagged.id)
+    BranchManager(FAST, table.context.paths).drop("b")
     os.unlink(root / "manifest" / (str(tagged.index_manifest) if of_index else tagged.base_manifest_list))
     orphans = add_orphans(root)
     with pytest.raises(StorageFailure, match="a manifest of tag 'two' is missing"):

@@ -131,9 +131,9 @@ def test_writers_expire_after_commits_unless_write_only(tmp_path: Path) -> None:
         table = make_table(tmp_path / write_only, options)
         for i in range(5):
             put(table, [{"id": i}])
-        assert len(table.snapshots.ids()) == wanted
+        assert len(table.context.snapshots.ids()) == wanted
         table.compact(full=True)  # the job that does for writers what they must not do
-        assert len(table.snapshots.ids()) == 2
+        assert len(table.context.snapshots.ids()) == 2
         assert len(rows(table)) == 5
 
 

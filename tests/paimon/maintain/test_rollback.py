@@ -24,16 +24,16 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_what_came_behind_a_snapshot_is_gone_tags_too(table: Table) -> None:
-    table.tags.create("early", table.snapshots.snapshot(2))
-    table.tags.create("here", table.snapshots.snapshot(3))
-    table.tags.create("late", table.snapshots.snapshot(4))
+    table.context.tags.create("early", table.context.snapshots.snapshot(2))
+    table.context.tags.create("here", table.context.snapshots.snapshot(3))
+    table.context.tags.create("late", table.context.snapshots.snapshot(4))
     assert table.rollback_to(3).id == 3
-    fresh = open_table(table.paths.root)
+    fresh = open_table(table.context.paths.root)
     assert rows(fresh) == [(0, None), (1, None), (2, None)]
-    assert fresh.tags.names() == ["early", "here"]
-    assert Path(table.paths.snapshot_directory, "LATEST").read_text() == "3"
+    assert fresh.context.tags.names() == ["early", "here"]
+    assert Path(table.context.paths.snapshot_directory, "LATEST").read_text() == "3"
     put(fresh, [{"id": 9}])
-    assert fresh.snapshots.latest_id() == 4
+    assert fresh.context.snapshots.latest_id() == 4
     assert rows(fresh, as_of=4)[-1] == (9, None)
 
 
@@ -44,24 +44,24 @@ def test_a_moment_means_the_snapshot_of_then(table: Table) -> None:
 
 
 def test_a_tag_brings_its_expired_snapshot_back(table: Table) -> None:
-    table.tags.create("old", table.snapshots.snapshot(2))
+    table.context.tags.create("old", table.context.snapshots.snapshot(2))
     table.expire_snapshots(1, 1)
     assert table.rollback_to("old").id == 2
-    assert Path(table.paths.snapshot_directory, "EARLIEST").read_text() == "2"
-    fresh = open_table(table.paths.root)
-    assert (fresh.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
+    assert Path(table.context.paths.snapshot_directory, "EARLIEST").read_text() == "2"
+    fresh = open_table(table.context.paths.root)
+    assert (fresh.context.snapshots.ids(), rows(fresh)) == ([2], [(0, None), (1, None)])
     put(fresh, [{"id": 7}])
-    assert fresh.snapshots.ids() == [2, 3]
+    assert fresh.context.snapshots.ids() == [2, 3]
 
 
 def test_a_dry_run_brings_no_snapshot_back(table: Table) -> None:
-    table.tags.create("old", table.snapshots.snapshot(2))
+    table.context.tags.create("old", table.context.snapshots.snapshot(2))
     table.expire_snapshots(1, 1)
-    before = files_of(table.paths.root)
+    before = files_of(table.context.paths.root)
     assert table.rollback_to("old", dry_run=True).id == 2
     assert table.rollback_to(5, dry_run=True).id == 5
-    assert files_of(table.paths.root) == before
-    assert table.tags.names() == ["old"]
+    assert files_of(table.context.paths.root) == before
+    assert table.context.tags.names() == ["old"]
 
 
 @pytest.mark.parametrize(("expired", "outlives"), [(False, False), (True, False), (True, True)])
@@ -74,14 +74,14 @@ def test_a_snapshot_that_comes_back_has_its_changelog_if_that_is_there(
     made = make_table(tmp_path / "t", options)
     for i in range(3):
         put(made, [{"id": i}])
-    made.tags.create("two", made.snapshots.snapshot(2))
+    made.context.tags.create("two", made.context.snapshots.snapshot(2))
     if expired:
         made.expire_snapshots()
-    assert made.snapshots.exists(2) is not expired
+    assert made.context.snapshots.exists(2) is not expired
     made.rollback_to("two")
-    found = made.snapshots.snapshot(2)
+    found = made.context.snapshots.snapshot(2)
     assert (found.changelog_manifest_list is not None) == (outlives or not expired)
-    assert rows(open_table(made.paths.root)) == [(0, None), (1, None)]
+    assert rows(open_table(made.context.paths.root)) == [(0, None), (1, None)]
 
 
 def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_long_lived_changelogs_behind_go_too(tmp_path: Path) -> None:
     for i in range(5):
         put(made, [{"id": i}])
         if i == 1:
-            made.tags.create("two", made.snapshots.snapshot(2))
+            made.context.tags.create("two", made.context.snapshots.snapshot(2))
     made.expire_snapshots()
-    assert made.snapshots.changelogs.ids() == [1, 2, 3, 4]
+    assert made.context.snapshots.changelogs.ids() == [1, 2, 3, 4]
     made.rollback_to("two")
-    assert made.snapshots.changelogs.ids() == [1, 2]
-    assert Path(made.paths.changelog_directory, "LATEST").read_text() == "2"
+    assert made.context.snapshots.changelogs.ids() == [1, 2]
+    assert Path(made.context.paths.changelog_directory, "LATEST").read_text() == "2"
 
 
 def test_no_hint_is_left_of_changelogs_that_all_went(tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_no_hint_is_left_of_changelogs_that_all_went(tmp_path: Path) -> None:
     for i in range(5):
         put(made, [{"id": i}])
         if i == 0:
-            made.tags.create("one", made.snapshots.snapshot(1))
+            made.context.tags.create("one", made.context.snapshots.snapshot(1))
     made.expire_snapshots()
     made.maintenance().expire_changelogs()
-    assert made.snapshots.changelogs.ids() == [3, 4]
+    assert made.context.snapshots.changelogs.ids() == [3, 4]
     made.rollback_to("one")
-    assert made.snapshots.changelogs.latest() is None
-    assert list(Path(made.paths.changelog_directory).iterdir()) == []
+    assert made.context.snapshots.changelogs.latest() is None
+    assert list(Path(made.context.paths.changelog_directory).iterdir()) == []
 
 
 def test_one_goal_must_be_named(table: Table) -> None:
@@ -118,4 +118,4 @@ def test_one_goal_must_be_named(table: Table) -> None:
         table.maintenance().rollback_to()
     with pytest.raises(NotFound, match="there are 1 to 5"):
         table.rollback_to(9)
-    assert table.snapshots.ids() == [1, 2, 3, 4, 5]
+    assert table.context.snapshots.ids() == [1, 2, 3, 4, 5]

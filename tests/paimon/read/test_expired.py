@@ -22,8 +22,8 @@ def filled(folder: Path, commits: int) -> Table:
 
 def told(table: Table, snapshot_id: int | None) -> str:
     """What a reader of a snapshot is told when one of its files is missing."""
-    with pytest.raises(NotFound) as error, telling_expiry(table.snapshots, snapshot_id):
-        table.context.io.read(f"{table.paths.root}/gone")
+    with pytest.raises(NotFound) as error, telling_expiry(table.context.snapshots, snapshot_id):
+        table.context.io.read(f"{table.context.paths.root}/gone")
     return error.value.message
 
 
@@ -31,7 +31,7 @@ def test_a_file_that_is_missing_of_an_older_snapshot_went_with_it(tmp_path: Path
     table = filled(tmp_path, 3)
     assert "snapshot 2 of " in told(table, 2)
     assert "has expired while it was read (there are 1 to 3; cannot read " in told(table, 2)
-    assert told(table, None).startswith(f"a snapshot of {table.paths.root} has expired")
+    assert told(table, None).startswith(f"a snapshot of {table.context.paths.root} has expired")
 
 
 @pytest.mark.parametrize(("commits", "snapshot_id"), [(3, 3), (3, 4), (0, None), (0, 1)])
@@ -43,5 +43,5 @@ def test_a_file_that_is_missing_of_the_latest_snapshot_is_missing(
 
 def test_a_name_that_is_not_there_has_not_expired(tmp_path: Path) -> None:
     table = filled(tmp_path, 3)
-    with pytest.raises(NotFound, match=r"^no such tag$"), telling_expiry(table.snapshots, None):
+    with pytest.raises(NotFound, match=r"^no such tag$"), telling_expiry(table.context.snapshots, None):
         raise NotFound("no such tag")

@@ -197,7 +197,7 @@ def test_footers_are_read_once_until_there_are_too_many(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "_footers", {})
     table = made(tmp_path, keyed=True)
     (file,) = split_of(table).files
-    folder = Path(table.paths.data_file(split_of(table).partition, 0, file)).parent
+    folder = Path(table.context.paths.data_file(split_of(table).partition, 0, file)).parent
     for name in ("a", "b", "c"):
         (folder / f"{name}.parquet").write_bytes((folder / file.file_name).read_bytes())
     io = TrackedIO()

@@ -53,8 +53,8 @@ def test_rows_in_deletion_vectors_are_gone(tmp_path: Path, keyed: bool) -> None:
     index = IndexFileMeta(
         "DELETION_VECTORS", "index-1", len(vector) + 1, 1, (DeletionVectorMeta(file.file_name, 1, len(vector) - 8, 2),)
     )
-    Path(table.paths.index_file(index, message.partition, 0)).parent.mkdir()
-    Path(table.paths.index_file(index, message.partition, 0)).write_bytes(b"\1" + vector)
+    Path(table.context.paths.index_file(index, message.partition, 0)).parent.mkdir()
+    Path(table.context.paths.index_file(index, message.partition, 0)).write_bytes(b"\1" + vector)
     increment = DataIncrement(message.data.new_files, new_index_files=(index,))
     table.new_commit().commit([replace(message, data=increment)])
     assert [r[0] for r in rows_of(table)] == [0, 1, 3, 4, 5, 6, 8, 9]

@@ -107,9 +107,9 @@ def test_a_scan_that_is_left_early_reads_no_more(table: Table) -> None:
 
 def test_a_scan_of_the_past_names_a_snapshot_a_tag_or_a_time(table: Table) -> None:
     table.create_tag("nine")
-    then = table.snapshots.snapshot(1).time_millis
+    then = table.context.snapshots.snapshot(1).time_millis
     table.append(rows(9))
-    second = table.snapshots.snapshot(2).time_millis
+    second = table.context.snapshots.snapshot(2).time_millis
     iso = at_ms(second).isoformat()
     for as_of, count in ((1, 9), ("nine", 9), (2, 10), (at_ms(second), 10), (iso, 10), (at_ms(second + 60_000), 10)):
         assert table.scan(as_of=as_of).count() == count, as_of
@@ -199,14 +199,14 @@ class _Opened(LocalFileIO):
 
 def test_rows_are_counted_without_opening_a_file_where_metadata_tell(table: Table, keyed: Table) -> None:
     io = _Opened()
-    opened = Table(io, table.paths.root)
+    opened = Table(io, table.context.paths.root)
     assert opened.scan().count() == 9
     assert opened.scan(limit=5).count() == 5
     assert opened.scan(filter=col("day") == DAYS[0]).count() == 3
     assert opened.scan(partitions={"day": DAYS[1]}).count() == 3
     assert io.data == []
     assert opened.scan(filter="id > 2").count() == 6
-    assert Table(io, keyed.paths.root).scan().count() == 9
+    assert Table(io, keyed.context.paths.root).scan().count() == 9
     assert io.data != []
 
 

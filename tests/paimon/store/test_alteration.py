@@ -50,7 +50,7 @@ def test_all_kinds_of_changes_are_one_change(table: Table) -> None:
         ("size", types.double()),
     ]
     assert (new.schema.comment, new.schema.options) == ("what it is", {"snapshot.num-retained.min": "3"})
-    assert new.schemas.ids() == [0, 1]
+    assert new.context.schemas.ids() == [0, 1]
     assert rows_of(new) == [(1, "one", 7, None, None)]
 
 
@@ -95,7 +95,7 @@ def test_comments_of_new_columns_are_kept(table: Table) -> None:
 def test_changes_that_cannot_be_change_nothing(table: Table, change: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         table.alter(**change)
-    assert table.schemas.ids() == [0]
+    assert table.context.schemas.ids() == [0]
 
 
 def test_a_table_sees_a_new_schema_when_it_is_refreshed(catalog: FileSystemCatalog, table: Table) -> None:

@@ -61,12 +61,12 @@ def test_manifests_without_the_wanted_partitions_are_not_read(
     )
     for partitions in (["a"], ["c"], [None, "c", "e"], [None]):
         put(table, [{"id": 1, "p": p} for p in partitions])
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     assert snapshot is not None
-    layout = table.manifests.partitions
+    layout = table.context.manifests.partitions
     chosen = {layout.encode_one([p]) for p in wanted}
     io = CountingIO()
-    store = ManifestStore(io, table.paths, table.schema)
+    store = ManifestStore(io, table.context.paths, table.schema)
     manifests = store.data_manifests(snapshot)
     found = list(store.entries(manifests, chosen))
     expected = {"a": 1, "c": 2, None: 2}
@@ -74,7 +74,7 @@ def test_manifests_without_the_wanted_partitions_are_not_read(
         (p or "") for p in wanted for _ in range(expected.get(p, 0))
     )
     assert io.counts["read manifest"] == read
-    live = ManifestStore(CountingIO(), table.paths, table.schema).live_files(snapshot, chosen)
+    live = ManifestStore(CountingIO(), table.context.paths, table.schema).live_files(snapshot, chosen)
     assert {e.file.file_name for e in live} == {e.file.file_name for e in found}
 
 

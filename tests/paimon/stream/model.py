@@ -66,30 +66,33 @@ def compact_fully(table: Table, changelog: bool = False) -> Snapshot:
 
     The changelog is worked out a row at a time from the state before (the top level) and after.
     """
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     assert snapshot is not None
     spec = merge_function(table.schema)
     fields = key_value_fields(table.schema)
-    top = table.options.num_levels - 1
+    top = table.context.options.num_levels - 1
     buckets: dict[tuple[bytes, int], list[Any]] = {}
-    for entry in table.manifests.live_files(snapshot):
+    for entry in table.context.manifests.live_files(snapshot):
         buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
     messages = []
     for (partition, bucket), entries in buckets.items():
-        reader = DataFileReader(table.context.io, table.schemas.schema, fields)
+        reader = DataFileReader(table.context.io, table.context.schemas.schema, fields)
         runs = {
-            e.file.file_name: list(reader.read(e.file, table.paths.data_file(partition, bucket, e.file)))
+            e.file.file_name: list(reader.read(e.file, table.context.paths.data_file(partition, bucket, e.file)))
             for e in sorted(entries, key=lambda e: e.file.max_sequence_number)
         }
         merged = list(merge_runs(list(runs.values()), spec, keep_deletes=False))
-        directory, names = table.paths.bucket_directory(partition, bucket), table.paths.data_file_names()
-        settings = FileSettings.of(table.schema, table.options, top, FileSource.COMPACT)
+        directory, names = (
+            table.context.paths.bucket_directory(partition, bucket),
+            table.context.paths.data_file_names(),
+        )
+        settings = FileSettings.of(table.schema, table.context.options, top, FileSource.COMPACT)
         after = _written(table, directory, settings, names, merged)
         changes: tuple[Any, ...] = ()
         if changelog:
             old = [b for e in entries if e.file.level == top for b in runs[e.file.file_name]]
             log = _changelog(old, merged)
-            log_settings = FileSettings.of(table.schema, table.options, 0, changelog=True)
+            log_settings = FileSettings.of(table.schema, table.context.options, 0, changelog=True)
             changes = _written(table, directory, log_settings, names, log)
         before = tuple(e.file for e in entries)
         increment = CompactIncrement(before, tuple(replace(f, level=top) for f in after), changes)

@@ -67,7 +67,7 @@ THIRD = [("delete", 2, "b")]
 def test_changes_begin_with_the_rows_of_the_earliest_snapshot_as_inserts(table: Table) -> None:
     assert seen(table.changes(stop="latest")) == FIRST + SECOND_CHANGES + THIRD
     table.expire_snapshots(retain_min=1, retain_max=2)
-    assert table.snapshots.ids() == [2, 3]
+    assert table.context.snapshots.ids() == [2, 3]
     assert seen(table.changes("earliest", stop="latest")) == [("insert", 1, "A"), ("insert", 2, "b"), *THIRD]
 
 
@@ -82,7 +82,7 @@ def test_changes_may_begin_with_the_rows_of_now_or_with_what_comes(table: Table)
 
 def test_changes_may_begin_at_a_snapshot_or_a_time(table: Table) -> None:
     assert seen(table.changes(2, stop="latest")) == SECOND_CHANGES + THIRD
-    moment = at_ms(table.snapshots.snapshot(3).time_millis)
+    moment = at_ms(table.context.snapshots.snapshot(3).time_millis)
     for start in (moment, moment.isoformat(), moment - dt.timedelta(milliseconds=500)):
         assert seen(table.changes(start, stop="latest")) == THIRD, start
     table.expire_snapshots(retain_min=1, retain_max=1)
@@ -122,12 +122,12 @@ def test_changes_up_to_now_leave_out_what_comes_while_they_are_read(table: Table
 
 
 def test_changes_may_end_at_a_time(table: Table, clock: ManualClock) -> None:
-    third = at_ms(table.snapshots.snapshot(3).time_millis)
+    third = at_ms(table.context.snapshots.snapshot(3).time_millis)
     assert seen(table.changes(2, stop=third)) == SECOND_CHANGES
     assert seen(table.changes(2, stop=third.isoformat())) == SECOND_CHANGES
     to_come = table.changes(2, stop=at_ms(clock.now_ms() + 30 * SECOND))
     assert seen(to_come) == SECOND_CHANGES + THIRD  # it has waited until then
-    assert clock.now_ms() >= table.snapshots.snapshot(3).time_millis + 30 * SECOND
+    assert clock.now_ms() >= table.context.snapshots.snapshot(3).time_millis + 30 * SECOND
 
 
 def test_without_an_end_one_waits_as_long_as_one_wants(table: Table, clock: ManualClock) -> None:

@@ -60,8 +60,8 @@ def history(folder: Path, producer: str, keyed: bool = True) -> tuple[FileSystem
     keys = ["id"] if keyed else []
     table = catalog.create_table("db.t", COLUMNS, primary_key=keys, options=options if keyed else {})
     rng = np.random.default_rng(5)
-    while (table.snapshots.latest_id() or 0) < SNAPSHOTS:
-        number = table.snapshots.latest_id() or 0
+    while (table.context.snapshots.latest_id() or 0) < SNAPSHOTS:
+        number = table.context.snapshots.latest_id() or 0
         if keyed and number in (3, 7):
             compact_fully(table, changelog=producer == "full-compaction")
         elif keyed and number == 5:
@@ -141,8 +141,8 @@ def test_java_shows_the_same_system_tables(tmp_path: Path, java_table: JavaTable
     day = datetime.date(2024, 2, 29)
     put(table, [{"p": day, "id": i, "name": f"name number {i} is long", "d": i / 2} for i in range(5)])
     put(table, [{"p": day, "id": 1}, {"p": datetime.date(1969, 1, 1), "id": 7, "name": "é"}])
-    table.tags.create("plain", table.snapshots.snapshot(1))
-    table.tags.create("short", table.snapshots.snapshot(1), retained_ms=93_784_500)
+    table.context.tags.create("plain", table.context.snapshots.snapshot(1))
+    table.context.tags.create("short", table.context.snapshots.snapshot(1), retained_ms=93_784_500)
     table.analyze(["id", "name", "d", "p"])
     answer = java_table(catalog, "db.t").java.ask("read", catalog.warehouse, f"db.t${name}")
     ours = table.system(name).read().read_all()
@@ -173,7 +173,7 @@ def _plain(value: Any) -> Any:
 
 def test_java_reads_and_expires_on_after_our_upkeep(tmp_path: Path, java_table: JavaTableOf) -> None:
     catalog, table = history(tmp_path, "input")
-    table.tags.create("four", table.snapshots.snapshot(4))
+    table.context.tags.create("four", table.context.snapshots.snapshot(4))
     expected = sorted((tuple(r.values()) for r in table.scan().to_arrow().to_pylist()), key=repr)
     tagged = sorted((tuple(r.values()) for r in table.scan(as_of="four").to_arrow().to_pylist()), key=repr)
     assert table.expire_snapshots(3, 3).count == 9
@@ -183,7 +183,7 @@ def test_java_reads_and_expires_on_after_our_upkeep(tmp_path: Path, java_table: 
     assert [tuple(r) for r in theirs.rows(options={"scan.tag-name": "four"})] == tagged
     theirs.ask("expire", retain=1)
     fresh = catalog.table("db.t")
-    assert fresh.snapshots.ids() == [12]
+    assert fresh.context.snapshots.ids() == [12]
     assert sorted((tuple(r.values()) for r in fresh.scan().to_arrow().to_pylist()), key=repr) == expected
     assert sorted((tuple(r.values()) for r in fresh.scan(as_of="four").to_arrow().to_pylist()), key=repr) == tagged
 

@@ -157,7 +157,7 @@ def test_a_difference_from_before_what_expired_begins_at_what_is_left(
     options = {"incremental-between-timestamp": f"5,{AT_3}", "incremental-between-scan-mode": "diff"}
     with pytest.raises(InvalidRequest, match=f"{START - 1} is before {START}"):
         table.with_options({"incremental-between-timestamp": f"{START},{START - 1}"}).scan().plan()
-    assert table.snapshots.earliest_id() == 2
+    assert table.context.snapshots.earliest_id() == 2
     assert rows_of(table.with_options(options), ["id"]) == [(3,)]
 
 
@@ -259,14 +259,14 @@ BATCHES: dict[str, tuple[dict[str, str], list[int]]] = {
 def test_options_choose_what_a_batch_read_reads(catalog: FileSystemCatalog, clock: ManualClock, mode: str) -> None:
     options, wanted = BATCHES[mode]
     table = filled(catalog, clock)
-    table.tags.create("two", table.snapshots.snapshot(2))
-    table.tags.create("four", table.snapshots.snapshot(4))
+    table.context.tags.create("two", table.context.snapshots.snapshot(2))
+    table.context.tags.create("four", table.context.snapshots.snapshot(4))
     assert rows_of(table.with_options(options), ["id"]) == [(i,) for i in wanted]
     assert rows_of(table.with_options(options), ["id"], col("id") > 2) == [(i,) for i in wanted if i > 2]
 
 
 def test_the_latest_delta_of_a_compaction_is_empty(upserted: Table) -> None:
-    assert upserted.snapshots.latest().commit_kind.value == "COMPACT"  # type: ignore[union-attr]
+    assert upserted.context.snapshots.latest().commit_kind.value == "COMPACT"  # type: ignore[union-attr]
     assert rows_of(upserted.with_options({"scan.mode": "latest-delta"})) == []
     put(upserted, [{"id": 77}])
     assert rows_of(upserted.with_options({"scan.mode": "latest-delta"}), ["id"]) == [(77,)]
@@ -306,7 +306,7 @@ def test_a_tag_or_range_that_is_not_there_is_not_called_expired(catalog: FileSys
 
 def test_ranges_that_are_not_there_are_errors(catalog: FileSystemCatalog, clock: ManualClock) -> None:
     table = filled(catalog, clock)
-    table.tags.create("two", table.snapshots.snapshot(2))
+    table.context.tags.create("two", table.context.snapshots.snapshot(2))
     for between, error, text in (
         ("1,9", NotFound, "there are 1 to 4"),
         ("3,1", InvalidRequest, "1 is before 3"),
@@ -330,11 +330,11 @@ def test_nothing_lies_between_two_points_of_an_empty_table(catalog: FileSystemCa
 def upserted(catalog: FileSystemCatalog) -> Table:
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options={"bucket": "2"})
     put(table, [{"id": i, "v": 0} for i in range(6)])
-    table.tags.create("before", table.snapshots.snapshot(1))
+    table.context.tags.create("before", table.context.snapshots.snapshot(1))
     put(table, [{"id": 1, "v": 1}, {"id": 2, "v": 0}, {"id": 9, "v": 9}])
     table.delete([{"id": 3}])
     compact_fully(table)
-    table.tags.create("after", table.snapshots.snapshot(4))
+    table.context.tags.create("after", table.context.snapshots.snapshot(4))
     return table
 
 
@@ -348,12 +348,12 @@ def test_the_difference_of_tags_is_exact_across_a_compaction(upserted: Table) ->
 def test_the_difference_of_a_rewritten_append_table_repeats_no_row(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.a", COLUMNS)
     put(table, [{"id": 1}, {"id": 1}, {"id": 2}])
-    table.tags.create("a", table.snapshots.snapshot(1))
+    table.context.tags.create("a", table.context.snapshots.snapshot(1))
     table.overwrite([{"id": 1}, {"id": 1}, {"id": 1}, {"id": 3}])
-    table.tags.create("b", table.snapshots.snapshot(2))
+    table.context.tags.create("b", table.context.snapshots.snapshot(2))
     assert rows_of(table.with_options({"incremental-between": "a,b"}), ["id"]) == [(1,), (3,)]
     table.overwrite([{"id": i} for i in (4, 1, 3, 3, 5, 5)])
-    table.tags.create("c", table.snapshots.snapshot(3))
+    table.context.tags.create("c", table.context.snapshots.snapshot(3))
 
     def told(between: str) -> list[tuple[str, int]]:
         log = table.with_options({"incremental-between": between}).system("audit_log").read().read_all()
@@ -389,14 +389,14 @@ def test_the_difference_of_any_two_snapshots_is_that_of_their_states(
     rng = np.random.default_rng(seed)
     options = {"bucket": "2", "merge-engine": engine, "write-only": "true", "fields.v.aggregate-function": "sum"}
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
-    while (latest := table.snapshots.latest_id() or 0) < 10:
+    while (latest := table.context.snapshots.latest_id() or 0) < 10:
         if latest > 2 and rng.random() < 0.3:
             compact_fully(table)
         elif latest > 2 and rng.random() < 0.2:
             table.overwrite(random_rows(rng, 20, 5))
         else:
             put(table, random_rows(rng, 20, 5))
-    states = {i: state_of(table, as_of=i) for i in table.snapshots.ids()}
+    states = {i: state_of(table, as_of=i) for i in table.context.snapshots.ids()}
     for start, end in ((1, 10), (3, 7), (2, 3), (9, 10)):
         between = {"incremental-between": f"{start},{end}", "incremental-between-scan-mode": "diff"}
         changed = {k: row for k, row in states[end].items() if states[start].get(k) != row}

@@ -45,13 +45,13 @@ def keyed(catalog: FileSystemCatalog, name: str = "db.t", **options: str) -> Tab
 
 def random_step(table: Table, rng: np.random.Generator, keys: int = 12) -> None:
     """One commit: an upsert, a delete, a compaction, or nothing but statistics."""
-    changelog = table.options.changelog_producer == "full-compaction"
+    changelog = table.context.options.changelog_producer == "full-compaction"
     match int(rng.integers(0, 8)):
-        case 0 if table.snapshots.latest_id() is not None:
+        case 0 if table.context.snapshots.latest_id() is not None:
             table.delete([{"id": int(i)} for i in rng.choice(keys, 2, replace=False)])
-        case 1 | 2 if table.snapshots.latest_id() is not None:
+        case 1 | 2 if table.context.snapshots.latest_id() is not None:
             compact_fully(table, changelog=changelog)
-        case 3 if table.snapshots.latest_id() is not None:
+        case 3 if table.context.snapshots.latest_id() is not None:
             table.analyze()
         case _:
             put(table, random_rows(rng, keys, 4))
@@ -59,9 +59,9 @@ def random_step(table: Table, rng: np.random.Generator, keys: int = 12) -> None:
 
 def visible(table: Table) -> State:
     """What the changes up to now add up to: with full compactions as producer, the state as of the last of them."""
-    if table.options.changelog_producer != "full-compaction":
+    if table.context.options.changelog_producer != "full-compaction":
         return state_of(table)
-    compacted = [s.id for s in table.snapshots.snapshots() if s.commit_kind == "COMPACT"]
+    compacted = [s.id for s in table.context.snapshots.snapshots() if s.commit_kind == "COMPACT"]
     return state_of(table, as_of=compacted[-1]) if compacted else {}
 
 
@@ -266,9 +266,9 @@ def test_a_consumer_whose_place_has_expired_is_told(catalog: FileSystemCatalog) 
     for i in range(6):
         put(table, [{"id": i}])
     reader = table.with_options({"consumer-id": "job"})
-    reader.context.io.write(f"{table.paths.root}/consumer/consumer-job", b'{"nextSnapshot": 2}')
+    reader.context.io.write(f"{table.context.paths.root}/consumer/consumer-job", b'{"nextSnapshot": 2}')
     for snapshot in (1, 2, 3):
-        table.context.io.delete(table.paths.snapshot(snapshot))
+        table.context.io.delete(table.context.paths.snapshot(snapshot))
     with pytest.raises(NotFound, match=r"snapshot 2 of .* has expired; the earliest is 4"):
         stream_of(reader, ["id"], follow=False).poll()
 
@@ -326,7 +326,7 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
     table = table.with_options({"consumer-id": "job"})
     for i in range(3):
         put(table, [{"id": i}])
-    consumers = ConsumerManager(table.context.io, table.paths)
+    consumers = ConsumerManager(table.context.io, table.context.paths)
     stream = stream_of(table, ["id"], follow=False)
     assert stream.poll() is not None
     assert consumers.all() == {}  # the full snapshot is not done
@@ -337,7 +337,7 @@ def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSy
     assert stream.poll() is not None
     assert consumers.all() == {"job": 4}  # snapshot 4 was handed out, and may not be processed
     table.expire_snapshots(1, 1)
-    assert table.snapshots.ids() == [4, 5]
+    assert table.context.snapshots.ids() == [4, 5]
     fresh = catalog.table("db.t").with_options({"consumer-id": "job"})
     assert [row[0] for _, row in drain(stream_of(fresh, ["id"], follow=False))] == [3, 4]
     anew = stream_of(fresh.with_options({"consumer.ignore-progress": "true"}), ["id"], follow=False)
@@ -370,7 +370,7 @@ def test_an_overwrite_that_took_away_rows_which_expired_is_an_error_that_names_b
     put(table, [{"id": 1}])
     compact_fully(table)
     table.overwrite([{"id": 1, "v": 2}])
-    last = table.snapshots.latest_id()
+    last = table.context.snapshots.latest_id()
     assert last is not None
     start = table.with_options({"scan.mode": "from-snapshot", "scan.snapshot-id": str(last)})
     changes = drain(stream_of(start, ["id", "v"], follow=False))
@@ -482,7 +482,7 @@ def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog
     table = keyed(catalog, **options)
     put(table, [{"id": 0, "v": 0}])
     with_id = {"consumer-id": "reader", "scan.snapshot-id": "1", "continuous.discovery-interval": "1 ms"}
-    ConsumerManager(table.context.io, table.paths).record("reader", 1)
+    ConsumerManager(table.context.io, table.context.paths).record("reader", 1)
     failures: list[BaseException] = []
 
     def write() -> None:
@@ -504,4 +504,4 @@ def test_a_consumer_misses_nothing_while_others_write_compact_and_expire(catalog
     assert failures == []
     assert replayed == state_of(table)
     assert table.expire_snapshots().count >= 0
-    assert len(table.snapshots.ids()) <= 2
+    assert len(table.context.snapshots.ids()) <= 2

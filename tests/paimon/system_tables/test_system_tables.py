@@ -88,7 +88,7 @@ def test_manifests(table: Table) -> None:
     assert [(m["num_added_files"], m["num_deleted_files"]) for m in found] == [(1, 0), (2, 0)]
     assert (found[1]["min_partition_stats"], found[1]["max_partition_stats"]) == ("{2024-02-29}", "{2024-03-01}")
     assert len(system(table, "manifests", **{"scan.snapshot-id": "1"})) == 1
-    first = table.snapshots.snapshot(1)
+    first = table.context.snapshots.snapshot(1)
     assert len(system(table, "manifests", **{"scan.timestamp-millis": str(first.time_millis)})) == 1
 
 
@@ -120,10 +120,10 @@ def test_files_partitions_and_buckets(table: Table) -> None:
 
 
 def test_the_snapshot_of_a_tag_can_be_named_after_it_expired(table: Table) -> None:
-    table.tags.create("first", table.snapshots.snapshot(1))
+    table.context.tags.create("first", table.context.snapshots.snapshot(1))
     put(table, [{"p": DAY, "id": 9}])
     table.expire_snapshots(1, 1)
-    assert table.snapshots.ids() == [3]
+    assert table.context.snapshots.ids() == [3]
     assert len(system(table, "files", **{"scan.snapshot-id": "1"})) == 1
     with pytest.raises(NotFound, match="snapshot 2"):
         system(table, "files", **{"scan.snapshot-id": "2"})
@@ -146,17 +146,17 @@ def test_files_of_an_append_table_have_no_keys(tmp_path: Path) -> None:
 
 
 def test_tags_branches_and_consumers(table: Table) -> None:
-    table.tags.create("plain", table.snapshots.snapshot(1))
-    table.tags.create("short", table.snapshots.snapshot(2), retained_ms=93_784_500)
+    table.context.tags.create("plain", table.context.snapshots.snapshot(1))
+    table.context.tags.create("short", table.context.snapshots.snapshot(2), retained_ms=93_784_500)
     found = system(table, "tags")
     assert [(t["tag_name"], t["snapshot_id"], t["record_count"]) for t in found] == [("plain", 1, 5), ("short", 2, 7)]
     assert [t["time_retained"] for t in found] == [None, "PT26H3M4.5S"]
     assert found[1]["create_time"] is not None
-    BranchManager(FAST, table.paths).create("b", "plain")
-    os.utime(f"{table.paths.branches_directory}/branch-b", (NOW / 1000, NOW / 1000))
+    BranchManager(FAST, table.context.paths).create("b", "plain")
+    os.utime(f"{table.context.paths.branches_directory}/branch-b", (NOW / 1000, NOW / 1000))
     made = datetime.datetime.fromtimestamp(NOW / 1000)
     assert system(table, "branches") == [{"branch_name": "b", "create_time": made}]
-    ConsumerManager(FAST, table.paths).record("job", 2)
+    ConsumerManager(FAST, table.context.paths).record("job", 2)
     assert system(table, "consumers") == [{"consumer_id": "job", "next_snapshot_id": 2}]
 
 
@@ -173,7 +173,7 @@ def test_tags_branches_and_consumers(table: Table) -> None:
     ],
 )
 def test_how_long_a_tag_is_kept_is_told_as_java_tells_it(table: Table, ms: int, text: str) -> None:
-    table.tags.create("t", table.snapshots.snapshot(1), retained_ms=ms)
+    table.context.tags.create("t", table.context.snapshots.snapshot(1), retained_ms=ms)
     assert [t["time_retained"] for t in system(table, "tags")] == [text]
 
 
@@ -188,7 +188,7 @@ def test_statistics_come_from_analyze(table: Table) -> None:
         "colId": 2, "distinctCount": 5, "min": "n0", "max": "three", "nullCount": 1, "avgLen": 3, "maxLen": 5,
     }  # fmt: skip
     assert columns["p"]["min"] == "19782"
-    assert table.snapshots.latest().commit_kind == "ANALYZE"  # type: ignore[union-attr]
+    assert table.context.snapshots.latest().commit_kind == "ANALYZE"  # type: ignore[union-attr]
     put(table, [{"p": DAY, "id": 9}])
     assert len(system(table, "statistics")) == 1  # still the table's, though older than its rows
 
@@ -209,7 +209,7 @@ def test_the_audit_log_of_a_state_shows_deletes_until_they_are_compacted(changed
     found = system(changed, "audit_log")
     assert [(r["rowkind"], r["id"], r["v"]) for r in found] == [("+U", 1, 5), ("-D", 2, 2)]
     compact_fully(changed)
-    assert [(r["rowkind"], r["id"]) for r in system(open_table(changed.paths.root), "audit_log")] == [("+U", 1)]
+    assert [(r["rowkind"], r["id"]) for r in system(open_table(changed.context.paths.root), "audit_log")] == [("+U", 1)]
 
 
 def test_the_audit_log_shows_changes_in_batches_and_streams(changed: Table) -> None:
@@ -226,8 +226,8 @@ def test_the_audit_log_shows_changes_in_batches_and_streams(changed: Table) -> N
 
 
 def test_the_difference_of_tags_has_its_deletes_in_the_audit_log(changed: Table) -> None:
-    changed.tags.create("a", changed.snapshots.snapshot(1))
-    changed.tags.create("b", changed.snapshots.snapshot(2))
+    changed.context.tags.create("a", changed.context.snapshots.snapshot(1))
+    changed.context.tags.create("b", changed.context.snapshots.snapshot(2))
     found = system(changed, "audit_log", **{"incremental-between": "a,b"})
     assert [(r["rowkind"], r["id"], r["v"]) for r in found] == [("+U", 1, 5), ("-D", 2, 2)]
 

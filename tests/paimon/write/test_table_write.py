@@ -183,7 +183,7 @@ def test_what_was_written_and_not_prepared_is_gone_when_the_writer_is_closed(
 ) -> None:
     """Also on stores whose files are visible before they are closed."""
     small = {"write-buffer-size": "32 kb", "file.block-size": "16 kb"}
-    table = Table(io, keyed(tmp_path, **small, **{"changelog-producer": producer}).paths.root)
+    table = Table(io, keyed(tmp_path, **small, **{"changelog-producer": producer}).context.paths.root)
     with table.new_write() as writer:
         for v in range(5):
             writer.write(rows(*((i, v) for i in range(2000))))
@@ -281,7 +281,7 @@ def test_append_tables_take_no_deletes_and_kinds_must_fit(tmp_path: Path) -> Non
     for kinds in (["+I"], ["+I"] * 3, ["+I", "?"], [0, 4]):
         with table.new_write() as writer, pytest.raises(InvalidRequest):
             writer.write(rows((1, 1), (2, 2)), kinds)
-    assert table.snapshots.latest() is None
+    assert table.context.snapshots.latest() is None
 
 
 _KEYS = st.integers(0, 12)

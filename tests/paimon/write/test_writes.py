@@ -60,7 +60,7 @@ def test_a_write_tells_how_many_rows_it_wrote_and_which_snapshot_has_them(catalo
 def test_a_write_of_nothing_commits_nothing(catalog: FileSystemCatalog) -> None:
     result = plain(catalog).append([])
     assert (result.rows, result.snapshot) == (0, None)
-    assert catalog.table("db.plain").snapshots.latest_id() is None
+    assert catalog.table("db.plain").context.snapshots.latest_id() is None
 
 
 # ---- which word for which table -------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_table_with_a_primary_key_is_not_appended_to(catalog: FileSystemCatalo
         table.append([{"id": 1}])
     with table.stream_writer("me") as writer, pytest.raises(InvalidRequest, match="has a primary key: use upsert"):
         writer.append([{"id": 1}])
-    assert table.snapshots.latest_id() is None
+    assert table.context.snapshots.latest_id() is None
 
 
 @pytest.mark.parametrize("act", [lambda t: t.upsert([{"id": 1}]), lambda t: t.delete(1)], ids=["upsert", "delete"])
@@ -248,7 +248,7 @@ def test_a_table_without_a_primary_key_takes_inserts_only(catalog: FileSystemCat
     assert rows_of(table, ["id", "name"]) == [(1, "one"), (2, "two")]
     with pytest.raises(InvalidRequest):
         table.write_changes(CHANGES)
-    assert table.snapshots.latest_id() == 1
+    assert table.context.snapshots.latest_id() == 1
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_changes_without_a_right_type_are_refused(catalog: FileSystemCatalog, ro
     table = keyed(catalog)
     with pytest.raises(InvalidRequest, match=says):
         table.write_changes(rows)
-    assert table.snapshots.latest_id() is None
+    assert table.context.snapshots.latest_id() is None
 
 
 def test_a_stream_writer_writes_changes_too(catalog: FileSystemCatalog) -> None:

@@ -14,7 +14,7 @@ class PaimonStream(Stream):
     """A query over a table at a path: `batch` runs one micro-batch, `restart` forgets all but the checkpoint."""
 
     def __init__(self, table: Table, side: str = "", **options: str) -> None:
-        self._options = {"path": table.paths.root + side} | {
+        self._options = {"path": table.context.paths.root + side} | {
             key.replace("__", "-").replace("_", "."): value for key, value in options.items()
         }
         self.offset: dict[str, Any] | None = None

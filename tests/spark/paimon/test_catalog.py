@@ -86,14 +86,14 @@ def history(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> str:
     table = lake_catalog.create_table(f"{lake}.h", pa.schema([("id", pa.int64())]), options={"bucket": "-1"})
     put(table, pa.table({"id": [1]}))
     table.create_tag("first", 1)
-    BranchManager(table.context.io, table.paths).create("dev", "first")
+    BranchManager(table.context.io, table.context.paths).create("dev", "first")
     lake_sql("ALTER TABLE {db}.h ADD COLUMN v STRING")
     put(lake_catalog.table(f"{lake}.h"), pa.table({"id": [2], "v": ["b"]}))
     return f"{lake}.h"
 
 
 def test_time_travel_shows_rows_and_columns_of_then(lake_sql: Sql, history: str, lake_catalog: Catalog) -> None:
-    times = [s.time_millis for s in lake_catalog.table(history).snapshots.snapshots()]
+    times = [s.time_millis for s in lake_catalog.table(history).context.snapshots.snapshots()]
     assert sorted(lake_sql("SELECT * FROM {db}.h")) == [(1, None), (2, "b")]
     first = f"timestamp_millis({times[1] - 1})"
     for when in ("VERSION AS OF 1", "VERSION AS OF 'first'", f"TIMESTAMP AS OF {first}"):
@@ -139,7 +139,7 @@ def test_system_tables_can_be_filtered_counted_and_travelled(
 ) -> None:
     assert lake_sql("SELECT count(*) FROM {db}.`h$files`") == [(2,)]
     assert lake_sql("SELECT count(*) FROM {db}.`h$files` VERSION AS OF 1") == [(1,)]
-    second = lake_catalog.table(history).snapshots.snapshot(2).time_millis
+    second = lake_catalog.table(history).context.snapshots.snapshot(2).time_millis
     then = f"TIMESTAMP AS OF timestamp_millis({second - 1})"
     assert lake_sql(f"SELECT count(*) FROM {{db}}.`h$files` {then}") == [(1,)]
     assert lake_sql("SELECT snapshot_id FROM {db}.`h$snapshots` WHERE total_record_count = 2") == [(2,)]

@@ -59,12 +59,12 @@ def ids(table: Table, as_of: Any = None) -> list[int]:
 
 def test_snapshots_expire_by_number_and_time(table: Table, call: Call) -> None:
     assert call("expire_snapshots", "retain_max => 2, dry_run => true") == [(2,)]
-    assert table.snapshots.ids() == [1, 2, 3, 4]
+    assert table.context.snapshots.ids() == [1, 2, 3, 4]
     assert call("expire_snapshots", "retain_max => 2, max_deletes => 1") == [(1,)]
     assert call("expire_snapshots", "older_than => '2026-01-01 00:00:00'") == [(0,)]
     assert call("expire_snapshots", "options => 'snapshot.num-retained.max=3,snapshot.expire.limit=7'") == [(0,)]
     assert call("expire_snapshots", "older_than => '2200-01-01 00:00:00', retain_min => 1") == [(2,)]
-    assert table.snapshots.ids() == [4]
+    assert table.context.snapshots.ids() == [4]
     assert ids(table) == [1, 2, 3, 4]
     with pytest.raises(Exception, match="argument 'retain_max' is 0"):
         call("expire_snapshots", "retain_max => 0")
@@ -98,7 +98,7 @@ def test_dropped_partitions_are_called_as_their_directories(
         f"{lake}.t", columns, partition_keys=["day", "hour"], options={**options, "partition.legacy-name": legacy}
     )
     put(table, [{"id": 1, "day": datetime.date(2020, 1, 1), "hour": 7}])
-    assert Path(table.paths.root, named.replace(", ", "/")).is_dir()
+    assert Path(table.context.paths.root, named.replace(", ", "/")).is_dir()
     assert call("expire_partitions", "dry_run => true") == call("expire_partitions") == [(named,)]
 
 
@@ -108,23 +108,23 @@ def test_dropped_partitions_are_called_as_their_directories(
 def test_tags_are_made_moved_renamed_and_deleted(table: Table, call: Call) -> None:
     assert call("create_tag", "tag => 'a', snapshot => 2, time_retained => '1 d'") == DONE
     assert call("create_tag", "tag => 'b'") == DONE
-    assert {tag.name: tag.snapshot.id for tag in table.tags.tags()} == {"a": 2, "b": 4}
+    assert {tag.name: tag.snapshot.id for tag in table.context.tags.tags()} == {"a": 2, "b": 4}
     assert call("replace_tag", "tag => 'b', snapshot => 3, time_retained => '2 h'") == DONE
     assert call("rename_tag", "tag => 'a', target_tag => 'c'") == DONE
-    found = {tag.name: (tag.snapshot.id, tag.retained) for tag in table.tags.tags()}
+    found = {tag.name: (tag.snapshot.id, tag.retained) for tag in table.context.tags.tags()}
     assert {name: (snapshot, str(kept)) for name, (snapshot, kept) in found.items()} == {
         "b": (3, "2:00:00"),
         "c": (2, "1 day, 0:00:00"),
     }
     with pytest.raises(Exception, match="there is no tag 'x'"):
         call("delete_tag", "tag => 'b,x'")
-    assert table.tags.names() == ["b", "c"], "all or none"
+    assert table.context.tags.names() == ["b", "c"], "all or none"
     assert call("delete_tag", "tag => 'b, c'") == DONE
-    assert table.tags.names() == []
+    assert table.context.tags.names() == []
 
 
 def test_a_time_is_tagged_and_tags_expire(table: Table, call: Call) -> None:
-    second = table.snapshots.snapshot(2)
+    second = table.context.snapshots.snapshot(2)
     made = call("create_tag_from_timestamp", f"tag => 'then', timestamp => {second.time_millis}")
     assert made == [("then", 2, second.time_millis, None)]
     with pytest.raises(Exception, match="argument 'timestamp'"):
@@ -152,7 +152,7 @@ def test_branches_are_made_written_and_become_the_table(table: Table, call: Call
     assert call("delete_branch", "branch => 'b1, b2'") == DONE
     assert call("fast_forward", "branch => 'next'") == DONE
     assert ids(table) == [1, 2, 77]
-    assert BranchManager(table.context.io, table.paths).names() == ["next"]
+    assert BranchManager(table.context.io, table.context.paths).names() == ["next"]
 
 
 # ---- rollback -------------------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_a_table_goes_back_to_a_snapshot_or_a_tag(table: Table, call: Call, name
 
 
 def test_a_table_goes_back_to_a_time(table: Table, call: Call) -> None:
-    third = table.snapshots.snapshot(3).time_millis
-    back = table.snapshots.at_or_before(third)
+    third = table.context.snapshots.snapshot(3).time_millis
+    back = table.context.snapshots.at_or_before(third)
     assert back is not None
     assert call("rollback_to_timestamp", f"timestamp => {third}, dry_run => true") == [(4, back.id)]
     assert call("rollback_to_timestamp", f"timestamp => {third}") == [(4, back.id)]
@@ -198,7 +198,7 @@ def test_a_table_goes_back_to_a_watermark(lake_catalog: Catalog, lake: str, call
 
 
 def test_consumers_are_set_and_forgotten(table: Table, call: Call) -> None:
-    consumers = ConsumerManager(table.context.io, table.paths)
+    consumers = ConsumerManager(table.context.io, table.context.paths)
     for name in ("a1", "a2", "b1"):
         consumers.record(name, 4)
     assert call("reset_consumer", "consumerId => 'a1', nextSnapshotId => 2") == DONE
@@ -222,7 +222,7 @@ def test_orphans_of_a_table_or_a_database_are_told_and_deleted(
     table: Table, lake_catalog: Catalog, lake: str, call: Call
 ) -> None:
     other = lake_catalog.create_table(f"{lake}.other", COLUMNS)
-    lost = [Path(t.paths.root, name) for t, name in ((table, "dt=2026-01-01/bucket-0/data-lost.parquet"),
+    lost = [Path(t.context.paths.root, name) for t, name in ((table, "dt=2026-01-01/bucket-0/data-lost.parquet"),
                                                      (other, "manifest/manifest-lost"))]  # fmt: skip
     for path in lost:
         path.parent.mkdir(exist_ok=True, parents=True)
@@ -253,15 +253,15 @@ def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, c
     call("create_tag", "tag => 'a', snapshot => 1")
     call("create_branch", "branch => 'dev', tag => 'a'")
     put(table.on_branch("dev"), [{"id": 5, "dt": "2026-03-01"}])
-    ConsumerManager(table.context.io, table.paths).record("reader", 2)
+    ConsumerManager(table.context.io, table.context.paths).record("reader", 2)
     would = "Would delete 4 rows, 4 files, 4 snapshots, 1 tags, 1 branches, 1 consumers"
     assert call(name, "dry_run => true") == [(would,)]
     assert ids(table) == [1, 2, 3, 4]
     assert call(name)[0][0].startswith("Success")
     assert ids(table) == []
-    assert (table.tags.names(), table.snapshots.ids()) == ([], [5])
-    assert ConsumerManager(table.context.io, table.paths).all() == {}
-    assert list(Path(table.paths.root).rglob("*.parquet")) == []
+    assert (table.context.tags.names(), table.context.snapshots.ids()) == ([], [5])
+    assert ConsumerManager(table.context.io, table.context.paths).all() == {}
+    assert list(Path(table.context.paths.root).rglob("*.parquet")) == []
     put(table, [{"id": 6, "dt": "2026-03-01"}])
     assert ids(table) == [6]
 

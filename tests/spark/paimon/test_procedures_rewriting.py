@@ -53,28 +53,30 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
 
 def files_of(table: Table) -> dict[str, int]:
     """How many files each partition has."""
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     found: dict[str, int] = {}
-    for e in [] if snapshot is None else table.manifests.live_files(snapshot):
-        directory = table.paths.partition_directory(e.partition)
+    for e in [] if snapshot is None else table.context.manifests.live_files(snapshot):
+        directory = table.context.paths.partition_directory(e.partition)
         found[directory] = found.get(directory, 0) + 1
     return found
 
 
 def buckets_of(table: Table) -> dict[str, set[int]]:
-    snapshot = table.snapshots.latest()
+    snapshot = table.context.snapshots.latest()
     found: dict[str, set[int]] = {}
-    for e in [] if snapshot is None else table.manifests.live_files(snapshot):
-        found.setdefault(table.paths.partition_directory(e.partition), set()).add(e.total_buckets)
+    for e in [] if snapshot is None else table.context.manifests.live_files(snapshot):
+        found.setdefault(table.context.paths.partition_directory(e.partition), set()).add(e.total_buckets)
     return found
 
 
 def data_files(table: Table) -> set[str]:
-    return {p.name for p in Path(table.paths.root).rglob("data-*.parquet")}
+    return {p.name for p in Path(table.context.paths.root).rglob("data-*.parquet")}
 
 
 def referenced(table: Table) -> set[str]:
-    return {e.file.file_name for s in table.snapshots.snapshots() for e in table.manifests.live_files(s)}
+    return {
+        e.file.file_name for s in table.context.snapshots.snapshots() for e in table.context.manifests.live_files(s)
+    }
 
 
 # ---- compact --------------------------------------------------------------------------------------------------------
@@ -90,7 +92,7 @@ def test_a_write_only_table_is_compacted_by_spark(lake_sql: Sql, lake_catalog: C
     for buckets, says in (("2", "2 is not within 0 to 1"), ("1-0", "1-0 is not"), ("a", "'a' is neither")):
         with pytest.raises(Exception, match=f"argument 'buckets': {says}"):
             lake_sql(f"CALL lake.sys.compact(table => '{lake}.t', buckets => '{buckets}')")
-    assert table.snapshots.latest_id() == 2
+    assert table.context.snapshots.latest_id() == 2
     assert lake_sql(f"CALL lake.sys.compact('{lake}.t')") == [(True, 3, 8, 4)]
     assert files_of(table) == {f"dt={day}": 2 for day in DAYS}
     assert rows_of(table) == rows
@@ -173,7 +175,7 @@ def test_all_tables_of_databases_are_compacted_and_one_that_fails_holds_nobody_b
     broken = lake_catalog.create_table(f"{lake}.broken", COLUMNS)
     for version in range(2):
         fill(broken, version)
-    next(Path(broken.paths.root).rglob("data-*.parquet")).unlink()
+    next(Path(broken.context.paths.root).rglob("data-*.parquet")).unlink()
     lake_catalog.create_table(f"{lake}.z_empty", COLUMNS)
     lake_catalog.create_table(f"{lake}.left_out", COLUMNS)
     call = f"CALL lake.sys.compact_database(including_databases => '{lake}', excluding_tables => '.*left_out')"
@@ -213,9 +215,9 @@ def test_rescaling_all_to_another_number_changes_the_table_and_some_does_not(
     table = keyed(lake_catalog, lake)
     rows = rows_of(table)
     lake_sql("CALL lake.sys.rescale(table => '{db}.t', bucket_num => 3, partitions => 'dt=2026-01-01')")
-    assert (buckets_of(table)["dt=2026-01-01"], table.refresh().options.bucket) == ({3}, 2)
+    assert (buckets_of(table)["dt=2026-01-01"], table.refresh().context.options.bucket) == ({3}, 2)
     lake_sql("CALL lake.sys.rescale(table => '{db}.t', bucket_num => 3)")
-    assert (set().union(*buckets_of(table).values()), table.refresh().options.bucket) == ({3}, 3)
+    assert (set().union(*buckets_of(table).values()), table.refresh().context.options.bucket) == ({3}, 3)
     assert rows_of(table) == rows
     with pytest.raises(Exception, match="argument 'bucket_num' is 0"):
         lake_sql("CALL lake.sys.rescale(table => '{db}.t', bucket_num => 0)")
@@ -232,12 +234,12 @@ def test_a_branch_is_rescaled_and_compacted_and_its_table_is_not(
     lake_sql("CALL lake.sys.create_branch(table => '{db}.t', branch => 'dev', tag => 'now')")
     assert lake_sql("CALL lake.sys.rescale(table => '{db}.t$branch_dev', bucket_num => 4)")[0][:2] == (True, 2)
     branch = table.on_branch("dev")
-    assert (set().union(*buckets_of(branch).values()), branch.options.bucket) == ({4}, 4)
-    assert (set().union(*buckets_of(table).values()), table.refresh().options.bucket) == ({2}, 2)
+    assert (set().union(*buckets_of(branch).values()), branch.context.options.bucket) == ({4}, 4)
+    assert (set().union(*buckets_of(table).values()), table.refresh().context.options.bucket) == ({2}, 2)
     assert rows_of(branch) == rows_of(table)
     fill(branch, version=9)
     assert lake_sql("CALL lake.sys.compact(table => '{db}.t$branch_dev')")[0][2] > 0
-    assert table.snapshots.latest_id() == 2
+    assert table.context.snapshots.latest_id() == 2
 
 
 def test_writers_elsewhere_go_on_while_a_partition_is_rescaled(lake_sql: Sql, lake_catalog: Catalog, lake: str) -> None:

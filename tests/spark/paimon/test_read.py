@@ -159,7 +159,7 @@ def test_a_limit_is_kept_by_one_task_that_reads_no_more_files_than_it_needs(part
 
 def test_counting_opens_no_file_where_metadata_is_exact(parts: Table) -> None:
     everything, of_b = planned(parts, []), planned(parts, [], where=col("name") == "b")
-    for path in Path(parts.paths.root).glob("name=*/*/*.parquet"):
+    for path in Path(parts.context.paths.root).glob("name=*/*/*.parquet"):
         path.unlink()
     for plan, rows in ((everything, 18), (of_b, 6)):
         assert sum(batch.num_rows for task in batches_of(plan) for batch in task) == rows
@@ -387,7 +387,7 @@ def read_format(**options: str) -> list[Row]:
 
 
 def test_the_format_finds_tables_by_path_and_by_catalog(catalog: FileSystemCatalog, parts: Table) -> None:
-    root, warehouse = parts.paths.root, str(catalog.warehouse)
+    root, warehouse = parts.context.paths.root, str(catalog.warehouse)
     expected = by_id(parts.scan().to_arrow().to_pylist())
     assert by_id(read_format(path=root)) == expected
     assert by_id(read_format(path=root + "/")) == expected
@@ -405,7 +405,7 @@ def test_the_format_finds_tables_by_path_and_by_catalog(catalog: FileSystemCatal
 
 
 def test_the_format_takes_columns_filters_and_limits_as_options(parts: Table) -> None:
-    root = parts.paths.root
+    root = parts.context.paths.root
     found = read_format(path=root, columns="v, id", filter="name IN ('a', 'b') AND v = 2", limit="3")
     assert len(found) == 3
     assert list(found[0]) == ["v", "id"]

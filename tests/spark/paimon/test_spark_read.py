@@ -179,7 +179,7 @@ def test_time_travel_shows_the_columns_of_then(lake_sql: Sql, parts: Table) -> N
 
 def test_the_format_reads_without_a_catalog(lake_session: Any, warehouse: Path, lake: str, parts: Table) -> None:
     reader = lake_session.read.format("forebay-paimon")
-    frame = reader.option("columns", "id, v").option("filter", "name = 'c' AND v > 0").load(parts.paths.root)
+    frame = reader.option("columns", "id, v").option("filter", "name = 'c' AND v > 0").load(parts.context.paths.root)
     assert sorted(tuple(row) for row in frame.collect()) == [(21, 1), (22, 2), (51, 1), (52, 2)]
     assert frame.where("id > 50").count() == 2
     assert frame.count() == 4
@@ -231,7 +231,7 @@ def test_changes_are_streamed_with_their_kinds(
     audit = run(reader.table(f"lake.{lake}.`keyed$audit_log`").select("rowkind", "id"), "audit")
     assert audit == [[("+I", 1), ("+I", 2), ("+I", 1), ("-D", 1)]]
     source = lake_session.readStream.format("forebay-paimon").option("scan.snapshot-id", 1)
-    changes = source.option("read.changelog", "true").load(keyed.paths.root).select("_change_type", "id")
+    changes = source.option("read.changelog", "true").load(keyed.context.paths.root).select("_change_type", "id")
     assert run(changes, "changes")[0][-1] == ("delete", 1)
     changelog = run(reader.table(f"lake.{lake}.`keyed$changelog`").select("_change_type", "id"), "changelog")
     assert changelog == [[("insert", 1), ("insert", 2), ("insert", 1), ("delete", 1)]]

@@ -51,7 +51,7 @@ def write(table: Table, *numbers: int) -> None:
 
 
 def consumers(table: Table) -> dict[str, int]:
-    return ConsumerManager(table.context.io, table.paths).all()
+    return ConsumerManager(table.context.io, table.context.paths).all()
 
 
 # ---- where a stream begins ------------------------------------------------------------------------------------------
@@ -543,7 +543,7 @@ def test_a_stream_that_waits_keeps_its_consumer_from_expiring(table: Table) -> N
     reader = PaimonStreamReader(scan, Pushdown(("id",)), scan.schema, StreamLimits(), 2, clock)
     offset = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     reader.latestOffset(offset, reader.getDefaultReadLimit())
-    manager = ConsumerManager(table.context.io, table.paths)
+    manager = ConsumerManager(table.context.io, table.context.paths)
     assert manager.delete("c")
     clock.advance(10 * 60)
     reader.latestOffset(offset, reader.getDefaultReadLimit())

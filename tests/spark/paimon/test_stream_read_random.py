@@ -84,7 +84,7 @@ class Query:
     @property
     def is_recorded(self) -> bool:
         """Whether the consumer keeps what is not read: the snapshot in full is the query's own business."""
-        return bool(ConsumerManager(self.table.context.io, self.table.paths).all())
+        return bool(ConsumerManager(self.table.context.io, self.table.context.paths).all())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

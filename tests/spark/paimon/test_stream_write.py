@@ -91,7 +91,7 @@ def starter(door: str, lake: str, table: Table) -> Callable[[Any], Any]:
     """How a query is started to write `table`."""
     if door == "catalog":
         return lambda writer: writer.toTable(f"lake.{lake}.t")
-    return lambda writer: writer.format("forebay-paimon").start(table.paths.root)
+    return lambda writer: writer.format("forebay-paimon").start(table.context.paths.root)
 
 
 # ---- once -----------------------------------------------------------------------------------------------------------
@@ -115,10 +115,10 @@ def test_a_micro_batch_that_spark_repeats_after_a_restart_adds_nothing(
     feed.add(4)
     run(writer(), start)
     assert [r[0] for r in rows_of(made)] == [1, 2, 3, 4]
-    snapshots = [made.snapshots.snapshot(i) for i in range(1, (made.snapshots.latest_id() or 0) + 1)]
+    snapshots = [made.context.snapshots.snapshot(i) for i in range(1, (made.snapshots.latest_id() or 0) + 1)]
     assert [s.commit_identifier for s in snapshots] == [0, 1, 2]
     assert len({s.commit_user for s in snapshots}) == 1
-    assert len(list(Path(made.paths.root).rglob("data-*"))) == 3, "the files of the repeated batch are deleted"
+    assert len(list(Path(made.context.paths.root).rglob("data-*"))) == 3, "the files of the repeated batch are deleted"
 
 
 def test_a_branch_is_written_like_a_table(
@@ -210,8 +210,8 @@ def test_a_driver_that_is_killed_between_the_commits_of_table_and_spark_loses_an
     assert rows_of(made) == [(0, "n0"), (1, "n1"), (2, "n2"), (3, "n3"), (4, "n3")]
     appends = [
         s.commit_identifier
-        for i in range(1, (made.snapshots.latest_id() or 0) + 1)
-        if (s := made.snapshots.snapshot(i)).commit_kind.value == "APPEND"
+        for i in range(1, (made.context.snapshots.latest_id() or 0) + 1)
+        if (s := made.context.snapshots.snapshot(i)).commit_kind.value == "APPEND"
     ]
     assert appends == [0, 1, 2, 3]
 
@@ -295,8 +295,8 @@ def test_precommit_compaction_leaves_one_file_of_a_micro_batch(
 
 
 def kinds_of(table: Table) -> list[str]:
-    ids = range(1, (table.snapshots.latest_id() or 0) + 1)
-    return [table.snapshots.snapshot(i).commit_kind.value for i in ids]
+    ids = range(1, (table.context.snapshots.latest_id() or 0) + 1)
+    return [table.context.snapshots.snapshot(i).commit_kind.value for i in ids]
 
 
 # ---- the format -----------------------------------------------------------------------------------------------------
@@ -305,11 +305,13 @@ def kinds_of(table: Table) -> list[str]:
 def test_the_format_appends_and_overwrites(lake_session: Any, lake: str, table: Callable[..., Table]) -> None:
     made = table("id", bucket="2")
     frame = lake_session.range(0, 10, 1, 2).selectExpr("id", "'a' AS name")
-    frame.write.format("forebay-paimon").mode("append").save(made.paths.root)
-    frame.limit(3).selectExpr("id", "'b' AS name").write.format("forebay-paimon").mode("append").save(made.paths.root)
+    frame.write.format("forebay-paimon").mode("append").save(made.context.paths.root)
+    frame.limit(3).selectExpr("id", "'b' AS name").write.format("forebay-paimon").mode("append").save(
+        made.context.paths.root
+    )
     assert rows_of(made) == [(i, "b" if i < 3 else "a") for i in range(10)]
     lake_session.sql("SELECT 7L AS id, 'only' AS name").write.format("forebay-paimon").mode("overwrite").save(
-        made.paths.root
+        made.context.paths.root
     )
     assert rows_of(made) == [(7, "only")]
 
@@ -320,7 +322,7 @@ def test_the_format_refuses_dynamic_buckets_from_several_tasks_and_leaves_nothin
     made = table("id")
     frame = lake_session.range(0, 10, 1, 2).selectExpr("id", "'a' AS name")
     with pytest.raises(Exception, match="it has dynamic buckets, whose keys one task must assign"):
-        frame.write.format("forebay-paimon").mode("append").save(made.paths.root)
-    assert list(Path(made.paths.root).rglob("data-*")) == []
-    frame.coalesce(1).write.format("forebay-paimon").mode("append").save(made.paths.root)
+        frame.write.format("forebay-paimon").mode("append").save(made.context.paths.root)
+    assert list(Path(made.context.paths.root).rglob("data-*")) == []
+    frame.coalesce(1).write.format("forebay-paimon").mode("append").save(made.context.paths.root)
     assert len(rows_of(made)) == 10

@@ -49,8 +49,8 @@ def some(*ids: int) -> Rows:
 
 
 def kinds_of(table: Table) -> list[str]:
-    ids = range(1, (table.snapshots.latest_id() or 0) + 1)
-    return [table.snapshots.snapshot(i).commit_kind.value for i in ids]
+    ids = range(1, (table.context.snapshots.latest_id() or 0) + 1)
+    return [table.context.snapshots.snapshot(i).commit_kind.value for i in ids]
 
 
 def settled(commits: StreamCommits) -> None:
@@ -97,7 +97,7 @@ def test_in_mode_complete_each_micro_batch_replaces_the_table_once(tmp_path: Pat
 def test_an_empty_micro_batch_makes_no_snapshot(tmp_path: Path) -> None:
     table = make(tmp_path)
     assert commits_of(table).commit(epoch(table, 0, [])) == []
-    assert table.snapshots.latest_id() is None
+    assert table.context.snapshots.latest_id() is None
 
 
 def test_a_commit_whose_outcome_is_unknown_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_small_files_are_packed_beside_the_query(tmp_path: Path) -> None:
     for number in range(12):
         commits.commit(epoch(table, number, some(number)))
         settled(commits)
-    users = {table.snapshots.snapshot(i).commit_user for i in range(1, (table.snapshots.latest_id() or 0) + 1)}
+    users = {table.context.snapshots.snapshot(i).commit_user for i in range(1, (table.snapshots.latest_id() or 0) + 1)}
     assert kinds_of(table).count("COMPACT") >= 2
     assert len(users) > 2, "compaction commits by users of its own"
     assert sum(len(s.files) for s in table.scan().plan()) <= 6

@@ -55,7 +55,7 @@ class Query:
 
         A query without a snapshot left cannot know it either, which docs/limits.md says.
         """
-        if self._table.snapshots.latest_of_user(self.commits.user) is not None:
+        if self._table.context.snapshots.latest_of_user(self.commits.user) is not None:
             self._write()
 
     def _write(self) -> None:

@@ -79,20 +79,20 @@ ACTS = {"compact": compact, "rescale": rescale}
 def check_aftermath(table: Table, rows: list[Any], act: Callable[[Table], None]) -> None:
     """`table` is opened anew after a death; `act` is what the dead driver was at."""
     assert rows_of(table) == rows
-    on_disk = {str(p) for p in Path(table.paths.root).rglob("data-*.parquet")}
+    on_disk = {str(p) for p in Path(table.context.paths.root).rglob("data-*.parquet")}
     referenced = {
-        table.paths.data_file(e.partition, e.bucket, e.file)
-        for snapshot in table.snapshots.snapshots()
-        for e in table.manifests.live_files(snapshot)
+        table.context.paths.data_file(e.partition, e.bucket, e.file)
+        for snapshot in table.context.snapshots.snapshots()
+        for e in table.context.manifests.live_files(snapshot)
     }
     told = table.remove_orphan_files(dry_run=True)
     assert told.files == [], "files of a commit that may still run are left alone for a day"
-    for path in Path(table.paths.root).rglob("*-*"):
+    for path in Path(table.context.paths.root).rglob("*-*"):
         os.utime(path, (1, 1))
     told = table.remove_orphan_files(dry_run=True)
     assert {p for p in told.files if "/data-" in p} == on_disk - referenced
     assert table.remove_orphan_files().files == told.files
-    assert {str(p) for p in Path(table.paths.root).rglob("data-*.parquet")} == referenced
+    assert {str(p) for p in Path(table.context.paths.root).rglob("data-*.parquet")} == referenced
     act(table)
     assert rows_of(table) == rows
 
@@ -106,8 +106,8 @@ def test_a_driver_that_dies_leaves_the_table_as_it_was_or_done(spark: Any, tmp_p
         table = altered(table, [SetOption("bucket", "4")])
     io = DyingFileIO("before write manifest-list 1" if step.startswith("between") else step)
     with pytest.raises(Died):
-        ACTS[act](Table(io, table.paths.root), spark.sparkContext)
-    committed = table.snapshots.latest_id() == 4
+        ACTS[act](Table(io, table.context.paths.root), spark.sparkContext)
+    committed = table.context.snapshots.latest_id() == 4
     assert committed == step.startswith("after")
     check_aftermath(table.refresh(), rows, lambda again: ACTS[act](again, spark.sparkContext))
 
@@ -126,9 +126,9 @@ def _driver(root: str, act: str) -> None:
 def test_a_driver_that_is_killed_leaves_the_table_as_it_was(spark: Any, tmp_path: Path, act: str) -> None:
     table = new_table(tmp_path)
     rows = rows_of(table)
-    driver = multiprocessing.get_context("spawn").Process(target=_driver, args=(table.paths.root, act))
+    driver = multiprocessing.get_context("spawn").Process(target=_driver, args=(table.context.paths.root, act))
     driver.start()
     driver.join(100)
     assert driver.exitcode == -signal.SIGKILL
-    assert table.snapshots.latest_id() == 3
+    assert table.context.snapshots.latest_id() == 3
     check_aftermath(table.refresh(), rows, lambda again: ACTS[act](again, spark.sparkContext))

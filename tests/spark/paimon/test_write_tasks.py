@@ -330,7 +330,9 @@ def test_buckets_that_were_written_are_compacted_after_the_commit_when_it_is_tim
     for number in range(3):
         tasks = [[[{"id": i, "name": f"{number}"} for i in range(5)]] for _ in range(2)]
         commit_batch(table, write_in_lanes(table, tasks), None, threads)
-    history = [table.snapshots.snapshot(i).commit_kind.value for i in range(1, (table.snapshots.latest_id() or 0) + 1)]
+    history = [
+        table.context.snapshots.snapshot(i).commit_kind.value for i in range(1, (table.snapshots.latest_id() or 0) + 1)
+    ]
     assert history == ["APPEND", "APPEND", "COMPACT", "APPEND", "COMPACT"]
     assert rows_of(table) == [{"id": i, "name": "2"} for i in range(5)]
 
@@ -370,7 +372,7 @@ def test_options_of_a_write_are_checked(tmp_path: Path) -> None:
     table = make(tmp_path, bucket="2", bucket_key="id")
     chosen = write_options("t", table, {"Write-Only": "true", "checkpointLocation": "/x", "bucket": "2"})
     assert chosen.paimon == {"write-only": "true"}
-    assert with_write_options(table, chosen).options.write_only
+    assert with_write_options(table, chosen).context.options.write_only
     assert with_write_options(table, chosen) is with_write_options(table, chosen)
     with pytest.raises(InvalidRequest, match="no write option 'wirte-only'; did you mean 'write-only'"):
         write_options("t", table, {"wirte-only": "true"})

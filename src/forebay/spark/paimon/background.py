@@ -78,7 +78,7 @@ class PackRounds:
 
     def __init__(self, table: Table, runner: TaskRunner) -> None:
         self._table, self._runner = table, runner
-        self._rules = AppendRules.of(table.options)
+        self._rules = AppendRules.of(table.context.options)
         self.full_is_due = False  # of no meaning here: small files are packed, and others left alone
         self._coordinator: AppendCoordinator | None = None
         self._packed: dict[tuple[bytes, int], list[DataFileMeta]] = {}  # small ones, by how often they were packed
@@ -146,8 +146,8 @@ class PackRounds:
 
     def _live_files(self) -> NewFiles:
         found: NewFiles = {}
-        latest = self._table.snapshots.latest()
-        for e in [] if latest is None else self._table.manifests.live_files(latest):
+        latest = self._table.context.snapshots.latest()
+        for e in [] if latest is None else self._table.context.manifests.live_files(latest):
             found.setdefault(e.partition, []).append(e.file)
         return found
 

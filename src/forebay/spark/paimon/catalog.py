@@ -229,7 +229,7 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         return table_proxy(self._context, name, made)
 
     def _altered(self, table: Table, changes: Sequence[SchemaChange]) -> Table:
-        table.schemas.change(changes, has_snapshots=table.snapshots.latest_id() is not None)
+        table.context.schemas.change(changes, has_snapshots=table.context.snapshots.latest_id() is not None)
         return table.refresh()
 
     def _new_default(self, table: Table, path: tuple[str, ...], text: str) -> SchemaChange:

@@ -84,7 +84,7 @@ def put_together(
 
     What is little is done by this process. After an error the files of `messages` are deleted.
     """
-    if not table.options.precommit_compact:
+    if not table.context.options.precommit_compact:
         return list(messages)
     tasks = plan_precommit(table.context, messages)
     if not tasks:
@@ -116,7 +116,7 @@ def _put_together(context: TableContext, task: PrecommitTask) -> _Together:
 def _discard(table: Table, results: Sequence[_Together]) -> None:
     for task, files in results:
         for f in files:
-            for path in table.paths.data_file_and_companions(task.partition, task.bucket, f):
+            for path in table.context.paths.data_file_and_companions(task.partition, task.bucket, f):
                 delete_quietly(table.context.io, path)
 
 
@@ -126,7 +126,7 @@ class InlineCompaction:
     def __init__(self, table: Table, runner: Callable[[str], TaskRunner]) -> None:
         self._table, self._runner = table, runner
         self._counting = TableWriteCompaction(table.context)
-        options = table.options
+        options = table.context.options
         has_key = table.schema.has_primary_key
         ordered = options.bucket != UNAWARE and not options.deletion_vectors_enabled
         self.is_on = not options.write_only and (has_key or ordered)
@@ -141,7 +141,7 @@ class InlineCompaction:
         `replaced`: the commit replaced what was there. Then only what could not be read otherwise is compacted, and
         its changes are not recorded, and neither are those of the overwrite.
         """
-        needed = self._table.options.needs_lookup and self._table.schema.has_primary_key
+        needed = self._table.context.options.needs_lookup and self._table.schema.has_primary_key
         if not self.is_on or not partitions or (replaced and not needed):
             return True
         try:
@@ -170,5 +170,5 @@ class _Untold:
         done = self.inner.run(function, tasks, **how)
         for m in done:
             for f in m.compact.changelog_files:
-                delete_quietly(self.table.context.io, self.table.paths.data_file(m.partition, m.bucket, f))
+                delete_quietly(self.table.context.io, self.table.context.paths.data_file(m.partition, m.bucket, f))
         return [replace(m, compact=replace(m.compact, changelog_files=())) for m in done]

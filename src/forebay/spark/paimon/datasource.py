@@ -201,7 +201,7 @@ class PaimonSource:
         scan = PaimonScan.of(table, address.name, side).with_options(read.table)
         schema_id = {key.lower(): value for key, value in options.items()}.get(SCHEMA_ID)
         if schema_id is not None and int(schema_id) != scan.table.schema.id:
-            planned = table.schemas.schema(int(schema_id)).with_options(scan.table.schema.options)
+            planned = table.context.schemas.schema(int(schema_id)).with_options(scan.table.schema.options)
             scan = replace(scan, table=scan.table.with_schema(planned))
         return cls(scan, read, table)
 

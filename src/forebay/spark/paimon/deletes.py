@@ -68,10 +68,10 @@ def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
 
 
 def _drop_partitions(table: Table, predicate: Predicate) -> None:
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     if latest is None:
         return
-    there = {e.partition for e in table.manifests.live_files(latest)}
+    there = {e.partition for e in table.context.manifests.live_files(latest)}
     layout = row_layout(table.schema.partition_fields)
     chosen = ScanFilter.of(table.schema, predicate).partitions_matching(there)
     values = [dict(zip(table.schema.partition_keys, layout.decode(p), strict=True)) for p in sorted(chosen)]
@@ -100,7 +100,7 @@ def _delete_keys(table: Table, predicate: Predicate) -> None:
 
 
 def _check_takes_deletes(table: Table) -> None:
-    options = table.options
+    options = table.context.options
     option = {
         "deduplicate": None,
         "partial-update": "partial-update.remove-record-on-delete",
@@ -155,7 +155,7 @@ class _File:
 
 
 def _rewrite_files(table: Table, predicate: Predicate) -> None:
-    if table.options.deletion_vectors_enabled:
+    if table.context.options.deletion_vectors_enabled:
         raise UnsupportedOperation(
             f"DELETE FROM {table.name}: rows of an append table with 'deletion-vectors.enabled' are deleted by writing "
             "deletion vectors, which is not supported; whole partitions can be deleted"

@@ -36,7 +36,7 @@ def dealing(table: Table, cores: int) -> Dealing:
     """How the rows of a write are dealt; `cores` is how many tasks run at a time."""
     schema = table.schema
     asked = sink_parallelism(table)
-    buckets = table.options.bucket
+    buckets = table.context.options.bucket
     if buckets != UNAWARE:
         keys = tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys)))
         most = cores if schema.partition_keys else min(cores, buckets)

@@ -37,8 +37,8 @@ def shared_lookup(table: Table, columns: Sequence[str] | None = None) -> Lookup:
     schema = table.schema
     key = (
         os.getpid(),
-        table.paths.root,
-        table.paths.branch,
+        table.context.paths.root,
+        table.context.paths.branch,
         schema.id,
         tuple(sorted(schema.options.items())),
         None if columns is None else tuple(columns),

@@ -35,11 +35,11 @@ class LakePartitions(PartitionManagement):
 
     def _entries(self, values: Mapping[str, Any]) -> list[ManifestEntry]:
         """The files of the partitions that have these values."""
-        latest = self._table.snapshots.latest()
+        latest = self._table.context.snapshots.latest()
         if latest is None:
             return []
         matches = partition_filter(self._table.schema, values)
-        return [e for e in self._table.manifests.live_files(latest) if matches is None or matches(e.partition)]
+        return [e for e in self._table.context.manifests.live_files(latest) if matches is None or matches(e.partition)]
 
     def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
         fields = self._table.schema.partition_fields

@@ -149,8 +149,8 @@ def _named_partitions(table: Table, text: str) -> PartitionFilter:
 
 def _partitions_where(context: PaimonContext, table: Table, condition: str) -> PartitionFilter:
     """Spark itself evaluates the condition, on a row for each partition of the latest snapshot."""
-    latest = table.snapshots.latest()
-    entries = [] if latest is None else table.manifests.live_files(latest)
+    latest = table.context.snapshots.latest()
+    entries = [] if latest is None else table.context.manifests.live_files(latest)
     partitions = sorted({e.partition for e in entries})
     values = row_layout(table.schema.partition_fields).decode_all(partitions)
     rows = pa.Table.from_batches([values]).append_column(_NUMBER, pa.array(range(len(partitions)), pa.int64()))

@@ -72,7 +72,7 @@ def _tables(context: PaimonContext, arguments: Arguments) -> list[Table]:
 
 def _purge(context: PaimonContext, arguments: Arguments) -> pa.Table:
     table = opened(context, arguments)
-    if table.paths.branch != "main":
+    if table.context.paths.branch != "main":
         raise UnsupportedOperation("argument 'table': a branch cannot be purged, only its table; or delete the branch")
     if arguments["dry_run"]:
         return rows(_PURGED, (f"Would delete {_counts(table.maintenance().purgeable())}",))

@@ -78,7 +78,7 @@ def _expire_partitions(context: PaimonContext, arguments: Arguments) -> pa.Table
 def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
     """As its directory is called, and as Paimon says it: a DATE is its number of days, but with the option
     `partition.legacy-name` = false."""
-    fields, o = table.schema.partition_fields, table.options
+    fields, o = table.schema.partition_fields, table.context.options
     values = [partition[f.name] for f in fields]
     names = partition_spec(fields, values, o.partition_default_name, o.partition_legacy_name)
     return ", ".join(f"{key}={value}" for key, value in names.items())
@@ -108,22 +108,24 @@ def _create_tag(context: PaimonContext, arguments: Arguments) -> None:
 def _replace_tag(context: PaimonContext, arguments: Arguments) -> None:
     """Without a snapshot the tag means the same one, for another time, as in Paimon."""
     table = opened(context, arguments)
-    tag = table.tags.tag(arguments["tag"])
+    tag = table.context.tags.tag(arguments["tag"])
     wanted = arguments["snapshot"]
     with naming("snapshot"):
-        snapshot = tag.snapshot if wanted in (None, tag.snapshot.id) else table.snapshots.snapshot(wanted)
-    table.tags.replace(tag.name, snapshot, parse_span(arguments["time_retained"], "time_retained"))
+        snapshot = tag.snapshot if wanted in (None, tag.snapshot.id) else table.context.snapshots.snapshot(wanted)
+    table.context.tags.replace(tag.name, snapshot, parse_span(arguments["time_retained"], "time_retained"))
 
 
 def _create_tag_from_timestamp(context: PaimonContext, arguments: Arguments) -> pa.Table:
     """Of the first snapshot made at that time or later, which may be one that only a tag keeps."""
     table, time_ms = opened(context, arguments), arguments["timestamp"]
-    found = [s for s in (*table.tags.tagged_snapshots(), table.snapshots.after(time_ms)) if s is not None]
+    found = [
+        s for s in (*table.context.tags.tagged_snapshots(), table.context.snapshots.after(time_ms)) if s is not None
+    ]
     later = [s for s in found if s.time_millis >= time_ms]
     if not later:
         raise NotFound(f"argument 'timestamp': {table.name} has no snapshot made at {time_ms} ms since 1970 or later")
     chosen = min(later, key=lambda s: (s.time_millis, s.id))
-    table.tags.create(arguments["tag"], chosen, parse_span(arguments["time_retained"], "time_retained"))
+    table.context.tags.create(arguments["tag"], chosen, parse_span(arguments["time_retained"], "time_retained"))
     watermark = None if chosen.watermark is None else str(chosen.watermark)
     return rows(_TAGGED, (arguments["tag"], chosen.id, chosen.time_millis, watermark))
 
@@ -132,13 +134,13 @@ def _delete_tags(context: PaimonContext, arguments: Arguments) -> None:
     table = opened(context, arguments)
     names = names_in(arguments["tag"], "tag")
     for name in names:
-        table.tags.tag(name)  # all must be there before the first one goes
+        table.context.tags.tag(name)  # all must be there before the first one goes
     for name in names:
         table.delete_tag(name)
 
 
 def _rename_tag(context: PaimonContext, arguments: Arguments) -> None:
-    opened(context, arguments).tags.rename(arguments["tag"], arguments["target_tag"])
+    opened(context, arguments).context.tags.rename(arguments["tag"], arguments["target_tag"])
 
 
 def _tag_automatically(context: PaimonContext, arguments: Arguments) -> None:
@@ -182,7 +184,7 @@ _ROLLED_BACK = result_of(previous_snapshot_id=LongType(), current_snapshot_id=Lo
 
 def _rolled_back(table: Table, arguments: Arguments, **target: Any) -> pa.Table:
     """`target` is what `Maintenance.rollback_to` takes."""
-    latest = table.snapshots.latest_id()
+    latest = table.context.snapshots.latest_id()
     if latest is None:
         raise NotFound(f"argument 'table': {table.name} has no snapshot to roll back: nothing was written yet")
     return rows(_ROLLED_BACK, (latest, table.maintenance().rollback_to(**target, dry_run=arguments["dry_run"]).id))
@@ -208,7 +210,7 @@ def _rollback_to_timestamp(context: PaimonContext, arguments: Arguments) -> pa.T
 def _rollback_to_watermark(context: PaimonContext, arguments: Arguments) -> pa.Table:
     """To the last snapshot whose watermark is not above the one that is given."""
     table, watermark = opened(context, arguments), arguments["watermark"]
-    found = [s for s in table.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
+    found = [s for s in table.context.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
     if not found:
         raise NotFound(f"argument 'watermark': {table.name} has no snapshot with a watermark of {watermark} or less")
     return _rolled_back(table, arguments, snapshot=found[-1].id)
@@ -227,7 +229,7 @@ def _reset_consumer(context: PaimonContext, arguments: Arguments) -> None:
         consumers.delete(consumer)
         return
     with naming("nextSnapshotId"):
-        table.snapshots.snapshot(snapshot)
+        table.context.snapshots.snapshot(snapshot)
     consumers.record(consumer, snapshot)
 
 

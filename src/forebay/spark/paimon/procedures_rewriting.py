@@ -69,7 +69,7 @@ def _compact(context: PaimonContext, arguments: Arguments) -> pa.Table:
     )  # fmt: skip
     if made is None:
         return rows(_COMPACTED, (True, None, 0, 0))
-    kinds = [e.kind for e in table.manifests.entries(table.manifests.delta_manifests(made))]
+    kinds = [e.kind for e in table.context.manifests.entries(table.context.manifests.delta_manifests(made))]
     return rows(_COMPACTED, (True, made.id, kinds.count(FileKind.DELETE), kinds.count(FileKind.ADD)))
 
 
@@ -115,8 +115,8 @@ def _idle(table: Table, chosen: PartitionFilter | None, arguments: Arguments, so
         raise InvalidRequest("argument 'partition_idle_time' does not go with 'order_strategy'")
     if not table.schema.partition_keys:
         raise InvalidRequest(f"argument 'partition_idle_time': {table.name} has no partitions")
-    latest = table.snapshots.latest()
-    entries = [] if latest is None else table.manifests.live_files(latest)
+    latest = table.context.snapshots.latest()
+    entries = [] if latest is None else table.context.manifests.live_files(latest)
     idle = idle_partitions(entries, SYSTEM_CLOCK.now_ms() - idle_ms)
     return lambda partition: partition in idle and (chosen is None or chosen(partition))
 
@@ -125,7 +125,7 @@ def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | No
     """The buckets in '0,2-4'; None for all."""
     if text is None or not text.strip():
         return None
-    count = table.options.bucket
+    count = table.context.options.bucket
     if sorts or count <= 0:
         raise InvalidRequest(
             f"argument 'buckets' is for tables with a fixed number of buckets: {table.name} has {count}"
@@ -185,23 +185,23 @@ def _rescale(context: PaimonContext, arguments: Arguments) -> pa.Table:
     table = opened(context, arguments)
     chosen = chosen_partitions(context, table, arguments)
     with naming("table"):
-        if table.options.bucket <= 0:
+        if table.context.options.bucket <= 0:
             raise UnsupportedOperation(
-                f"{table.name} has 'bucket' = {table.options.bucket}, no fixed number of buckets"
+                f"{table.name} has 'bucket' = {table.context.options.bucket}, no fixed number of buckets"
             )
-    buckets = table.options.bucket if arguments["bucket_num"] is None else arguments["bucket_num"]
+    buckets = table.context.options.bucket if arguments["bucket_num"] is None else arguments["bucket_num"]
     if buckets <= 0:
         raise InvalidRequest(f"argument 'bucket_num' is {buckets}; tables are rescaled to a positive number of buckets")
     before = partitions_to_rescale(table.context, table.new_commit(), buckets, chosen)
     if arguments["dry_run"]:
         return rows(_RESCALED, (True, len(before), None))
     runner = SparkTasks(active_context(), f"rescaling {table.name}")
-    if chosen is None and table.options.bucket != buckets:
+    if chosen is None and table.context.options.bucket != buckets:
         name = table_name(context, arguments["table"])  # with the branch, which has a schema of its own
         table = context.lake.table(name).alter(set={"bucket": buckets})
     rescale_partitions(table.context, table.new_commit(), buckets, chosen, runner=runner)
     after = partitions_to_rescale(table.context, table.new_commit(), buckets, chosen)
-    latest = table.snapshots.latest()
+    latest = table.context.snapshots.latest()
     done_now = len(before) - len(after)
     return rows(_RESCALED, (True, done_now, latest.id if latest is not None and done_now else None))
 
@@ -219,8 +219,8 @@ def _compact_manifests(context: PaimonContext, arguments: Arguments) -> pa.Table
 
 
 def _count_manifests(table: Table) -> int:
-    latest = table.snapshots.latest()
-    return 0 if latest is None else len(table.manifests.data_manifests(latest))
+    latest = table.context.snapshots.latest()
+    return 0 if latest is None else len(table.context.manifests.data_manifests(latest))
 
 
 _MANIFESTS = Procedure(

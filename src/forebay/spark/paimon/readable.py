@@ -73,14 +73,14 @@ def session_options(context: PaimonContext) -> dict[str, str]:
 
 def stream_source(context: PaimonContext, table: Table, system: str | None, given: Mapping[str, str]) -> dict[str, str]:
     """The options by which the format reads `table`, under its very schema, as a stream."""
-    stored = table.schemas.schema(table.schema.id).options
+    stored = table.context.schemas.schema(table.schema.id).options
     own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
     return {
         **own,
         **given,
         **{CATALOG_PREFIX + key: value for key, value in context.options},
         "table": table.name if system is None else f"{table.name}${system}",
-        "branch": table.paths.branch,
+        "branch": table.context.paths.branch,
         SCHEMA_ID: str(table.schema.id),
         CORES: str(context.cores),
     }

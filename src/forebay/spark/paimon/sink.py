@@ -51,7 +51,11 @@ class Sink:
         """What the tasks wrote. Raises `UnsupportedOperation` where several have assigned dynamic buckets."""
         written = [m for m in messages if isinstance(m, WrittenFiles)]
         table = self._table
-        if table.schema.has_primary_key and table.options.bucket == UNAWARE and sum(bool(w.rows) for w in written) > 1:
+        if (
+            table.schema.has_primary_key
+            and table.context.options.bucket == UNAWARE
+            and sum(bool(w.rows) for w in written) > 1
+        ):
             table.new_commit().abort(messages_of(written))
             raise UnsupportedOperation(
                 f"writing to table {self._name}: it has dynamic buckets, whose keys one task must assign; write it "

@@ -109,7 +109,7 @@ class StreamCommits:
     def _rounds(self) -> Rounds | None:
         """The compaction that the table wants; None if it wants none."""
         table = self.table
-        if table.options.write_only:
+        if table.context.options.write_only:
             return None
         parallelism = table.schema.options.get(COMPACTION_PARALLELISM)
         few = max(1, self.cores // 2) if parallelism is None else positive(COMPACTION_PARALLELISM, parallelism)
@@ -117,8 +117,8 @@ class StreamCommits:
         def runner(what: str) -> TaskRunner:
             return FewAtATime(self.runner(what), few) if self.beside else self.runner(what)
 
-        if table.options.bucket == UNAWARE and not table.schema.has_primary_key:
-            has_vectors = table.options.deletion_vectors_enabled
+        if table.context.options.bucket == UNAWARE and not table.schema.has_primary_key:
+            has_vectors = table.context.options.deletion_vectors_enabled
             return None if has_vectors else PackRounds(table, runner(f"compaction beside {self.name}"))
         inline = InlineCompaction(table, runner)
         return BucketRounds(table, inline) if inline.is_on else None
@@ -223,7 +223,7 @@ class StreamCommits:
 
 def must_wait(table: Table) -> bool:
     """Whether a commit is complete only when its buckets are compacted."""
-    options = table.options
+    options = table.context.options
     if options.write_only:
         return False
     if options.commit_force_compact or options.changelog_producer == "full-compaction":
@@ -235,7 +235,7 @@ def must_wait(table: Table) -> bool:
 def stop_trigger(table: Table) -> int:
     """New files of a bucket at which a stream waits for compaction (`num-sorted-run.stop-trigger`)."""
     text = table.schema.options.get(STOP_TRIGGER)
-    return table.options.num_sorted_run_compaction_trigger + 3 if text is None else positive(STOP_TRIGGER, text)
+    return table.context.options.num_sorted_run_compaction_trigger + 3 if text is None else positive(STOP_TRIGGER, text)
 
 
 # ---- the queries of this process ------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def stream_commits(
 ) -> StreamCommits:
     """The commits of query `query` to `proxied` under `options`, the same for all micro-batches since its start."""
     table = with_write_options(proxied, options)
-    key = (table.paths.root, table.paths.branch, query)
+    key = (table.context.paths.root, table.context.paths.branch, query)
     with _lock:
         known = _running.get(key)
         if known is None or known.table is not table:

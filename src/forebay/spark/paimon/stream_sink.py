@@ -32,7 +32,7 @@ class PaimonStreamSink(Sink, DataSourceStreamArrowWriter):
         """Nothing: see above."""
 
     def _commits_of(self, query: str) -> StreamCommits:
-        key = (self._table.paths.root, self._table.paths.branch, query)
+        key = (self._table.context.paths.root, self._table.context.paths.branch, query)
         if key not in _commits:
             _commits[key] = StreamCommits(
                 self._name, self._table, query, self._options, threads, lambda: True, 1, self._table, beside=False

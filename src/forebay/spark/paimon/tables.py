@@ -66,7 +66,7 @@ class PaimonTable(TableProxy):
         return self._table.schema.partition_keys
 
     def _table_properties(self) -> dict[str, str]:
-        return {**table_properties(self._table.schema), LOCATION: self._table.paths.root, MANAGED: "true"}
+        return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
     def _readable(self, options: dict[str, str]) -> Readable:
         from forebay.spark.paimon.readable import readable
@@ -127,7 +127,7 @@ class StagedLakeTable(PaimonTable):
     def abortStagedChanges(self) -> None:
         # Another client may have dropped it in the meantime and created a new one.
         with contextlib.suppress(NotFound):
-            there = self._context.lake.table(self._table.name).schemas.schema(0)
+            there = self._context.lake.table(self._table.name).context.schemas.schema(0)
             if there.time_millis == self._table.schema.time_millis:
                 self._context.lake.drop_table(self._table.name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import InvalidRequest, NotFound
+from forebay.paimon.read.planner import Planner
 
 if TYPE_CHECKING:
     from forebay.paimon.format.schema import TableSchema
@@ -23,24 +24,24 @@ def travelled(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, st
     is. Raises `NotFound`, with what there is.
     """
     options, snapshot = _chosen(name, table, travel)
-    return options, table.schemas.schema(snapshot.schema_id)
+    return options, table.context.schemas.schema(snapshot.schema_id)
 
 
 def _chosen(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], Snapshot]:
     if travel.timestamp_us is not None:
-        return _by_id(table.planner().at_timestamp(travel.timestamp_us // 1000))
+        return _by_id(Planner(table.context).at_timestamp(travel.timestamp_us // 1000))
     version = travel.version or ""
-    tag = table.tags.find(version)
+    tag = table.context.tags.find(version)
     if tag is not None:
         return {"scan.tag-name": version}, tag.snapshot
     if version.isdigit():
-        return _by_id(table.snapshots.snapshot(int(version)))
+        return _by_id(table.context.snapshots.snapshot(int(version)))
     if version.startswith(_WATERMARK):
         text = version[len(_WATERMARK) :]
         if not text.isdigit():
             raise InvalidRequest(f"version '{version}' of table {name}: write {_WATERMARK} and milliseconds since 1970")
-        return _by_id(table.planner().at_watermark(int(text)))
-    tags = ", ".join(table.tags.names()) or "none"
+        return _by_id(Planner(table.context).at_watermark(int(text)))
+    tags = ", ".join(table.context.tags.names()) or "none"
     branches = table.context.branches
     hint = f"; there is a branch of this name, which is table `{name}$branch_{version}`"
     raise NotFound(
