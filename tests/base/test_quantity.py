@@ -10,7 +10,16 @@ import pytest
 from forebay.base.arguments import did_you_mean, name_list, one_or_more_names, whole_number
 from forebay.base.errors import InvalidRequest
 from forebay.base.markup import facts_html, grid
-from forebay.base.quantity import format_bytes, moment_ms, parse_bool, parse_duration_ms, parse_memory_bytes, span_ms
+from forebay.base.quantity import (
+    format_bytes,
+    moment_at,
+    moment_ms,
+    parse_bool,
+    parse_duration_ms,
+    parse_memory_bytes,
+    past_ms,
+    span_ms,
+)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +131,19 @@ def test_one_name_or_several_are_names() -> None:
     for wrong in (5, None, ["id", None], [["id"]]):
         with pytest.raises(InvalidRequest, match=r"primary_key=.* is not a name"):
             one_or_more_names(wrong, "primary_key")  # type: ignore[arg-type]
+
+
+def test_what_is_past_is_a_moment_or_a_length_of_time_ago() -> None:
+    assert past_ms("1970-01-01T00:00:01+00:00", 5000, "older_than") == 1000
+    assert past_ms(dt.timedelta(seconds=1), 5000, "older_than") == 4000
+    with pytest.raises(InvalidRequest, match="older_than=1.5 is not a point in time"):
+        past_ms(1.5, 5000, "older_than")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("milliseconds", [0, -1, 1_769_860_800_123])
+def test_milliseconds_become_a_moment_and_back(milliseconds: int) -> None:
+    assert moment_ms(moment_at(milliseconds), "at") == milliseconds
+
+
+def test_a_moment_beyond_the_calendar_is_the_last_or_the_first_there_is() -> None:
+    assert (moment_at(1 << 62).year, moment_at(-1 << 62).year) == (9999, 1)

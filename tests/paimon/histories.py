@@ -163,7 +163,7 @@ class Life:
         self.table.compact(full=self.dice.random() < 0.5)
 
     def expire(self) -> None:
-        self.table.maintenance().expire_snapshots(1, self.dice.randint(1, 4), 1 << 60)
+        self.table.maintenance().expire_snapshots(1, self.dice.randint(1, 4), at_ms(1 << 60))
 
     def change(self) -> None:
         self.table = altered(self.table, [self.schema_change()])

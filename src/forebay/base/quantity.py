@@ -15,6 +15,12 @@ Span: TypeAlias = dt.timedelta | float | str
 Moment: TypeAlias = dt.datetime | str
 """A point in time: a datetime (without a zone: in the local zone, as in Python) or ISO text of one."""
 
+Past: TypeAlias = Moment | dt.timedelta
+"""A point in time, or a timedelta: that long ago."""
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+
 _NUMBER_AND_UNIT = re.compile(r"^\s*(\d+)\s*([a-zA-Zµ]*)\s*$")
 
 _DURATION_MS: dict[str, float] = {
@@ -83,7 +89,17 @@ def moment_ms(moment: Moment, what: str) -> int:
             raise InvalidRequest(f"{what}={moment!r} is not a time: {_MOMENTS}") from e
     if not isinstance(moment, dt.datetime):
         raise InvalidRequest(f"{what}={moment!r} is not a point in time: {_MOMENTS}")
-    return (moment.astimezone(dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+    return (moment.astimezone(dt.UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+
+
+def moment_at(milliseconds: int) -> dt.datetime:
+    """The moment that many `milliseconds` after 1970 began in UTC, or the closest one that a datetime can be."""
+    return _EPOCH + dt.timedelta(milliseconds=min(max(milliseconds, _EARLIEST_MS), _LATEST_MS))
+
+
+def past_ms(past: Past, now_ms: int, what: str) -> int:
+    """`past`, seen from `now_ms`, in milliseconds since 1970. Raises `InvalidRequest` for what is neither."""
+    return now_ms - span_ms(past, what) if isinstance(past, dt.timedelta) else moment_ms(past, what)
 
 
 _MOMENTS = "give a datetime, or ISO text such as '2026-01-31T12:00:00+01:00'"

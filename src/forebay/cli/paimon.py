@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.base.quantity import format_bytes
+from forebay.base.quantity import format_bytes, moment_at
 from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.cli.paimon_help import ACTIONS, EPILOG
@@ -186,7 +185,7 @@ def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
         table.context.tags.tag(options.tag)  # refuses what is a time, and no tag
         return str(options.tag)
     if options.at is not None:
-        return datetime.datetime.fromtimestamp(moment(options.at) / 1000, datetime.UTC)
+        return moment_at(moment(options.at))
     chosen: int | None = options.snapshot
     return chosen
 

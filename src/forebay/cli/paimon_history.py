@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.base.quantity import parse_duration_ms
+from forebay.base.quantity import moment_at, parse_duration_ms
 from forebay.cli.output import print_batches
 from forebay.cli.paimon_tables import Action, json_argument, moment, open_table, print_json, time_text
 
@@ -143,7 +142,7 @@ def _rollback(options: argparse.Namespace) -> int:
     before = table.context.snapshots.latest_id()
     if options.tag is not None:
         table.context.tags.tag(options.tag)  # refuses what is a time, and no tag
-    at = None if options.at is None else datetime.datetime.fromtimestamp(moment(options.at) / 1000, datetime.UTC)
+    at = None if options.at is None else moment_at(moment(options.at))
     to = options.tag if options.tag is not None else at if at is not None else options.snapshot
     now = table.rollback_to(to, dry_run=options.dry_run)
     is_at, was_at = ("would be", "is") if options.dry_run else ("is", "was")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved
 from forebay.base.quantity import parse_duration_ms
@@ -136,8 +135,9 @@ def older_argument(parser: argparse.ArgumentParser, what: str, more: str = "") -
     )
 
 
-def older_than(options: argparse.Namespace) -> int | None:
-    """The moment so long ago, in milliseconds since the epoch."""
-    if options.older_than is None:
-        return None
-    return SYSTEM_CLOCK.now_ms() - parse_duration_ms(options.older_than)
+def age(text: str | None) -> dt.timedelta | None:
+    """The length of time that an option such as `--older-than '3 d'` says; None without it."""
+    try:
+        return None if text is None else dt.timedelta(milliseconds=parse_duration_ms(text))
+    except OverflowError as e:
+        raise InvalidRequest(f"'{text}' is too long a time") from e

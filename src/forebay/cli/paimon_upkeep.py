@@ -8,15 +8,15 @@ from dataclasses import asdict
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.base.quantity import format_bytes, parse_duration_ms
+from forebay.base.quantity import format_bytes
 from forebay.cli.conditions import column_names
 from forebay.cli.output import Progress
 from forebay.cli.paimon_tables import (
     Action,
+    age,
     counted,
     json_argument,
     older_argument,
-    older_than,
     open_table,
     partition_argument,
     partitions_typed,
@@ -79,14 +79,12 @@ def _expire(options: argparse.Namespace) -> int:
     maintenance = table.maintenance()
     partitions: list[dict[str, Any]] = []
     if options.partitions is not None:
-        partitions = maintenance.expire_partitions(
-            parse_duration_ms(options.partitions) if options.partitions else None, dry_run=options.dry_run
-        )
+        partitions = maintenance.expire_partitions(age(options.partitions or None), dry_run=options.dry_run)
     real = not options.dry_run
     tags = maintenance.expire_tags(dry_run=not real) if table.context.options.tag_time_expire_enabled else []
     with Progress(f"expiring snapshots of {table.name}:", unit="snapshots") as progress:
         done = maintenance.expire_snapshots(
-            options.retain_min, options.retain_max, older_than(options), progress=progress.at, dry_run=not real
+            options.retain_min, options.retain_max, age(options.older_than), progress=progress.at, dry_run=not real
         )
     changelogs = maintenance.expire_changelogs().count if table.context.options.changelog_decoupled and real else 0
     left = table.context.snapshots.ids()
@@ -154,7 +152,7 @@ def _orphans(options: argparse.Namespace) -> int:
     table = open_table(options)
     with Progress(f"looking for orphans of {table.name}:", unit="snapshots and files") as progress:
         found = table.maintenance().remove_orphan_files(
-            older_than_ms=older_than(options), dry_run=not options.delete, progress=progress.at
+            older_than=age(options.older_than), dry_run=not options.delete, progress=progress.at
         )
     if options.json:
         print_json({"files": found.files, "bytes": found.bytes, "deleted": options.delete})

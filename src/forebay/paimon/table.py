@@ -27,7 +27,7 @@ from forebay.api.schemas import SchemaLike, TypeLike
 from forebay.base.arguments import name_list, one_or_more_names, whole_number
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.progress import OnProgress, no_progress
-from forebay.base.quantity import Moment, Span, moment_ms, span_ms
+from forebay.base.quantity import Past, Span, span_ms
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partitions import PartitionFilter
@@ -271,7 +271,7 @@ class Table(TableParts):
         self,
         retain_min: int | None = None,
         retain_max: int | None = None,
-        older_than: Moment | dt.timedelta | None = None,
+        older_than: Past | None = None,
         *,
         progress: OnProgress = no_progress,
     ) -> Expired:
@@ -279,22 +279,14 @@ class Table(TableParts):
 
         `older_than` is a moment, or a timedelta: that long ago. `progress` is in snapshots.
         """
-        before = self._ms_before(older_than, "older_than")
-        return self.maintenance().expire_snapshots(retain_min, retain_max, before, progress=progress)
+        return self.maintenance().expire_snapshots(retain_min, retain_max, older_than, progress=progress)
 
-    def _ms_before(self, moment: Moment | dt.timedelta | None, what: str) -> int | None:
-        """A moment in milliseconds since 1970, or one that long ago."""
-        if isinstance(moment, dt.timedelta):
-            return self._clock.now_ms() - span_ms(moment, what)
-        return None if moment is None else moment_ms(moment, what)
-
-    def expire_partitions(self, at: Moment | dt.timedelta | None = None) -> list[dict[str, Any]]:
+    def expire_partitions(self, at: Past | None = None) -> list[dict[str, Any]]:
         """The values of the partitions that were dropped: those older than `at`, by default as the table's options say.
 
         `at` is a moment, or a timedelta: that long ago.
         """
-        before = self._ms_before(at, "at")
-        return self.maintenance().expire_partitions(None if before is None else self._clock.now_ms() - before)
+        return self.maintenance().expire_partitions(at)
 
     def create_tag(self, name: str, snapshot: int | None = None, retain: Span | None = None) -> None:
         """Keep a snapshot (by default the latest) under a name, for the time `retain` or until it is deleted.
@@ -313,7 +305,7 @@ class Table(TableParts):
     def remove_orphan_files(
         self,
         *,
-        older_than: Moment | dt.timedelta | None = None,
+        older_than: Past | None = None,
         dry_run: bool = False,
         progress: OnProgress = no_progress,
     ) -> Orphans:
@@ -322,8 +314,7 @@ class Table(TableParts):
         `older_than` is another moment, or a timedelta: that long ago. `progress` is in snapshots and tags that were
         looked through, and files.
         """
-        before = self._ms_before(older_than, "older_than")
-        return self.maintenance().remove_orphan_files(older_than_ms=before, dry_run=dry_run, progress=progress)
+        return self.maintenance().remove_orphan_files(older_than=older_than, dry_run=dry_run, progress=progress)
 
     def rollback_to(self, to: AsOf, *, dry_run: bool = False) -> Snapshot:
         """The snapshot that is the latest again: `to` is its number, a tag's name, or a moment.

@@ -28,7 +28,7 @@ from forebay.paimon.table import Table
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.foreign.java_paimon import JavaTable, Plain, sorted_rows
 from tests.paimon.histories import ENGINES, Life
-from tests.paimon.lake import new_catalog, put
+from tests.paimon.lake import at_ms, new_catalog, put
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -72,7 +72,7 @@ class History:
             else:
                 self.java.ask("compact", full=full)
         elif by == "ours":
-            self.table.maintenance().expire_snapshots(1, 2, 1 << 60)
+            self.table.maintenance().expire_snapshots(1, 2, at_ms(1 << 60))
         else:
             self.java.ask("expire", retain=2)
         return f"{what} by {by}"

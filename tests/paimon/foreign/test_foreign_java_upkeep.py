@@ -66,7 +66,7 @@ def test_a_tag_of_an_expired_snapshot_is_deleted_with_its_files_by_both(
     java.ask("tag", what="rename", tag="kept", to="two")
     java.ask("compact", full=True)
     before = agree(table, java)
-    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     assert sorted_rows(table.schema, table.scan(as_of="two").to_arrow()) == java.rows(options={"scan.tag-name": "two"})
     files = set(Path(table.context.paths.root).glob("bucket-*/*"))
     if by == "ours":
@@ -91,7 +91,7 @@ def test_both_roll_back_to_a_tag(tmp_path: Path, java_table: JavaTableOf, by: st
     write_in_turn(table, java, 4)
     java.ask("tag", tag="six", snapshot=6)
     if expired:
-        table.maintenance().expire_snapshots(1, 1, 1 << 60)
+        table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     if by == "ours":
         table.rollback_to("three")
     else:
@@ -120,10 +120,10 @@ def test_consumers_of_either_side_hold_expiry_of_both_back(tmp_path: Path, java_
     assert java.ask("expire", retain=1) == 3
     assert min(_ids(table)) == 4
     consumers.record("ours", 7)
-    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     assert min(_ids(table)) == 6
     java.ask("consumer", consumer="theirs", next=9)
-    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     assert min(_ids(table)) == 7
     agree(table, java)
 
@@ -230,7 +230,7 @@ def test_branches_of_both_live_through_expiry_and_orphan_removal_of_main(
     wanted = agree(table.on_branch("b"), java_branch)
     table.compact(full=True)
     table.delete_tag("two")
-    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
     assert agree(table.on_branch("b"), java_branch) == wanted
     agree(table, java)

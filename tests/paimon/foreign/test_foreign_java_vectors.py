@@ -41,7 +41,7 @@ def test_we_compact_append_tables_of_which_java_deleted_rows(
     again = _ids(agree(table, java))
     assert len(again) == len(left) - 2 + 3
     table.compact(full=True)
-    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
     assert _ids(agree(table, java)) == again
     java.ask("compact", full=True)
@@ -76,7 +76,7 @@ def test_we_compact_keyed_tables_with_vectors_of_java(
     kept = set(range(45)) - {5, 6, 7, 15, 16, 17, 25, 26, 27}
     assert _ids(rows) == sorted(kept)
     assert {row[0]: row[1] for row in rows}[38] == "o2 38"
-    table.maintenance().expire_snapshots(1, 1, 1 << 60)
+    table.maintenance().expire_snapshots(1, 1, at_ms(1 << 60))
     table.remove_orphan_files(older_than=at_ms(SYSTEM_CLOCK.now_ms()))
     java.write(table.schema, numbered(table, range(3), "last "), wait_compaction=True)
     java.ask("compact", full=True)

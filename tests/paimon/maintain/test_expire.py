@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -227,14 +228,14 @@ def test_tags_expire_by_when_they_were_made_if_told_so(tmp_path: Path) -> None:
     modified = {s.path.rpartition("/")[2]: s.modified_ms or 0 for s in FAST.list(table.context.paths.tag_directory)}
     made = modified["tag-untimed"]
     assert made < NOW
-    assert upkeep.expire_tags(made, dry_run=True) == []
-    assert upkeep.expire_tags(made + 1, dry_run=True) == ["untimed"]
-    assert upkeep.expire_tags(NOW, dry_run=True) == ["untimed"]
-    assert upkeep.expire_tags(NOW + 1, dry_run=True) == ["timed", "untimed"]
-    assert upkeep.expire_tags(NOW + 1) == ["timed", "untimed"]
+    assert upkeep.expire_tags(at_ms(made), dry_run=True) == []
+    assert upkeep.expire_tags(at_ms(made + 1), dry_run=True) == ["untimed"]
+    assert upkeep.expire_tags(at_ms(NOW), dry_run=True) == ["untimed"]
+    assert upkeep.expire_tags(at_ms(NOW + 1), dry_run=True) == ["timed", "untimed"]
+    assert upkeep.expire_tags(at_ms(NOW + 1)) == ["timed", "untimed"]
     assert table.context.tags.names() == ["young"]
     clock.advance(2 * 10**6)
-    assert upkeep.expire_tags(clock.now_ms()) == ["young"], "its time is over, and it is old: told once"
+    assert upkeep.expire_tags(dt.timedelta(0)) == ["young"], "its time is over, and it is old: told once"
 
 
 def test_a_branch_keeps_its_files_when_its_tag_on_main_is_gone(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from forebay.base.arguments import name_list
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.base.progress import OnProgress, no_progress
+from forebay.base.quantity import Moment, Past, moment_ms, past_ms
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit
@@ -52,53 +53,64 @@ class Maintenance:
         self,
         retain_min: int | None = None,
         retain_max: int | None = None,
-        older_than_ms: int | None = None,
+        older_than: Past | None = None,
         max_deletes: int | None = None,
         progress: OnProgress = no_progress,
         *,
         keep_from: int | None = None,
         dry_run: bool = False,
     ) -> Expired:
-        """Expire snapshots; what is not said is as the table's options say. `older_than_ms` is since the epoch.
+        """What was expired of the snapshots, by default as the table's options say.
 
-        Snapshots from `keep_from` on stay. `progress` is in snapshots. With `dry_run` they are only counted.
+        `older_than` is a moment, or a timedelta: that long ago. Snapshots from `keep_from` on stay. `progress` is in
+        snapshots. With `dry_run` they are only counted.
         """
         expiry = SnapshotExpiry(self._table, progress)
         kept = Retention.of_snapshots(self._options)
-        kept = self._retention(kept, retain_min, retain_max, older_than_ms, max_deletes)
+        kept = self._retention(kept, retain_min, retain_max, older_than, max_deletes)
         return Expired(len(expiry.due(kept, keep_from) or ())) if dry_run else expiry.expire(kept, keep_from)
 
     def expire_changelogs(
         self,
         retain_min: int | None = None,
         retain_max: int | None = None,
-        older_than_ms: int | None = None,
+        older_than: Past | None = None,
         max_deletes: int | None = None,
     ) -> Expired:
-        """Expire long-lived changelogs."""
+        """What was expired of the long-lived changelogs; the arguments are those of `expire_snapshots`."""
         return ChangelogExpiry(self._table).expire(
-            self._retention(Retention.of_changelogs(self._options), retain_min, retain_max, older_than_ms, max_deletes)
+            self._retention(Retention.of_changelogs(self._options), retain_min, retain_max, older_than, max_deletes)
         )
 
     def _retention(
-        self, base: Retention, least: int | None, most: int | None, older_than_ms: int | None, limit: int | None
+        self, base: Retention, least: int | None, most: int | None, older_than: Past | None, limit: int | None
     ) -> Retention:
         for name, count in (("retain_min", least), ("retain_max", most)):
             if count is not None and count < 1:
                 raise InvalidRequest(f"{name} must be at least 1, as the latest snapshot is always kept; got {count}")
         chosen = replace(base, least=least if least is not None else min(base.least, most or base.least))
         chosen = replace(chosen, most=most if most is not None else max(base.most, chosen.least))
-        if older_than_ms is not None:
-            chosen = replace(chosen, time_ms=self._table.clock.now_ms() - older_than_ms)
+        if older_than is not None:
+            now = self._table.clock.now_ms()
+            chosen = replace(chosen, time_ms=now - past_ms(older_than, now, "older_than"))
         return chosen if limit is None else replace(chosen, limit=limit)
 
-    def expire_partitions(self, time_ms: int | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Drop (with `dry_run`: only find) partitions older than `time_ms`, or the table's option; their values."""
-        return PartitionExpiry(self._table, self._commit).expire(time_ms, dry_run=dry_run)
+    def expire_partitions(self, at: Past | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """The values of the partitions that were dropped (with `dry_run`: would be): those older than `at`.
 
-    def expire_tags(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> list[str]:
-        """Delete (with `dry_run`: only find) tags whose time is over, and those made before `older_than_ms`; names."""
-        return TagDeletion(self._table).expire(older_than_ms, dry_run=dry_run)
+        By default they are as old as the table's option says.
+        """
+        now = self._table.clock.now_ms()
+        age_ms = None if at is None else now - past_ms(at, now, "at")
+        return PartitionExpiry(self._table, self._commit).expire(age_ms, dry_run=dry_run)
+
+    def expire_tags(self, older_than: Past | None = None, *, dry_run: bool = False) -> list[str]:
+        """The names of the tags that were deleted (with `dry_run`: would be): those whose time is over, and those made
+        before `older_than`."""
+        return TagDeletion(self._table).expire(self._past_ms(older_than), dry_run=dry_run)
+
+    def _past_ms(self, older_than: Past | None) -> int | None:
+        return None if older_than is None else past_ms(older_than, self._table.clock.now_ms(), "older_than")
 
     def create_auto_tags(self, *, batch: bool = False) -> list[str]:
         """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags.
@@ -139,14 +151,16 @@ class Maintenance:
     # -- repair -------------------------------------------------------------------------------------------------------
 
     def remove_orphan_files(
-        self, *, older_than_ms: int | None = None, dry_run: bool = False, progress: OnProgress = no_progress
+        self, *, older_than: Past | None = None, dry_run: bool = False, progress: OnProgress = no_progress
     ) -> Orphans:
-        """Delete files that nothing refers to and that are older than a day (or than `older_than_ms`).
+        """The files that were deleted (with `dry_run`: would be): those that nothing refers to, older than a day.
+
+        `older_than` is another moment, or a timedelta: that long ago.
 
         `progress` is in snapshots and tags that were looked through, and files.
         """
         removal = OrphanRemoval(self._table, progress)
-        return removal.remove(older_than_ms=older_than_ms, dry_run=dry_run)
+        return removal.remove(older_than_ms=self._past_ms(older_than), dry_run=dry_run)
 
     def purge(self) -> Orphans:
         """Delete all rows, and all history; what else was left. See `forebay.paimon.maintain.purge`."""
@@ -167,7 +181,7 @@ class Maintenance:
         *,
         snapshot: int | None = None,
         tag: str | None = None,
-        timestamp_ms: int | None = None,
+        timestamp: Moment | None = None,
         dry_run: bool = False,
     ) -> Snapshot:
         """Drop everything behind a snapshot, a tag or a moment; the snapshot that is the latest now.
@@ -175,14 +189,14 @@ class Maintenance:
         With `dry_run` nothing is dropped: the snapshot is only told.
         """
         rollback = Rollback(self._table, dry_run=dry_run)
-        if (snapshot is not None) + (tag is not None) + (timestamp_ms is not None) != 1:
-            raise InvalidRequest("say one of snapshot, tag and timestamp_ms to roll back to")
+        if (snapshot is not None) + (tag is not None) + (timestamp is not None) != 1:
+            raise InvalidRequest("say one of snapshot, tag and timestamp to roll back to")
         if snapshot is not None:
             return rollback.to_snapshot(snapshot)
         if tag is not None:
             return rollback.to_tag(tag)
-        assert timestamp_ms is not None
-        return rollback.to_timestamp(timestamp_ms)
+        assert timestamp is not None
+        return rollback.to_timestamp(moment_ms(timestamp, "timestamp"))
 
     # -- statistics ---------------------------------------------------------------------------------------------------
 

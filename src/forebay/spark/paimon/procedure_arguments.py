@@ -90,8 +90,8 @@ def parse_options(text: str | None) -> dict[str, str]:
     return found
 
 
-def parse_moment(context: PaimonContext, text: str | None, argument: str) -> int | None:
-    """Milliseconds since the epoch of a time such as '2026-01-31 12:00:00' in the session's time zone."""
+def parse_moment(context: PaimonContext, text: str | None, argument: str) -> datetime.datetime | None:
+    """The moment of a time such as '2026-01-31 12:00:00' in the session's time zone."""
     if text is None or not text.strip():
         return None
     try:
@@ -100,7 +100,7 @@ def parse_moment(context: PaimonContext, text: str | None, argument: str) -> int
         raise InvalidRequest(f"argument '{argument}': {text!r} is no time; write '2026-01-31 12:00:00'") from e
     if time.tzinfo is None:
         time = time.replace(tzinfo=ZoneInfo(str(context.session.sessionState().conf().sessionLocalTimeZone())))
-    return round(time.timestamp() * 1000)
+    return time
 
 
 def parse_span(text: str | None, argument: str) -> int | None:

@@ -52,7 +52,7 @@ def _remove_orphan_files(context: PaimonContext, arguments: Arguments) -> pa.Tab
     if arguments["parallelism"] is not None and arguments["parallelism"] < 1:
         raise InvalidRequest(f"argument 'parallelism' is {arguments['parallelism']}; it is at least 1")
     found = [
-        table.maintenance().remove_orphan_files(older_than_ms=older_than, dry_run=arguments["dry_run"])
+        table.maintenance().remove_orphan_files(older_than=older_than, dry_run=arguments["dry_run"])
         for table in _tables(context, arguments)
     ]
     files = [path for orphans in found for path in orphans.files]

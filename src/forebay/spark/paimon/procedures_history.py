@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.base.quantity import parse_bool
+from forebay.base.quantity import moment_at, parse_bool
 from forebay.paimon.format.partition_path import partition_spec
 from forebay.paimon.maintain.partitions import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.store.branches import BranchManager
@@ -204,7 +204,7 @@ def _rollback(context: PaimonContext, arguments: Arguments) -> pa.Table:
 def _rollback_to_timestamp(context: PaimonContext, arguments: Arguments) -> pa.Table:
     table = opened(context, arguments)
     with naming("timestamp"):
-        return _rolled_back(table, arguments, timestamp_ms=arguments["timestamp"])
+        return _rolled_back(table, arguments, timestamp=moment_at(arguments["timestamp"]))
 
 
 def _rollback_to_watermark(context: PaimonContext, arguments: Arguments) -> pa.Table:
