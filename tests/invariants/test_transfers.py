@@ -88,7 +88,7 @@ class Run:
         options = {"warehouse": str(self.warehouse)}
         path = TablePath.parse(ACCOUNTS)
         if self.lake == "paimon":
-            kinds: list[Any] = [s.commit_kind for s in lake_table(options, path).snapshots.snapshots()]
+            kinds: list[Any] = [s.commit_kind for s in lake_table(options, path).context.snapshots.snapshots()]
             return kinds.count(CommitKind.COMPACT)
         sql = {"type": "sql", "uri": f"sqlite:///{self.warehouse}/catalog.db", **options}
         with load_catalog("fluss-iceberg-catalog", **sql) as catalog:

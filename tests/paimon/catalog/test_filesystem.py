@@ -156,7 +156,7 @@ def test_a_schema_may_be_written_in_every_way_that_a_live_table_takes(catalog: F
 def test_one_name_is_a_key_and_not_its_letters(catalog: FileSystemCatalog) -> None:
     columns = {"city": "STRING", "id": "INT"}
     table = catalog.create_table("db.t", columns, partition_keys="city", bucket_keys="id", buckets=3)
-    assert (table.schema.partition_keys, table.context.options.bucket_key, table.options.bucket) == (
+    assert (table.schema.partition_keys, table.context.options.bucket_key, table.context.options.bucket) == (
         ("city",),
         ("id",),
         3,
@@ -168,7 +168,7 @@ def test_one_name_is_a_key_and_not_its_letters(catalog: FileSystemCatalog) -> No
 def test_buckets_may_be_said_twice_only_if_both_say_the_same(catalog: FileSystemCatalog) -> None:
     columns, given = {"a": "INT", "b": "INT"}, {"bucket": 2, "bucket-key": "a, b"}
     table = catalog.create_table("db.t", columns, buckets=2, bucket_keys=["a", "b"], options=given)
-    assert (table.context.options.bucket, table.options.bucket_key) == (2, ("a", "b"))
+    assert (table.context.options.bucket, table.context.options.bucket_key) == (2, ("a", "b"))
     with pytest.raises(InvalidRequest, match="option 'bucket-key' is 'a, b', and the argument for it says 'a'"):
         catalog.create_table("db.u", columns, buckets=2, bucket_keys="a", options=given)
 

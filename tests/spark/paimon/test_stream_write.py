@@ -115,7 +115,7 @@ def test_a_micro_batch_that_spark_repeats_after_a_restart_adds_nothing(
     feed.add(4)
     run(writer(), start)
     assert [r[0] for r in rows_of(made)] == [1, 2, 3, 4]
-    snapshots = [made.context.snapshots.snapshot(i) for i in range(1, (made.snapshots.latest_id() or 0) + 1)]
+    snapshots = [made.context.snapshots.snapshot(i) for i in range(1, (made.context.snapshots.latest_id() or 0) + 1)]
     assert [s.commit_identifier for s in snapshots] == [0, 1, 2]
     assert len({s.commit_user for s in snapshots}) == 1
     assert len(list(Path(made.context.paths.root).rglob("data-*"))) == 3, "the files of the repeated batch are deleted"

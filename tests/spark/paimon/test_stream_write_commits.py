@@ -171,7 +171,10 @@ def test_small_files_are_packed_beside_the_query(tmp_path: Path) -> None:
     for number in range(12):
         commits.commit(epoch(table, number, some(number)))
         settled(commits)
-    users = {table.context.snapshots.snapshot(i).commit_user for i in range(1, (table.snapshots.latest_id() or 0) + 1)}
+    users = {
+        table.context.snapshots.snapshot(i).commit_user
+        for i in range(1, (table.context.snapshots.latest_id() or 0) + 1)
+    }
     assert kinds_of(table).count("COMPACT") >= 2
     assert len(users) > 2, "compaction commits by users of its own"
     assert sum(len(s.files) for s in table.scan().plan()) <= 6

@@ -47,8 +47,8 @@ def row(number: int, day: str = "d1", name: str | None = None) -> dict[str, Any]
 
 
 def kinds(table: Any) -> list[str]:
-    ids = range(1, (table.snapshots.latest_id() or 0) + 1)
-    return [table.snapshots.snapshot(i).commit_kind.value for i in ids]
+    ids = range(1, (table.context.snapshots.latest_id() or 0) + 1)
+    return [table.context.snapshots.snapshot(i).commit_kind.value for i in ids]
 
 
 # ---- INSERT ---------------------------------------------------------------------------------------------------------
@@ -166,10 +166,10 @@ def test_delete_takes_rows_and_whole_partitions(
     lake_sql("DELETE FROM {db}.t WHERE id >= 4 AND id < 11 AND name <> 'n10'")
     assert [r[0] for r in lake_sql(ALL)] == [0, 1, 2, 3, 10, 11]
     lake_sql("DELETE FROM {db}.t WHERE name IS NULL")
-    files = set(Path(table.paths.root).rglob("data-*"))
+    files = set(Path(table.context.paths.root).rglob("data-*"))
     lake_sql("DELETE FROM {db}.t WHERE day = 'd1'")
     assert [r[0] for r in lake_sql(ALL)] == [0, 2, 10]
-    assert set(Path(table.paths.root).rglob("data-*")) == files, "dropping a partition writes no data"
+    assert set(Path(table.context.paths.root).rglob("data-*")) == files, "dropping a partition writes no data"
     lake_sql("TRUNCATE TABLE {db}.t")
     assert lake_sql(ALL) == []
 
@@ -258,5 +258,5 @@ def test_a_write_that_fails_shows_nothing_and_deletes_what_its_finished_tasks_wr
         with pytest.raises(Exception, match="on purpose"):
             frame.writeTo(f"lake.{lake}.t").append()
     told.result()
-    assert table.snapshots.latest_id() is None
-    assert list(Path(table.paths.root).rglob("data-*")) == []
+    assert table.context.snapshots.latest_id() is None
+    assert list(Path(table.context.paths.root).rglob("data-*")) == []

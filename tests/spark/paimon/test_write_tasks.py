@@ -331,7 +331,8 @@ def test_buckets_that_were_written_are_compacted_after_the_commit_when_it_is_tim
         tasks = [[[{"id": i, "name": f"{number}"} for i in range(5)]] for _ in range(2)]
         commit_batch(table, write_in_lanes(table, tasks), None, threads)
     history = [
-        table.context.snapshots.snapshot(i).commit_kind.value for i in range(1, (table.snapshots.latest_id() or 0) + 1)
+        table.context.snapshots.snapshot(i).commit_kind.value
+        for i in range(1, (table.context.snapshots.latest_id() or 0) + 1)
     ]
     assert history == ["APPEND", "APPEND", "COMPACT", "APPEND", "COMPACT"]
     assert rows_of(table) == [{"id": i, "name": "2"} for i in range(5)]
