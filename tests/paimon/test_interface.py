@@ -156,7 +156,7 @@ def test_a_table_pickles_for_workers(table: Table) -> None:
     sent = pickle.dumps(table.with_options({"manifest.merge-min-count": "5"}))
     received = pickle.loads(sent)
     assert len(sent) < 1000
-    assert (received.options.manifest_merge_min_count, rows_of(received)) == (5, rows_of(table))
+    assert (received.context.options.manifest_merge_min_count, rows_of(received)) == (5, rows_of(table))
     (task, *_) = received.plan_compaction(full=True)
     table.new_commit().commit([pickle.loads(pickle.dumps(received.run_compaction(task)))])
 
