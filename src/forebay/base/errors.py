@@ -328,3 +328,12 @@ def wire_code(error: BaseException) -> int:
     if isinstance(error, InvalidRequest):
         return ErrorCode.INVALID_TABLE_EXCEPTION
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+# `check` stays on: `python -O` strips `assert`, and a store must not run on past a broken invariant.
+
+
+def check(condition: object, message: str) -> None:
+    """Raise `InternalError` unless `condition` holds. For our own invariants, never for a user's input."""
+    if not condition:
+        raise InternalError(f"internal check failed: {message}")

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from forebay.base.checks import check
-from forebay.base.errors import ErrorCode
+from forebay.base.errors import ErrorCode, check
 from forebay.metadata.table import TableBucket
 
 NO_WRITER_ID = -1

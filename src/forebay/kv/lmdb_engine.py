@@ -30,8 +30,7 @@ from typing import Any
 import lmdb
 
 from forebay.base import threads
-from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure, check
 from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import DiskFull

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from forebay.base import threads
-from forebay.base.checks import check
 from forebay.base.errors import (
     CorruptData,
     ErrorCode,
@@ -24,6 +23,7 @@ from forebay.base.errors import (
     InvalidRequest,
     StorageFailure,
     UnsupportedOperation,
+    check,
 )
 from forebay.fs import names
 from forebay.fs.interface import DiskFull

@@ -24,8 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
-from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure, check
 from forebay.codec._records import positions_of_other_schemas
 from forebay.codec._slices import RowSlices
 from forebay.codec.keys import KeyEncoder, prefix_encoder, primary_key_encoder

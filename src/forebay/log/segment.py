@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.base import threads
-from forebay.base.checks import check
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import StorageFailure, check
 from forebay.codec.log_batch_header import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader

@@ -31,9 +31,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from forebay.base import threads
-from forebay.base.checks import check
 from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.errors import ErrorCode, StorageFailure
+from forebay.base.errors import ErrorCode, StorageFailure, check
 from forebay.codec.log_batch_header import NO_LEADER_EPOCH, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem

@@ -40,12 +40,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from forebay.base.checks import check
 from forebay.base.errors import (
     CorruptData,
     ForebayError,
     InternalError,
     Unavailable,
+    check,
     error_from_wire,
 )
 from forebay.protocol import fluss_pb2 as pb

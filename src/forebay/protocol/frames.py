@@ -28,8 +28,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, InternalError
+from forebay.base.errors import CorruptData, ErrorCode, InternalError, check
 from forebay.protocol.messages import Buffer
 
 LENGTH_BYTES = 4

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
-from forebay.base.checks import check
-from forebay.base.errors import CorruptData, ErrorCode, InternalError, LimitExceeded
+from forebay.base.errors import CorruptData, ErrorCode, InternalError, LimitExceeded, check
 
 if TYPE_CHECKING:
     T = TypeVar("T")

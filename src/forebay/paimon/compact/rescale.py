@@ -13,8 +13,7 @@ from itertools import chain
 from math import gcd
 from typing import Any
 
-from forebay.base.checks import check
-from forebay.base.errors import Conflict, InvalidRequest, NotFound
+from forebay.base.errors import Conflict, InvalidRequest, NotFound, check
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
