@@ -14,14 +14,18 @@ from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound
 from forebay.codec import arrow_message
 from forebay.codec.arrow_message import Projection
 from forebay.codec.log_batch import (
+    HEADER_SIZES,
     align_batch,
     build_arrow_batch,
     build_empty_batch,
     change_types,
     decode_arrow_batch,
+    iter_headers,
+    parse_header,
+    seal,
+    stamp,
     validate_arrow_body,
 )
-from forebay.codec.log_batch_header import HEADER_SIZES, iter_headers, parse_header, seal, stamp
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import batch_of, compressions, schema_of, tables

@@ -14,8 +14,7 @@ from forebay.base.errors import CorruptData
 from forebay.codec._records import join_value_batch
 from forebay.codec.crc import crc32c
 from forebay.codec.kv_batch import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, seal_kv_batch
-from forebay.codec.layout import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.value_batch import (
     ValueDecoder,
     encode_value_batch,

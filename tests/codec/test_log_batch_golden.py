@@ -5,17 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from forebay.codec.layout import RowFormat
 from forebay.codec.log_batch import (
     build_arrow_batch,
     build_row_batch,
     change_types,
     decode_arrow_batch,
     decode_row_batch,
+    parse_header,
     validate_arrow_body,
+    verify_crc,
 )
-from forebay.codec.log_batch_header import parse_header, verify_crc
-from forebay.codec.rows import row_codec
+from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.statistics import encode_statistics, parse_statistics
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema

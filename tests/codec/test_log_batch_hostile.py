@@ -14,14 +14,15 @@ from forebay.base.errors import CorruptData
 from forebay.codec.arrow_message import Projection
 from forebay.codec.filters import bind
 from forebay.codec.log_batch import (
+    LENGTH_OVERHEAD,
     build_arrow_batch,
     build_row_batch,
     change_types,
     decode_arrow_batch,
     decode_row_batch,
+    parse_header,
     validate_arrow_body,
 )
-from forebay.codec.log_batch_header import LENGTH_OVERHEAD, parse_header
 from forebay.codec.statistics import StatisticsFilter, parse_statistics
 from forebay.metadata import types
 from forebay.metadata.predicate import col

@@ -20,9 +20,11 @@ from forebay.codec.log_batch import (
     change_types,
     decode_arrow_batch,
     decode_row_batch,
+    iter_headers,
+    parse_header,
     validate_arrow_body,
+    verify_crc,
 )
-from forebay.codec.log_batch_header import iter_headers, parse_header, verify_crc
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import batch_of, compressions, schema_of, tables

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec import aligned_row
 from forebay.codec.filters import bind, mask
-from forebay.codec.log_batch import build_arrow_batch
-from forebay.codec.log_batch_header import parse_header
+from forebay.codec.log_batch import build_arrow_batch, parse_header
 from forebay.codec.statistics import (
     BatchStatistics,
     StatisticsFilter,

@@ -6,7 +6,7 @@ import errno
 import random
 
 from forebay.base.clock import ManualClock
-from forebay.codec.log_batch_header import (
+from forebay.codec.log_batch import (
     APPEND_ONLY_FLAG,
     CRC_OFFSETS,
     HEADER_SIZES,

@@ -10,7 +10,7 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
-from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.log_batch import iter_headers
 from forebay.fs import names
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet

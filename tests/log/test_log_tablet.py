@@ -18,7 +18,7 @@ from forebay.base.errors import (
     InvalidRequest,
     StorageFailure,
 )
-from forebay.codec.log_batch_header import iter_headers, parse_header, verify_crc
+from forebay.codec.log_batch import iter_headers, parse_header, verify_crc
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.codec.log_batch import decode_arrow_batch
-from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.log_batch import decode_arrow_batch, iter_headers
 from forebay.fs import names
 from forebay.fs.space import DiskReserve
 from forebay.metadata import types

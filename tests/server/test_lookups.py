@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode, LimitExceeded
-from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.log_batch import iter_headers
 from forebay.codec.value_batch import parse_value_batch
 from forebay.server.costs import RequestCosts
 from forebay.server.handlers import lookups

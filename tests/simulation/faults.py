@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.log_batch import iter_headers
 from forebay.fs import names
 from forebay.testing.disk_model import File
 from tests.simulation.disk import SECTOR, SimFileSystem

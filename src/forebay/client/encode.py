@@ -24,14 +24,11 @@ import pyarrow as pa
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.buckets import bucket_ids, split_by_group
-from forebay.codec.keys import bucket_key_encoder, primary_key_encoder
+from forebay.codec.keys import bucket_ids, bucket_key_encoder, primary_key_encoder, split_by_group
 from forebay.codec.kv_batch import KvRecordsBuilder, seal_kv_batch
-from forebay.codec.layout import RowFormat
-from forebay.codec.log_batch import build_arrow_batch, build_row_batch
-from forebay.codec.log_batch_header import MAGIC_OFFSET, SCHEMA_ID_OFFSETS
-from forebay.codec.log_batch_header import seal as seal_log_batch
-from forebay.codec.rows import row_codec
+from forebay.codec.log_batch import MAGIC_OFFSET, SCHEMA_ID_OFFSETS, build_arrow_batch, build_row_batch
+from forebay.codec.log_batch import seal as seal_log_batch
+from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata.partitions import partition_name, partition_text
 from forebay.metadata.table import LogFormat, TableInfo

@@ -22,9 +22,16 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.views import RowView, array_of, integers, rows_without_columns, text_array
 from forebay.codec._slices import RowSlices
 from forebay.codec.filters import mask
-from forebay.codec.layout import RowFormat
-from forebay.codec.log_batch import align_batch, change_types, decode_arrow_batch, decode_row_batch
-from forebay.codec.log_batch_header import LogBatchHeader, iter_headers, verify_crc
+from forebay.codec.log_batch import (
+    LogBatchHeader,
+    align_batch,
+    change_types,
+    decode_arrow_batch,
+    decode_row_batch,
+    iter_headers,
+    verify_crc,
+)
+from forebay.codec.rows import RowFormat
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import LogFormat, Schema, TableBucket
 

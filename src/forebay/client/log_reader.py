@@ -39,7 +39,7 @@ from forebay.client.remote_log import RemoteLog, read_remote
 from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.views import RowView
-from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.log_batch import iter_headers
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
-from forebay.codec.log_batch_header import LENGTH_OFFSET, LENGTH_OVERHEAD
+from forebay.codec.log_batch import LENGTH_OFFSET, LENGTH_OVERHEAD
 from forebay.protocol import fluss_pb2 as pb
 
 _BLOCK_BYTES = 4 << 20

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.cast_arrays import decoded, validity_of
+from forebay.codec.cast import decoded, validity_of
 
 _is = pa.types
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}

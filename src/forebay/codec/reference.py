@@ -12,7 +12,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 from forebay.codec.arrow_types import time_unit
-from forebay.codec.layout import RowFormat
+from forebay.codec.rows import RowFormat
 from forebay.metadata.types import DataType, TypeRoot, child
 
 DECIMAL_CONTEXT = Context(prec=80)

@@ -30,7 +30,7 @@ from forebay.codec.aligned_row import INLINE_BYTES_MAX, PLAIN_SLOTS, null_bits_s
 from forebay.codec.arrow_types import time_unit
 from forebay.codec.filters import BoundLeaf, BoundPredicate
 from forebay.codec.literals import TICKS_PER_SECOND, is_floating, sort_key
-from forebay.codec.log_batch_header import LogBatchHeader
+from forebay.codec.log_batch import LogBatchHeader
 from forebay.metadata.predicate import CompoundFunction, LeafFunction
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot

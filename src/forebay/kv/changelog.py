@@ -20,9 +20,9 @@ from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec._slices import RowSlices
 from forebay.codec.keys import primary_key_encoder
 from forebay.codec.kv_batch import KvBatch
-from forebay.codec.layout import RowFormat
 from forebay.codec.log_batch import (
     ChangeType,
+    LogBatchHeader,
     build_arrow_batch,
     build_empty_batch,
     build_row_batch,
@@ -30,8 +30,7 @@ from forebay.codec.log_batch import (
     decode_arrow_batch,
     decode_row_batch,
 )
-from forebay.codec.log_batch_header import LogBatchHeader
-from forebay.codec.rows import row_codec
+from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.value_batch import STORED_PREFIX_BYTES, ValueDecoder, stored_schema_id, stored_value
 from forebay.metadata.table import LogFormat, Schema, TableInfo
 from forebay.metadata.table_options import ArrowCompression, arrow_compression

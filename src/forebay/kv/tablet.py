@@ -29,7 +29,7 @@ from forebay.codec._records import positions_of_other_schemas
 from forebay.codec._slices import RowSlices
 from forebay.codec.keys import KeyEncoder, prefix_encoder, primary_key_encoder
 from forebay.codec.kv_batch import KvBatch, parse_kv_batch
-from forebay.codec.layout import RowFormat, row_layout
+from forebay.codec.rows import RowFormat, row_layout
 from forebay.codec.value_batch import LENGTH_PREFIX_BYTES
 from forebay.kv import _digest
 from forebay.kv._merge import MergePlan

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.codec.log_batch_header import CRC_OFFSETS, MAGIC_V2, LogBatchHeader, iter_headers, verify_crc
+from forebay.codec.log_batch import CRC_OFFSETS, MAGIC_V2, LogBatchHeader, iter_headers, verify_crc
 from forebay.log.config import SEGMENT_BYTES_LIMIT
 from forebay.log.segment import BatchToAppend
 

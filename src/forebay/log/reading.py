@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure
-from forebay.codec.log_batch_header import LogBatchHeader, iter_headers, verify_crc
+from forebay.codec.log_batch import LogBatchHeader, iter_headers, verify_crc
 from forebay.log.config import LogConfig
 from forebay.log.scan import corrupt_batch
 from forebay.log.segment import LogSegment, LogSlice

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.base import threads
 from forebay.base.errors import StorageFailure, check
-from forebay.codec.log_batch_header import HEADER_SIZE_MAX, LogBatchHeader
+from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, StorageFailure, check
-from forebay.codec.log_batch_header import NO_LEADER_EPOCH, LogBatchHeader
+from forebay.codec.log_batch import NO_LEADER_EPOCH, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
 from forebay.log.appending import AppendInfo, parse_request, stamped

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch_header import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
+from forebay.codec.log_batch import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
 
 BATCHES_REMEMBERED = 5
 """As many as a client may have in flight to one bucket."""

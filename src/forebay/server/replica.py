@@ -16,10 +16,8 @@ from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Future
-from forebay.codec.layout import RowFormat
-from forebay.codec.log_batch import decode_row_batch, validate_arrow_body
-from forebay.codec.log_batch_header import iter_headers, verify_crc
-from forebay.codec.rows import row_codec
+from forebay.codec.log_batch import decode_row_batch, iter_headers, validate_arrow_body, verify_crc
+from forebay.codec.rows import RowFormat, row_codec
 from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import KvEngine

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log_batch_header import HEADER_SIZE_MAX, LogBatchHeader, parse_header
+from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader, parse_header
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem, PositionalReader
 from forebay.log.config import LogConfig

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.empty_offsets import with_offsets
+from forebay.codec.arrow_types import with_offsets
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
 from forebay.paimon.files.dictionaries import worth_a_dictionary

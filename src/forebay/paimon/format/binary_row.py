@@ -19,8 +19,7 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.codec.aligned_row import decode_row, encode_row
 from forebay.codec.arrow_types import arrow_type as codec_arrow_type
-from forebay.codec.layout import RowFormat
-from forebay.codec.rows import RowCodec, row_codec
+from forebay.codec.rows import RowCodec, RowFormat, row_codec
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.paimon.format.arrow import arrow_type, storage_type

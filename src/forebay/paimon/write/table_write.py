@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.empty_offsets import with_offsets
+from forebay.codec.arrow_types import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta, IndexManifestEntry, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot

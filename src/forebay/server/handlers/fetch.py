@@ -18,7 +18,7 @@ from typing import Any
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.codec.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
-from forebay.codec.log_batch_header import iter_headers
+from forebay.codec.log_batch import iter_headers
 from forebay.codec.statistics import StatisticsFilter
 from forebay.log.reading import EARLIEST_OFFSET
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo

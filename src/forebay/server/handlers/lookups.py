@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.kv_batch import encode_kv_batch
-from forebay.codec.layout import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.value_batch import encode_value_batch
 from forebay.kv.tablet import ACKS_ALL, PutRequest
 from forebay.log.tablet import LogTablet
