@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from forebay.protocol.api import ApiKey, ServerRole, api_versions_response, offered
-from forebay.protocol.connection import ClientConnection, Connection, Event, RequestReceived
+from forebay.protocol.connection import ClientConnection, Connection, Event, RequestReceived, ServerConnection
 from forebay.protocol.handshake import ClientHandshake
 from forebay.protocol.messages import Buffer
-from forebay.protocol.server_connection import ServerConnection
 
 EVERYTHING = offered(ApiKey, ServerRole.TABLET) | offered(ApiKey, ServerRole.COORDINATOR)
 

@@ -28,12 +28,12 @@ from forebay.protocol.connection import (
     RequestReceived,
     RequestRejected,
     ResponseReceived,
+    ServerConnection,
     ServerFailed,
     State,
     StrayResponse,
 )
 from forebay.protocol.frames import FrameType, encode_request, encode_response
-from forebay.protocol.server_connection import ServerConnection
 from tests.protocol.pairs import EVERYTHING, deliver, deliver_one, events_of, ready_pair
 
 EXISTS = pb.DatabaseExistsRequest(database_name="shop")

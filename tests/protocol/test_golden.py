@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from forebay.base.errors import ErrorCode
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import APIS, ApiKey
-from forebay.protocol.connection import RequestReceived
+from forebay.protocol.connection import RequestReceived, ServerConnection
 from forebay.protocol.frames import encode_request
 from forebay.protocol.messages import Message, serialize
-from forebay.protocol.server_connection import ServerConnection
 from tests.protocol.pairs import EVERYTHING, deliver, deliver_one
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -22,11 +22,11 @@ from forebay.protocol.connection import (
     ProtocolViolation,
     RequestReceived,
     RequestRejected,
+    ServerConnection,
 )
 from forebay.protocol.convert import error_to_wire, partition_spec_from_pb, table_path_from_pb
 from forebay.protocol.listeners import authenticator_factory, parse_listeners
 from forebay.protocol.messages import Message
-from forebay.protocol.server_connection import ServerConnection
 
 NOW_MS = 1_700_000_000_000
 _BATCH_LENGTH = struct.Struct("<qi")

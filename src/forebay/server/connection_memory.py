@@ -7,7 +7,7 @@ from typing import Protocol
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.protocol.server_connection import ServerConnection
+from forebay.protocol.connection import ServerConnection
 from forebay.server.memory_budget import Half, MemoryBudget
 
 _LOGGER = logging.getLogger(__name__)

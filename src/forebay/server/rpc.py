@@ -31,11 +31,11 @@ from forebay.protocol.connection import (
     ProtocolViolation,
     RequestReceived,
     RequestRejected,
+    ServerConnection,
 )
 from forebay.protocol.convert import error_to_wire
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
-from forebay.protocol.server_connection import ServerConnection
 from forebay.server.connection_memory import ConnectionMemory
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
 from forebay.server.context import HANDLERS, Answer, AnswerRoom, ServerCall, ServerContext
