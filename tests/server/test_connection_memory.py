@@ -10,7 +10,7 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.server.connection_memory import _STILL_SECONDS, ConnectionMemory
+from forebay.server.connections import _STILL_SECONDS, ConnectionMemory
 from forebay.server.memory_budget import MemoryBudget
 
 LIMIT = 1000

@@ -9,8 +9,8 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, Unavailable
+from forebay.server.connections import NEW_IN_A_ROW, REQUESTS_PER_TURN, Turns
 from forebay.server.memory_budget import Half, MemoryBudget, default_budget, machine_memory
-from forebay.server.turns import NEW_IN_A_ROW, REQUESTS_PER_TURN, Turns
 
 
 class Hoarder:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forebay.server.outgoing import Outgoing
+from forebay.server.connections import Outgoing
 
 HIGH_WATER = 64 << 10
 

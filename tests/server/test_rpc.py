@@ -23,11 +23,10 @@ from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
 from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
-from forebay.server.connections import Connections
+from forebay.server.connections import REQUESTS_PER_TURN, Connections
 from forebay.server.context import HANDLERS, ServerCall
 from forebay.server.costs import RequestCosts
 from forebay.server.rpc import RpcProtocol
-from forebay.server.turns import REQUESTS_PER_TURN
 
 APIS = offered(ApiKey, ServerRole.TABLET)
 EXISTS = pb.DatabaseExistsRequest(database_name="shop").SerializeToString()

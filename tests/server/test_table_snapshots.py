@@ -15,8 +15,8 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitEx
 from forebay.kv.engine import KvSnapshot
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.metadata.table import TableBucket
+from forebay.server.replica import WriteGate
 from forebay.server.server import Injected
-from forebay.server.write_gate import WriteGate
 from tests.kv.tables import FakeTable
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_records, running

@@ -31,6 +31,7 @@ from forebay.metadata.table import (
 )
 from forebay.server.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
+from forebay.server.replica import WriteGate
 from forebay.server.table_rules import (
     altered_properties,
     check_column_count,
@@ -39,7 +40,6 @@ from forebay.server.table_rules import (
     check_schema_history,
     with_defaults,
 )
-from forebay.server.write_gate import WriteGate
 
 DEFAULT_DATABASE = "fluss"
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_response
-from forebay.protocol.messages import Message
+from forebay.protocol.connection import ServerConnection
+from forebay.protocol.messages import Buffer, Message
 from forebay.server.config import ServerConfig
 from forebay.server.logins import Logins
-from forebay.server.memory_budget import Consumer, MemoryBudget
-from forebay.server.turns import Turns
+from forebay.server.memory_budget import Consumer, Half, MemoryBudget
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -165,3 +165,335 @@ class Connections:
             is_unknown = not each.is_known and each.opened < now - unknown_seconds
             if is_unknown or ((each.is_stalled or each.is_idle) and each.last_active < now - idle_seconds):
                 each.close()
+
+
+# Turns: connections with many pending requests are served in rotation, and leave time for all others.
+#
+# A connection serves a few requests when their bytes arrive. If more are pending, or others are already waiting for
+# their turn, it goes to the end of a queue, and the queues are processed for a few milliseconds in each round of the
+# event loop. So in each round new connections are accepted, bytes are read and responses sent, whatever a client
+# pipelines.
+#
+# There are two queues: connections with something new, and connections that have had a turn since and are not done.
+# The first goes before the second, but not always. So a client that sends one request at a time waits for others like
+# it, and not for a turn of each that has sent hundreds. (Prior art: the new and old flows of fq_codel, RFC 8290.)
+
+REQUESTS_PER_TURN = 8
+"""Requests of one connection that are started before others have their turn; only one for a new connection, so that the
+last one to arrive waits for one request of each connection before it, and not for eight."""
+
+NEW_IN_A_ROW = 8
+"""After this many turns of new connections it is the turn of a waiting old one."""
+
+_ROUND_SECONDS = 0.005
+_ROUND_TURNS = 64
+"""A round ends after this many turns even if the clock stands still, as in a simulation."""
+
+
+class TakesTurns(Protocol):
+    """The part of a connection that the queue uses."""
+
+    def take_turn(self, requests_max: int) -> bool:
+        """Serve a few requests. Return whether more are pending."""
+        ...
+
+
+class Turns:
+    """The queues of connections that wait for their turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._new: deque[TakesTurns] = deque()
+        self._old: deque[TakesTurns] = deque()
+        self._new_in_a_row = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no connection waits."""
+        return not self._new and not self._old
+
+    def join(self, connection: TakesTurns, *, is_new: bool = True) -> None:
+        """Put a connection at the end of a queue. It must not be in one already."""
+        if self.is_idle:
+            self._loop.call_soon(self._round)
+        (self._new if is_new else self._old).append(connection)
+
+    def _round(self) -> None:
+        deadline = self._clock.monotonic() + _ROUND_SECONDS
+        for _ in range(_ROUND_TURNS):
+            queue = self._next_queue()
+            more = queue[0].take_turn(1 if queue is self._new else REQUESTS_PER_TURN)
+            # It stays in the queue while it is served, so that later arrivals wait behind it.
+            connection = queue.popleft()
+            if more:
+                self._old.append(connection)
+            if self.is_idle:
+                return
+            if self._clock.monotonic() >= deadline:
+                break
+        self._loop.call_soon(self._round)
+
+    def _next_queue(self) -> deque[TakesTurns]:
+        if self._new and not (self._old and self._new_in_a_row >= NEW_IN_A_ROW):
+            self._new_in_a_row += 1
+            return self._new
+        self._new_in_a_row = 0
+        return self._old or self._new
+
+
+# One connection's share of the server's memory budget: a large incoming request, outgoing responses.
+
+_LOGGER = logging.getLogger(__name__)
+
+_STILL_SECONDS = 2.0
+"""Seconds without a byte after which a connection counts as stalled."""
+
+
+class Owner(Protocol):
+    """The part of a connection that its memory accounting uses."""
+
+    address: str
+    last_active: float
+
+    @property
+    def unsent_bytes(self) -> int: ...
+
+    def balance(self) -> None: ...
+
+    def send_error(self, request_id: int, error: BaseException) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class ConnectionMemory:
+    """A `Consumer` of the budget, for one connection. Bodies of unanswered requests are counted by the owner."""
+
+    def __init__(self, owner: Owner, connection: ServerConnection, budget: MemoryBudget, clock: Clock) -> None:
+        self._owner = owner
+        self._connection = connection
+        self._clock = clock
+        self.receiving = budget.receiving
+        self.answering = budget.answering
+        self.large_counted = 0
+        self.open_control_bytes = 0
+        """Memory of unanswered requests without records, which may be long polls."""
+        self.is_starved = False
+        """Whether a large request waits for memory."""
+        self._wanted = 0
+        self._unsent_counted = 0
+        self._taken_at = clock.monotonic()
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether the server has so many unanswered requests that small ones have to wait, too."""
+        return self.receiving.is_overfull
+
+    def give_all(self) -> None:
+        """Release everything: the connection is closed."""
+        self._count_large(0)
+        self._count_unsent(0)
+
+    # ---- a large request --------------------------------------------------------------------------------------------
+
+    def feed_large(self) -> None:
+        """Count the current large request, and grow its buffer if it is full, or wait for memory."""
+        connection = self._connection
+        self._count_large(connection.large_bytes)
+        wanted = connection.wanted_bytes
+        if not wanted or self.is_starved:
+            return
+        if self.receiving.try_take(wanted):
+            self.large_counted += wanted
+            connection.grow()
+            return
+        connection.go_in_small_steps()
+        self._wanted = connection.wanted_bytes
+        self.is_starved = True
+        self.receiving.wait(self, self._wanted, self._granted, self._refused)
+        self._owner.balance()
+
+    def _granted(self) -> None:
+        self.large_counted += self._wanted
+        self.is_starved = False
+        self._connection.grow()
+        self._owner.balance()
+
+    def _refused(self, error: Unavailable) -> None:
+        self.is_starved = False
+        self._give_up_large(error)
+
+    def _give_up_large(self, error: ForebayError) -> None:
+        rejected = self._connection.give_up_large(error)
+        self._count_large(0)
+        if rejected is not None:
+            self._owner.send_error(rejected.request_id, rejected.error)
+        self._owner.balance()
+
+    def _count_large(self, size: int) -> None:
+        change, self.large_counted = size - self.large_counted, size
+        if change > 0:
+            self.receiving.take(change)
+        elif change:
+            self.receiving.give(-change)
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def count_unsent(self) -> None:
+        """Count the responses that the peer has not read yet."""
+        self._count_unsent(self._owner.unsent_bytes)
+
+    def _count_unsent(self, size: int) -> None:
+        change, self._unsent_counted = size - self._unsent_counted, size
+        if change > 0:
+            if change == size:
+                self._taken_at = self._clock.monotonic()
+            self.answering.take(change)
+        elif change:
+            self._taken_at = self._clock.monotonic()
+            self.answering.give(-change)
+
+    # ---- the budget's side ------------------------------------------------------------------------------------------
+
+    def held_bytes(self, half: Half) -> int:
+        """See `forebay.server.memory_budget.Consumer`."""
+        if half is self.receiving:
+            return self.large_counted + self.open_control_bytes
+        self.count_unsent()
+        return self._unsent_counted
+
+    def stands_still(self, half: Half) -> bool:
+        """See `forebay.server.memory_budget.Consumer`."""
+        if half is self.receiving:
+            return not self.is_starved and self._clock.monotonic() - self._owner.last_active > _STILL_SECONDS
+        return self._clock.monotonic() - self._taken_at > _STILL_SECONDS
+
+    def give_back(self, half: Half, reason: str) -> None:
+        """Drop the unfinished request, or close the connection to free responses or open requests."""
+        if half is self.receiving and self.open_control_bytes > self.large_counted:
+            _LOGGER.warning("closing a connection from %s with many open requests: %s", self._owner.address, reason)
+            self._owner.abort()
+            return
+        if half is self.receiving:
+            _LOGGER.warning("abandoning an unfinished request from %s: %s", self._owner.address, reason)
+            if self.is_starved:
+                self.is_starved = False
+                half.forget(self)
+            self._give_up_large(Unavailable(f"{reason}; try again later", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
+            return
+        _LOGGER.warning(
+            "closing a connection from %s that does not read its responses: %s", self._owner.address, reason
+        )
+        self._owner.abort()
+        self._count_unsent(0)
+
+
+# Responses of one connection on their way out.
+#
+# A transport copies what the peer does not read immediately, and asyncio joins the buffers of a frame first. So large
+# responses are handed over in slices, the next one when the peer has read the previous one, and waiting responses are
+# not copied. This also keeps a fast peer from monopolising the event loop.
+
+_SLICE_BYTES = 256 << 10
+_ROUND_BYTES = 2 << 20
+"""Bytes handed over in one round of the event loop."""
+
+
+class Outgoing:
+    """The queue of frames to send. Belongs to the event loop's thread."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` is called when more was handed over than the transport asked for."""
+        self.transport: asyncio.Transport | None = None
+        """Set by the owner of the connection. Without it, or while it closes, nothing is sent."""
+        self._waiting: deque[Buffer] = deque()
+        self._waiting_bytes = 0
+        self._unsent_before = 0
+        self._is_paused = False
+        self._changed = changed
+        self._next_round: asyncio.Handle | None = None
+        self.drained = asyncio.Event()
+        """Set while the peer reads fast enough."""
+        self.drained.set()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Return how many bytes the peer has not read yet."""
+        return 0 if self.transport is None else self._waiting_bytes + self.transport.get_write_buffer_size()
+
+    def has_stalled(self) -> bool:
+        """Return whether the peer has read nothing since the last call although data waits for it."""
+        before, self._unsent_before = self._unsent_before, self.unsent_bytes
+        return not self.drained.is_set() and self._unsent_before >= before > 0
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Queue a frame. Its buffers must not change from now on."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        size = sum(map(len, buffers))
+        if size <= _SLICE_BYTES and not self._waiting:
+            _write(transport, buffers)
+            return
+        self._waiting.extend(buffers)
+        self._waiting_bytes += size
+        if self._next_round is None:
+            self._send_some()
+
+    def pause(self) -> None:
+        """Pause: the transport's buffer is full."""
+        self._is_paused = True
+        self.drained.clear()
+
+    def resume(self) -> None:
+        """Resume: the transport accepts more."""
+        self._is_paused = False
+        self._send_some()
+
+    def clear(self) -> None:
+        """Drop the queue: the connection is closed."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._next_round is not None:
+            self._next_round.cancel()
+
+    def _send_some(self) -> None:
+        self._next_round, sent, transport = None, 0, self.transport
+        assert transport is not None
+        while self._waiting and not self._is_paused and sent < _ROUND_BYTES and not transport.is_closing():
+            sent += self._send_slice(transport)
+        if self._waiting:
+            self.drained.clear()
+            if not self._is_paused:
+                self._next_round = asyncio.get_running_loop().call_soon(self._go_on)
+        elif not self._is_paused:
+            self.drained.set()
+
+    def _go_on(self) -> None:
+        self._send_some()
+        self._changed()
+
+    def _send_slice(self, transport: asyncio.Transport) -> int:
+        """Hand over a part of a large buffer, or small ones together. Return their length."""
+        parts, size = list[Buffer](), 0
+        while self._waiting and (left := _SLICE_BYTES - size) > 0:
+            first = self._waiting[0]
+            if len(first) <= left:
+                parts.append(self._waiting.popleft())
+                size += len(first)
+            elif parts:
+                break
+            else:
+                rest = memoryview(first)
+                parts.append(rest[:left])
+                self._waiting[0] = rest[left:]
+                size = left
+        self._waiting_bytes -= size
+        _write(transport, parts)
+        return size
+
+
+def _write(transport: asyncio.Transport, parts: Sequence[Buffer]) -> None:
+    """Hand over a slice. `writelines` would not do: in Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 it asks for no pause,
+    so that a peer that does not read takes all memory (CVE-2024-12254)."""
+    transport.write(parts[0] if len(parts) == 1 else b"".join(parts))

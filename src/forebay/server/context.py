@@ -27,11 +27,42 @@ from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
 from forebay.server.memory_budget import Consumer, Half, MemoryBudget
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.notifier import ProgressNotifier
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
 from forebay.server.rotation import Rotation
 from forebay.server.writer_ids import WriterIds
+
+# Waking long polls: waiters for a bucket's growth are notified, on the event loop, when its high watermark moves.
+
+
+class ProgressNotifier:
+    """Waiters by bucket. `progressed` may be called from any thread; everything else belongs to the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: dict[TableBucket, set[asyncio.Event]] = {}
+
+    def progressed(self, bucket: TableBucket) -> None:
+        """Wake the waiters of `bucket`, which has new records, or is gone."""
+        if bucket in self._waiters:  # a stale read is harmless: a waiter checks once more after it has registered
+            self._loop.call_soon_threadsafe(self._wake, bucket)
+
+    def _wake(self, bucket: TableBucket) -> None:
+        for event in self._waiters.get(bucket, ()):
+            event.set()
+
+    def watch(self, event: asyncio.Event, bucket: TableBucket) -> None:
+        """Set `event` whenever `bucket` moves, until `unwatch`."""
+        self._waiters.setdefault(bucket, set()).add(event)
+
+    def unwatch(self, event: asyncio.Event, bucket: TableBucket) -> None:
+        """End a `watch`, if there is one."""
+        waiting = self._waiters.get(bucket)
+        if waiting is not None:
+            waiting.discard(event)
+            if not waiting:
+                del self._waiters[bucket]
+
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ responses leave when they are ready (clients match them by id). A failing reques
 affect others; a stream that does not speak the Fluss protocol is closed.
 
 Turns: a connection starts a few requests when bytes arrive, and more of the pending ones when its turn comes again
-(`forebay.server.turns`).
+(`forebay.server.connections`).
 
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
@@ -36,13 +36,10 @@ from forebay.protocol.connection import (
 from forebay.protocol.convert import error_to_wire
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
-from forebay.server.connection_memory import ConnectionMemory
-from forebay.server.connections import FIRST_FRAME_BYTES_MAX, Connections
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX, REQUESTS_PER_TURN, ConnectionMemory, Connections, Outgoing
 from forebay.server.context import HANDLERS, Answer, AnswerRoom, ServerCall, ServerContext
 from forebay.server.costs import SHORT_LIST
-from forebay.server.outgoing import Outgoing
 from forebay.server.rotation import context_of
-from forebay.server.turns import REQUESTS_PER_TURN
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -46,13 +46,12 @@ from forebay.server.auto_partitions import follow_the_clock
 from forebay.server.catalog import Catalog
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
-from forebay.server.context import HANDLERS, LakeParts, ServerContext
+from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, ServerContext
 from forebay.server.costs import RequestCosts
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import METADATA_FILE, DatabaseFile, LocalDatabaseFile, MetadataStore
-from forebay.server.notifier import ProgressNotifier
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.rpc import RpcProtocol
