@@ -85,7 +85,7 @@ def test_a_request_that_no_segment_could_hold_is_refused_unless_it_is_one_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tablet = open_log(faulty_fs(), config=LogConfig())
-    monkeypatch.setattr("forebay.log.appending.SEGMENT_BYTES_LIMIT", 200)
+    monkeypatch.setattr("forebay.log.tablet.SEGMENT_BYTES_LIMIT", 200)
     tablet.append_as_leader(make_batch(1, bytes(300)))
     tablet.append_as_leader(make_batch(1, bytes(52)) * 2)
     with pytest.raises(InvalidRequest, match="holds 201 bytes, more than a segment can") as caught:
