@@ -12,8 +12,7 @@ from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY, CommitterContext, LakeCommitResult, LakeCommitter, WriterContext
-from forebay.metadata.table import TableBucket, TableInfo, TablePath
-from forebay.metadata.table_options import lake_options
+from forebay.metadata.table import TableBucket, TableInfo, TablePath, lake_options
 
 PATH = TablePath("fluss", "orders")
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])

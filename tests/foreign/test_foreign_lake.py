@@ -15,7 +15,7 @@ import forebay
 from forebay.base.errors import AlreadyExists, ErrorCode
 from forebay.client.connection import Connection
 from forebay.client.lake import Heartbeat, TieringTable
-from forebay.metadata.table_options import lake_options
+from forebay.metadata.table import lake_options
 from tests.client.lake_worker import PATH, SCHEMA, Worker, lake_rows, rows
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -16,7 +16,7 @@ import forebay
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.lake.registry import create_lake_storage
-from forebay.metadata.table_options import lake_options
+from forebay.metadata.table import lake_options
 from forebay.testing.lake_rounds import Row, TieredTable, in_order
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService

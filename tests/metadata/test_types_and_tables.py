@@ -27,6 +27,7 @@ from forebay.metadata.json_serde import (
 from forebay.metadata.predicate import all_of
 from forebay.metadata.table import (
     AggregateFunction,
+    ArrowCompression,
     Column,
     DatabaseInfo,
     KvFormat,
@@ -38,9 +39,6 @@ from forebay.metadata.table import (
     TableDescriptor,
     TableInfo,
     TablePath,
-)
-from forebay.metadata.table_options import (
-    ArrowCompression,
     arrow_compression,
     lake_format_name,
     lake_options,

@@ -14,8 +14,7 @@ import pytest
 import forebay
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.client.connection import Connection
-from forebay.metadata.table import TablePath
-from forebay.metadata.table_options import lake_options
+from forebay.metadata.table import TablePath, lake_options
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import table_path_to_pb

@@ -31,8 +31,7 @@ from forebay.codec.log_batch import seal as seal_log_batch
 from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata.partitions import partition_name, partition_text
-from forebay.metadata.table import LogFormat, TableInfo
-from forebay.metadata.table_options import arrow_compression
+from forebay.metadata.table import LogFormat, TableInfo, arrow_compression
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.protocol.frames import FRAME_BYTES_MAX
 

@@ -29,8 +29,7 @@ from forebay.codec import reference
 from forebay.codec._hash import buckets
 from forebay.codec.floats import canonical_floats
 from forebay.codec.rows import RowFormat, row_codec
-from forebay.metadata.table import Column, TableDescriptor
-from forebay.metadata.table_options import is_added_lake_format
+from forebay.metadata.table import Column, TableDescriptor, is_added_lake_format
 from forebay.metadata.types import TypeRoot
 
 

@@ -32,8 +32,7 @@ from forebay.codec.log_batch import (
 )
 from forebay.codec.rows import RowFormat, row_codec
 from forebay.codec.value_batch import STORED_PREFIX_BYTES, ValueDecoder, stored_schema_id, stored_value
-from forebay.metadata.table import LogFormat, Schema, TableInfo
-from forebay.metadata.table_options import ArrowCompression, arrow_compression
+from forebay.metadata.table import ArrowCompression, LogFormat, Schema, TableInfo, arrow_compression
 
 SchemaById = Callable[[int], Schema]
 Writes = dict[bytes, bytes | None]

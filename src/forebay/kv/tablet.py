@@ -37,8 +37,7 @@ from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
 from forebay.kv.changelog import ChangelogCodec
 from forebay.kv.engine import UNBOUNDED, EngineState, KvEngine, KvSnapshot, WriteSize, size_of
 from forebay.log.tablet import LogTablet
-from forebay.metadata.table import Schema, TableInfo
-from forebay.metadata.table_options import option_value
+from forebay.metadata.table import Schema, TableInfo, option_value
 from forebay.metadata.types import TypeRoot
 
 ACKS_ALL = -1

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.lake.storage import LakeStorage
-from forebay.metadata.table_options import LAKE_ENTRY_POINTS
+from forebay.metadata.table import LAKE_ENTRY_POINTS
 
 _found: dict[str, Callable[[Mapping[str, str]], LakeStorage]] = {}
 """Formats that were asked for before: to find one, Python reads the metadata of every package that is installed."""

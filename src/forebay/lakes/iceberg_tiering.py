@@ -46,8 +46,7 @@ from forebay.lakes.iceberg_layout import live_files
 from forebay.lakes.iceberg_tables import check_fits, load_table, opened
 from forebay.lakes.iceberg_upkeep import Upkeep
 from forebay.lakes.iceberg_writer import FilePlace, IcebergLakeWriter, IcebergWriteResult
-from forebay.metadata.table import TableInfo, TablePath
-from forebay.metadata.table_options import option_value
+from forebay.metadata.table import TableInfo, TablePath, option_value
 
 USER_PROPERTY = "commit-user"
 """The snapshot property that says who committed it."""

@@ -25,8 +25,7 @@ from forebay.lake.tiering import (
 )
 from forebay.lake.writing import LakeRows, check_appended, check_partition
 from forebay.lakes.paimon_tables import check_fits, has_system_columns, lake_table
-from forebay.metadata.table import TableInfo
-from forebay.metadata.table_options import option_value
+from forebay.metadata.table import TableInfo, option_value
 from forebay.paimon.commit.committer import Committable
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement

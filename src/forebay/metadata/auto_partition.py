@@ -17,8 +17,7 @@ from zoneinfo import ZoneInfo
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata.names import check_partition_value
-from forebay.metadata.table import TableDescriptor
-from forebay.metadata.table_options import option_value
+from forebay.metadata.table import TableDescriptor, option_value
 from forebay.metadata.types import TypeRoot
 
 DEFAULT_ZONE = "UTC"

@@ -22,8 +22,7 @@ from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, 
 from forebay.client.connection import Connection
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeStorage
-from forebay.metadata.table import TableDescriptor, TablePath
-from forebay.metadata.table_options import lake_options
+from forebay.metadata.table import TableDescriptor, TablePath, lake_options
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
 from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for
 from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move

@@ -13,8 +13,7 @@ from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidR
 from forebay.client.connection import Connection
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
 from forebay.client.results import LakeSnapshot
-from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath
-from forebay.metadata.table_options import lake_options, lake_options_prefix
+from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath, lake_options, lake_options_prefix
 from forebay.tiering.lag import newest_known
 
 MARK = "forebay.moved-from"

@@ -25,7 +25,7 @@ from forebay.kv.table_snapshots import TableSnapshotLimits
 from forebay.lake.public_options import HIDDEN
 from forebay.lake.registry import datalake_options
 from forebay.log.config import LogConfig
-from forebay.metadata.table_options import lake_format_name
+from forebay.metadata.table import lake_format_name
 from forebay.server.catalog import CatalogLimits
 from forebay.server.lake_tables import LakeSettings
 from forebay.server.memory_budget import default_budget

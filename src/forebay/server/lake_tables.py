@@ -22,8 +22,7 @@ from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFou
 from forebay.lake.public_options import SecretMask, public_options
 from forebay.lake.registry import create_lake_storage
 from forebay.lake.storage import LakeCatalog, LakeStorage
-from forebay.metadata.table import TableDescriptor, TableInfo, TablePath
-from forebay.metadata.table_options import option_value
+from forebay.metadata.table import TableDescriptor, TableInfo, TablePath, option_value
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tiering import TieringManager
 

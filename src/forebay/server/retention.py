@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from forebay.base.clock import Clock
 from forebay.base.errors import ForebayError
 from forebay.log.reading import SegmentInfo
-from forebay.metadata.table import TableBucket, TableInfo
-from forebay.metadata.table_options import option_value
+from forebay.metadata.table import TableBucket, TableInfo, option_value
 from forebay.server.catalog import Catalog, buckets_of
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.replica import BucketReplica

@@ -17,8 +17,18 @@ from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
-from forebay.metadata.table import KvFormat, LogFormat, Schema, TableDescriptor, TablePath
-from forebay.metadata.table_options import TABLE_OPTIONS, TABLE_PREFIX, option_value, parse_option, unserved_option
+from forebay.metadata.table import (
+    TABLE_OPTIONS,
+    TABLE_PREFIX,
+    KvFormat,
+    LogFormat,
+    Schema,
+    TableDescriptor,
+    TablePath,
+    option_value,
+    parse_option,
+    unserved_option,
+)
 from forebay.metadata.types import TypeRoot
 
 COLUMNS_MAX = 4096

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
-from forebay.metadata.table_options import TABLE_PREFIX, lake_options_prefix
+from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
 from forebay.spark.options import positive_integer, split_names
 
 PRIMARY_KEY = "primary.key"

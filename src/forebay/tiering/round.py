@@ -47,8 +47,7 @@ from forebay.lake.tiering import (
     belongs_to,
     whose_snapshot,
 )
-from forebay.metadata.table import TableBucket, TableInfo
-from forebay.metadata.table_options import lake_options, option_value
+from forebay.metadata.table import TableBucket, TableInfo, lake_options, option_value
 from forebay.tiering.control import RoundControl
 from forebay.tiering.lag import newest_known
 from forebay.tiering.report import RoundReport

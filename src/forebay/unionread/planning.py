@@ -20,8 +20,7 @@ from forebay.lake.registry import create_lake_storage
 from forebay.lake.source import LakeSplit
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableBucket, TableInfo
-from forebay.metadata.table_options import lake_options
+from forebay.metadata.table import TableBucket, TableInfo, lake_options
 from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
-from forebay.metadata.table_options import TABLE_PREFIX
+from forebay.metadata.table import TABLE_PREFIX
 from forebay.spark.ddl import PROVIDER
 from forebay.spark.jvm import JavaObject, JavaThrow
 from forebay.spark.paimon.ddl import is_paimon
