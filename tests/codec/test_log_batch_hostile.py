@@ -297,8 +297,9 @@ def test_mutated_batches_give_corrupt_data_or_a_sound_read(victim):
         projected_header = parse_header(projected.data)
         _attempt(lambda: decode_arrow_batch(projected.data, 0, projected_header, projection.columns,
                                             decoded_bytes_max=1 << 24))  # fmt: skip
-    _attempt(lambda: parse_statistics(data[header.statistics_start : header.body_start], schema))
-    assert FILTERS[id(schema)].may_match(data, 0, header) in (True, False)
+    statistics = data[header.statistics_start : header.body_start]
+    _attempt(lambda: parse_statistics(statistics, schema))
+    assert FILTERS[id(schema)].may_match(statistics, header.record_count) in (True, False)
 
 
 @settings(max_examples=500)

@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "forebay"
 MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if p.name not in ("fluss_pb2.py",)]
 
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 900
+"""A module is one thing. Most have fewer than 300 lines; one that would have more than this is two things."""
+
 FUNCTION_LINES_MAX = 70
 
 RATCHET: dict[str, int] = {}

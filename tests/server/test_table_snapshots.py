@@ -15,7 +15,7 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitEx
 from forebay.kv.engine import KvSnapshot
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.metadata.table import TableBucket
-from forebay.server.replica import WriteGate
+from forebay.server.lane import WriteGate
 from forebay.server.server import Injected
 from tests.kv.tables import FakeTable
 from tests.server.raw_client import ApiKey, pb

@@ -24,7 +24,7 @@ from forebay.client.lake import LakeTieringClient
 from forebay.client.table import Table
 from forebay.client.views import RowView
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.cast_exact import conform_array
+from forebay.codec.cast import conform_array
 from forebay.codec.filters import bind, filter_rows
 from forebay.lake.records import ChangeRows
 from forebay.lake.registry import create_lake_storage

@@ -30,7 +30,6 @@ from forebay.codec.aligned_row import INLINE_BYTES_MAX, PLAIN_SLOTS, null_bits_s
 from forebay.codec.arrow_types import time_unit
 from forebay.codec.filters import BoundLeaf, BoundPredicate
 from forebay.codec.literals import TICKS_PER_SECOND, is_floating, sort_key
-from forebay.codec.log_batch import LogBatchHeader
 from forebay.metadata.predicate import CompoundFunction, LeafFunction
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot
@@ -228,18 +227,17 @@ class StatisticsFilter:
         self._test = _compile(bound, {column.column_id: (i, column) for i, column in enumerate(columns)})
         self._indexes: dict[bytes, dict[int, int]] = {}
 
-    def may_match(self, buffer: Buffer, position: int, header: LogBatchHeader) -> bool:
-        """Whether a row of the batch at `position` of `buffer` may match.
+    def may_match(self, statistics: Buffer, row_count: int) -> bool:
+        """Whether one of `row_count` rows may match whose batch has the block `statistics`.
 
         True when in doubt: for a batch without statistics, or without rows, and for one whose statistics cannot be
-        read, because its reader will see what is wrong with it. Pass a memoryview for many batches of one buffer.
+        read, because its reader will see what is wrong with it.
         """
-        size = header.statistics_length
-        if size == 0:
+        view = memoryview(statistics).cast("B")
+        if not view:
             return True
-        start = position + header.statistics_start
         try:
-            return self._matches(memoryview(buffer), start, start + size, header.record_count)
+            return self._matches(view, 0, len(view), row_count)
         except CorruptData:
             return True
 

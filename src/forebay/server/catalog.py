@@ -30,8 +30,8 @@ from forebay.metadata.table import (
     assign_ids,
 )
 from forebay.server.lake_tables import LakeTables
+from forebay.server.lane import WriteGate
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.replica import WriteGate
 from forebay.server.table_rules import (
     altered_properties,
     check_column_count,

@@ -10,7 +10,8 @@ write cannot monopolise the threads. Lanes with little to write go first, but no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -135,3 +136,51 @@ def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, 
         return
     for (_, future), result in zip(group, results, strict=True):
         future.set_result(result)
+
+
+# The gate through which all writes of one primary-key table go, so that all its buckets can be seen at one moment.
+#
+# A group of writes of one bucket passes the gate as a whole, from its changelog to its acknowledgement
+# (`BucketReplica.put`). To see the buckets at one moment, a caller closes the gate: groups inside finish, new ones
+# wait, and the visible state is one between two groups. So, of any two groups, the state never holds one that began
+# after another had ended without holding that other one, whichever buckets they belong to.
+#
+# Taking snapshots of buckets costs microseconds each; the gate is closed that long, and while the groups inside
+# finish.
+
+
+class WriteGate:
+    """Many writers pass at a time, or one holder keeps it closed. A closer goes before later writers."""
+
+    def __init__(self) -> None:
+        self._changed = threads.condition(threads.lock())
+        self._inside = 0
+        self._is_closed = False
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Be inside; waits while the gate is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                if not self._inside:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Wait until no writer is inside, and keep all writers out of the gate during the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._inside)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_closed = False
+                self._changed.notify_all()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from forebay.base.errors import InternalError
 from forebay.client.views import rows_without_columns
 from forebay.codec.arrow_types import arrow_type, storage_schema
-from forebay.codec.cast_exact import conform_array
+from forebay.codec.cast import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
 from forebay.metadata.plain_types import is_plain
 from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of

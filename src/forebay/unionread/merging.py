@@ -14,7 +14,7 @@ from itertools import chain, islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.codec.cast_exact import conform_array
+from forebay.codec.cast import conform_array
 from forebay.codec.keys import KeyEncoder
 from forebay.lake.source import KeyOrder, SortedRecordReader
 from forebay.unionread.tail import Tail

@@ -22,7 +22,7 @@ from forebay.base.errors import InternalError
 from forebay.client.log_reader import LogReader
 from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.cast_exact import conform_array
+from forebay.codec.cast import conform_array
 from forebay.codec.key_index import KeyIndex
 from forebay.codec.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import Column, TableBucket, TableInfo

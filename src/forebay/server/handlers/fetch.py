@@ -311,7 +311,8 @@ def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -
         if tester is None:
             tester = StatisticsFilter(bound, replica.table.schema_by_id(header.schema_id))
             filters[header.schema_id] = tester
-        if tester.may_match(data, position, header):
+        statistics = data[position + header.statistics_start : position + header.body_start]
+        if tester.may_match(statistics, header.record_count):
             kept.append(position)
     return kept
 
