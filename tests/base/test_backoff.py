@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.base.backoff import backoff
+from forebay.base.retrying import backoff
 
 
 def test_each_failure_doubles_the_pause_up_to_the_most() -> None:

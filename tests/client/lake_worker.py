@@ -10,7 +10,7 @@ from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringDone, TieringTable
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
-from forebay.lake.registry import create_lake_storage
+from forebay.lake.storage import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY, CommitterContext, LakeCommitResult, LakeCommitter, WriterContext
 from forebay.metadata.table import TableBucket, TableInfo, TablePath, lake_options
 

@@ -26,8 +26,8 @@ from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import BucketScan, LiveReader, bucket_scan
 from forebay.client.rpc import Call
 from forebay.client.session import Session
-from forebay.client.sources import register_source
 from forebay.client.table import Table
+from forebay.client.table_scan import register_source
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import ServerNode
@@ -493,7 +493,7 @@ def test_a_source_is_found_by_its_entry_point(make_table: MakeTable, monkeypatch
     table = numbered(make_table, 1)
     entries = [
         EntryPoint("else", "nothing.there:at_all", "forebay.scan_sources"),
-        EntryPoint("entered", "forebay.client.sources:_live", "forebay.scan_sources"),
+        EntryPoint("entered", "forebay.client.table_scan:_live", "forebay.scan_sources"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(entries).select(group=group))
     assert table.scan(source="entered").to_arrow().num_rows == 1

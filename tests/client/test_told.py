@@ -12,8 +12,8 @@ import pytest
 import forebay
 from forebay.base.clock import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, OutcomeUnknown, Unavailable, error_from_wire, wire_code
+from forebay.base.retrying import WaitNotice
 from forebay.client.connection import connect
-from forebay.client.retrying import WaitNotice
 from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer
 from tests.client.conftest import MakeTable

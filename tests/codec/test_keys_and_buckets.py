@@ -15,11 +15,11 @@ from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperatio
 from forebay.codec import reference
 from forebay.codec._hash import fluss_hash32, iceberg_hash32
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.floats import canonical_floats
 from forebay.codec.keys import (
     bucket_ids,
     bucket_key_encoder,
     bucket_of,
+    canonical_floats,
     key_encoder,
     prefix_encoder,
     primary_key_encoder,

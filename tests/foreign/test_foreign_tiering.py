@@ -15,7 +15,7 @@ from fluss_cluster import RealFluss
 import forebay
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.lake.registry import create_lake_storage
+from forebay.lake.storage import create_lake_storage
 from forebay.metadata.table import lake_options
 from forebay.testing.lake_rounds import Row, TieredTable, in_order
 from forebay.tiering.now import tier_now

@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 from pyiceberg.table import Table
 
-from forebay.lake.registry import create_lake_storage
-from forebay.lake.storage import LakeStorage
+from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
 from forebay.testing.lake_contract import LakeContract

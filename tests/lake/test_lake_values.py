@@ -16,7 +16,7 @@ from forebay.codec.arrow_types import arrow_type
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.options import lake_options
 from forebay.lake.records import ChangeRows
-from forebay.lake.registry import create_lake_storage, datalake_options, lake_formats
+from forebay.lake.storage import create_lake_storage, datalake_options, lake_formats
 from forebay.lake.tiering import (
     CREATED_PROPERTY,
     EPOCH_PROPERTY,

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from forebay.lake.registry import create_lake_storage
-from forebay.lake.storage import LakeStorage
+from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.lakes.paimon_tables import LAYOUT_OPTION, open_catalog
 from forebay.paimon.table import Table

@@ -13,7 +13,7 @@ from forebay.metadata.table import TableBucket
 from forebay.spark.lake_tasks import lake_rows, lake_tasks
 from forebay.spark.splits import KvBatchSplit, LakePart, LogInput
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import PAIMON, World, world
 

@@ -17,7 +17,7 @@ from forebay.spark import native_planning
 from forebay.spark.native_planning import NativeShare, is_local, native_share
 from forebay.unionread.overridden import MarkBucket
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, MEMORY, PAIMON, World, world
 

@@ -17,7 +17,7 @@ from forebay.client.table import Table
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.spark import native_planning
-from forebay.unionread.splits import LakeSnapshotSplit
+from forebay.unionread.reading import LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, world
 

@@ -10,13 +10,18 @@ from forebay import col
 from forebay.client.options import Settings
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
-from forebay.metadata.predicate import Predicate
-from forebay.metadata.predicate_text import predicate_text
+from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import UnionReader
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
+from forebay.unionread.reading import (
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    UnionReader,
+    UnionSplit,
+)
 
 COLUMNS = (Column("p", types.string().not_null()), Column("k", types.int_().not_null()), Column("v", types.int_()))
 TIERED = {"table.datalake.enabled": "true"}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import forebay.unionread.planning as planning
-import forebay.unionread.streaming_lake as streaming_lake
+import forebay.unionread.streaming as streaming_lake
 from forebay import col
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.results import LakeSnapshot
@@ -18,7 +18,7 @@ from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
 from forebay.testing.memory_lake_source import MemorySource
-from forebay.unionread.streaming_lake import lake_pieces, lake_snapshot_to_begin_with
+from forebay.unionread.streaming import lake_pieces, lake_snapshot_to_begin_with
 from tests.unionread.world import World, bag, compact
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])

@@ -23,7 +23,7 @@ from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.testing.memory_lake_source import MemorySplit
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.merging import merge_sorted, override
-from forebay.unionread.splits import LakeSnapshotSplit, SplitCodec
+from forebay.unionread.reading import LakeSnapshotSplit, SplitCodec
 from forebay.unionread.tail import Tail, TailFolder, check_read_to_the_end
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from forebay.metadata.partitions import partition_text
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit
+from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotSplit
 from tests.paimon.lake import put
 from tests.unionread.world import World, bag, replayed
 

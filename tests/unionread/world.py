@@ -27,8 +27,7 @@ from forebay.codec.arrow_types import storage_schema
 from forebay.codec.cast import conform_array
 from forebay.codec.filters import bind, filter_rows
 from forebay.lake.records import ChangeRows
-from forebay.lake.registry import create_lake_storage
-from forebay.lake.storage import LakeStorage
+from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lake.tiering import CommitterContext, WriterContext
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.paimon import PaimonLakeStorage

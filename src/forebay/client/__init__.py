@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from forebay.client.connection import shared_connection as shared_connection
     from forebay.client.options import Settings as Settings
     from forebay.client.options import make_settings as make_settings
-    from forebay.client.sources import register_source as register_source
     from forebay.client.table import Table as Table
+    from forebay.client.table_scan import register_source as register_source
 
 __all__ = ["Connection", "Settings", "Table", "connect", "make_settings", "register_source", "shared_connection"]
 

@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 
 from forebay.api.results import WriteResult
 from forebay.base import threads
-from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable
+from forebay.base.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, backoff
 from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
-from forebay.client.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from forebay.metadata.table import TableBucket, TablePath
 
 NOT_WRITTEN = frozenset(

@@ -1,5 +1,5 @@
 """What servers know of databases and tables, and offsets. What concerns the cluster itself is in
-forebay.client.admin_cluster; databases and tables are made, listed and dropped on the connection.
+forebay.client.admin; databases and tables are made, listed and dropped on the connection.
 
 Rule: what only reads is repeated after passing failures. What changes something is repeated only while it is certain
 that the server has not seen it; a change that was sent and not answered raises `Unavailable` and says so.
@@ -7,27 +7,314 @@ that the server has not seen it; a change that was sent and not answered raises 
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from forebay.base.errors import ErrorCode, ForebayError
-from forebay.client.admin_cluster import ClusterAdmin
+from forebay.base.errors import ErrorCode, ForebayError, error_from_wire
+from forebay.base.quantity import Span, span_ms
 from forebay.client.definition import config_changes
 from forebay.client.display import Listing
 from forebay.client.planning import LogPlace, PartitionSelector, list_offsets, place_of, plan_buckets
-from forebay.client.results import TableStats
+from forebay.client.results import (
+    AccessRule,
+    AclOperation,
+    AclResourceType,
+    ClusterHealth,
+    ConfigEntry,
+    HealthStatus,
+    KvSnapshotFiles,
+    KvSnapshotInfo,
+    LakeSnapshot,
+    ProducerOffsets,
+    TableStats,
+)
 from forebay.client.rpc import Call
 from forebay.client.scatter import BucketItem, Scatter, pair_up
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode, table_path_to_pb
+from forebay.protocol.convert import ServerNode, error_of, partition_id_of, table_bucket_to_pb, table_path_to_pb
+from forebay.protocol.messages import Message
 
 if TYPE_CHECKING:
     from forebay.client.cluster import ClusterClient
+    from forebay.client.session import Session
     from forebay.client.table_snapshot import TableSnapshotInfo
+
+
+# The cluster itself: servers, health, settings, access rules; snapshots, leases and registered offsets.
+
+M = TypeVar("M", bound=Message)
+
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+_ALLOW = 2
+_ANY_PERMISSION = 1
+_CREATED = 0
+
+
+class ClusterAdmin:
+    """The part of `Admin` that concerns the cluster."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def _cluster(self) -> ClusterClient:
+        return self._session.cluster
+
+    def _ask(self, key: ApiKey, request: Message, response: type[M]) -> M:
+        """A question that may be repeated, to whom it may concern."""
+        return self._cluster.coordinator_call(key, request, response, repeatable=True)
+
+    def _change(self, key: ApiKey, request: Message, response: type[M], *, safe: bool) -> M:
+        """A change; `safe` says that doing it twice is like doing it once."""
+        return self._cluster.coordinator_call(key, request, response, repeatable=safe)
+
+    def _info(self, table: str | TablePath | TableInfo) -> TableInfo:
+        return table if isinstance(table, TableInfo) else self._cluster.table_info(TablePath.parse(table))
+
+    def __repr__(self) -> str:
+        return f"<forebay.Admin of {self._session!r}>"
+
+    # ---- servers and settings ---------------------------------------------------------------------------------------
+
+    def server_nodes(self) -> list[ServerNode]:
+        """The servers of the cluster, as this client reaches them: the coordinator first."""
+        return Listing(self._cluster.retrying(self._cluster.refresh).nodes)
+
+    def cluster_health(self) -> ClusterHealth:
+        """Raises `UnsupportedOperation` on clusters that do not tell (Fluss 0.9)."""
+        answer = self._ask(ApiKey.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest(), pb.GetClusterHealthResponse)
+        known = answer.status in set(HealthStatus)
+        return ClusterHealth(
+            HealthStatus(answer.status) if known else HealthStatus.UNKNOWN,
+            answer.num_replicas,
+            answer.in_sync_replicas,
+            answer.num_leader_replicas,
+            answer.active_leader_replicas,
+        )
+
+    def describe_configs(self) -> list[ConfigEntry]:
+        """The settings of the cluster, secrets left out by the server."""
+        request = pb.DescribeClusterConfigsRequest()
+        answer = self._ask(ApiKey.DESCRIBE_CLUSTER_CONFIGS, request, pb.DescribeClusterConfigsResponse)
+        return Listing(
+            ConfigEntry(
+                message.config_key,
+                message.config_value if message.HasField("config_value") else None,
+                message.config_source,
+            )
+            for message in answer.configs
+        )
+
+    def alter_configs(
+        self,
+        set: Mapping[str, Any] | None = None,  # noqa: A002 - the word of SQL
+        reset: Iterable[str] = (),
+        append: Mapping[str, Any] | None = None,
+        subtract: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Change dynamic settings; `append` and `subtract` are for those that are lists."""
+        request = pb.AlterClusterConfigsRequest()
+        for operation, changes in ((_SET, set), (_APPEND, append), (_SUBTRACT, subtract)):
+            for key, value in (changes or {}).items():
+                request.alter_configs.add(config_key=key, config_value=str(value), op_type=operation)
+        for key in reset:
+            request.alter_configs.add(config_key=key, op_type=_DELETE)
+        safe = not (append or subtract)
+        self._change(ApiKey.ALTER_CLUSTER_CONFIGS, request, pb.AlterClusterConfigsResponse, safe=safe)
+
+    # ---- access rules -----------------------------------------------------------------------------------------------
+
+    def create_acls(self, rules: Iterable[AccessRule]) -> None:
+        """Raises `AccessDenied` where the cluster has no authorizer, or for the first rule that was refused."""
+        request = pb.CreateAclsRequest(acl=[_rule_to_pb(rule) for rule in rules])
+        for message in self._change(ApiKey.CREATE_ACLS, request, pb.CreateAclsResponse, safe=True).aclRes:
+            error = error_of(message)
+            if error is not None:
+                raise error
+
+    def list_acls(self, **filters: Any) -> list[AccessRule]:
+        """The rules that match: `resource_type`, `resource_name`, `principal`, `operation`, `host`."""
+        request = pb.ListAclsRequest(acl_filter=_acl_filter(**filters))
+        answer = self._ask(ApiKey.LIST_ACLS, request, pb.ListAclsResponse)
+        return Listing(_rule_from_pb(message) for message in answer.acl)
+
+    def drop_acls(self, **filters: Any) -> list[AccessRule]:
+        """Drop the rules that match (as in `list_acls`); returns those that were dropped."""
+        request = pb.DropAclsRequest(acl_filter=[_acl_filter(**filters)])
+        dropped = []
+        for result in self._change(ApiKey.DROP_ACLS, request, pb.DropAclsResponse, safe=True).filter_results:
+            if result.error_code:
+                raise error_from_wire(result.error_code, result.error_message)
+            for message in result.matching_acls:
+                if message.error_code:
+                    raise error_from_wire(message.error_code, message.error_message)
+                dropped.append(_rule_from_pb(message.acl))
+        return dropped
+
+    # ---- KV snapshots -----------------------------------------------------------------------------------------------
+
+    def latest_kv_snapshots(
+        self, path: str | TablePath, partition: str | None = None
+    ) -> dict[TableBucket, KvSnapshotInfo | None]:
+        """The newest KV snapshot of each bucket of a table or partition; None where there is none yet."""
+        request = pb.GetLatestKvSnapshotsRequest(
+            table_path=table_path_to_pb(TablePath.parse(path)), partition_name=partition
+        )
+        answer = self._ask(ApiKey.GET_LATEST_KV_SNAPSHOTS, request, pb.GetLatestKvSnapshotsResponse)
+        partition_id = partition_id_of(answer)
+        return {
+            TableBucket(answer.table_id, message.bucket_id, partition_id): (
+                KvSnapshotInfo(message.snapshot_id, message.log_offset) if message.HasField("snapshot_id") else None
+            )
+            for message in answer.latest_snapshots
+        }
+
+    def kv_snapshot_files(self, bucket: TableBucket, snapshot_id: int) -> KvSnapshotFiles:
+        """Where the files of a KV snapshot are. Raises `NotFound` (KV_SNAPSHOT_NOT_EXIST)."""
+        request = pb.GetKvSnapshotMetadataRequest(
+            table_id=bucket.table_id,
+            partition_id=bucket.partition_id,
+            bucket_id=bucket.bucket,
+            snapshot_id=snapshot_id,
+        )
+        answer = self._ask(ApiKey.GET_KV_SNAPSHOT_METADATA, request, pb.GetKvSnapshotMetadataResponse)
+        files = tuple((file.remote_path, file.local_file_name) for file in answer.snapshot_files)
+        return KvSnapshotFiles(answer.log_offset, files)
+
+    def acquire_kv_snapshot_lease(
+        self, lease_id: str, snapshots: Mapping[TableBucket, int], duration: Span
+    ) -> dict[TableBucket, int]:
+        """Keep KV snapshots from being removed; acquiring again renews. Returns those that are gone already."""
+        request = pb.AcquireKvSnapshotLeaseRequest(lease_id=lease_id, lease_duration_ms=span_ms(duration, "duration"))
+        tables: dict[int, pb.PbKvSnapshotLeaseForTable] = {}
+        for bucket, snapshot_id in snapshots.items():
+            if bucket.table_id not in tables:
+                tables[bucket.table_id] = request.snapshots_to_lease.add(table_id=bucket.table_id)
+            tables[bucket.table_id].bucket_snapshots.add(
+                partition_id=bucket.partition_id, bucket_id=bucket.bucket, snapshot_id=snapshot_id
+            )
+        answer = self._change(ApiKey.ACQUIRE_KV_SNAPSHOT_LEASE, request, pb.AcquireKvSnapshotLeaseResponse, safe=True)
+        return {
+            TableBucket(table.table_id, message.bucket_id, partition_id_of(message)): message.snapshot_id
+            for table in answer.unavailable_snapshots
+            for message in table.bucket_snapshots
+        }
+
+    def release_kv_snapshot_lease(self, lease_id: str, buckets: Iterable[TableBucket] | None = None) -> None:
+        """Give back the snapshots of `buckets`, or the whole lease."""
+        if buckets is None:
+            drop = pb.DropKvSnapshotLeaseRequest(lease_id=lease_id)
+            self._change(ApiKey.DROP_KV_SNAPSHOT_LEASE, drop, pb.DropKvSnapshotLeaseResponse, safe=True)
+            return
+        release = pb.ReleaseKvSnapshotLeaseRequest(
+            lease_id=lease_id, buckets_to_release=[table_bucket_to_pb(bucket) for bucket in buckets]
+        )
+        self._change(ApiKey.RELEASE_KV_SNAPSHOT_LEASE, release, pb.ReleaseKvSnapshotLeaseResponse, safe=True)
+
+    # ---- producer offsets -------------------------------------------------------------------------------------------
+
+    def register_producer_offsets(
+        self, producer_id: str, offsets: Mapping[TableBucket, int], ttl: Span | None = None
+    ) -> bool:
+        """Store offsets under a producer id. The first to register wins: returns whether that was this call."""
+        request = pb.RegisterProducerOffsetsRequest(
+            producer_id=producer_id, ttl_ms=None if ttl is None else span_ms(ttl, "ttl")
+        )
+        tables: dict[int, pb.PbProducerTableOffsets] = {}
+        for bucket, offset in offsets.items():
+            if bucket.table_id not in tables:
+                tables[bucket.table_id] = request.table_offsets.add(table_id=bucket.table_id)
+            tables[bucket.table_id].bucket_offsets.add(
+                partition_id=bucket.partition_id, bucket_id=bucket.bucket, log_end_offset=offset
+            )
+        answer = self._change(ApiKey.REGISTER_PRODUCER_OFFSETS, request, pb.RegisterProducerOffsetsResponse, safe=False)
+        return answer.result == _CREATED
+
+    def producer_offsets(self, producer_id: str) -> ProducerOffsets | None:
+        """What is registered under a producer id; None if nothing is, or it has expired."""
+        request = pb.GetProducerOffsetsRequest(producer_id=producer_id)
+        answer = self._ask(ApiKey.GET_PRODUCER_OFFSETS, request, pb.GetProducerOffsetsResponse)
+        if not answer.HasField("producer_id"):
+            return None
+        offsets = {
+            TableBucket(table.table_id, message.bucket_id, partition_id_of(message)): message.log_end_offset
+            for table in answer.table_offsets
+            for message in table.bucket_offsets
+        }
+        expires = dt.datetime.fromtimestamp(answer.expiration_time / 1000, dt.UTC)
+        return ProducerOffsets(answer.producer_id, expires, offsets)
+
+    def delete_producer_offsets(self, producer_id: str) -> None:
+        request = pb.DeleteProducerOffsetsRequest(producer_id=producer_id)
+        self._change(ApiKey.DELETE_PRODUCER_OFFSETS, request, pb.DeleteProducerOffsetsResponse, safe=True)
+
+    # ---- lake -------------------------------------------------------------------------------------------------------
+
+    def lake_snapshot(
+        self, path: str | TablePath, snapshot_id: int | None = None, readable: bool = False
+    ) -> LakeSnapshot:
+        """A snapshot of the table's lake side: the newest, the newest readable one, or the one with an id.
+
+        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST).
+        """
+        request = pb.GetLakeSnapshotRequest(table_path=table_path_to_pb(TablePath.parse(path)), snapshot_id=snapshot_id)
+        if readable:
+            request.readable = True
+        answer = self._ask(ApiKey.GET_LAKE_SNAPSHOT, request, pb.GetLakeSnapshotResponse)
+        offsets, names = {}, {}
+        for message in answer.bucket_snapshots:
+            partition_id = partition_id_of(message)
+            if message.HasField("log_offset"):
+                offsets[TableBucket(answer.table_id, message.bucket_id, partition_id)] = message.log_offset
+            if partition_id is not None and message.HasField("partition_name"):
+                names[partition_id] = message.partition_name
+        return LakeSnapshot(answer.table_id, answer.snapshotId, offsets, names)
+
+
+def _rule_to_pb(rule: AccessRule) -> pb.PbAclInfo:
+    return pb.PbAclInfo(
+        resource_name=rule.resource_name,
+        resource_type=int(rule.resource_type),
+        principal_name=rule.principal,
+        principal_type=rule.principal_type,
+        host=rule.host,
+        operation_type=int(rule.operation),
+        permission_type=_ALLOW,
+    )
+
+
+def _rule_from_pb(message: pb.PbAclInfo) -> AccessRule:
+    return AccessRule(
+        AclResourceType(message.resource_type),
+        message.resource_name,
+        message.principal_name,
+        AclOperation(message.operation_type),
+        message.principal_type,
+        message.host,
+    )
+
+
+def _acl_filter(
+    resource_type: AclResourceType = AclResourceType.ANY,
+    resource_name: str | None = None,
+    principal: str | None = None,
+    operation: AclOperation = AclOperation.ANY,
+    host: str | None = None,
+) -> pb.PbAclFilter:
+    return pb.PbAclFilter(
+        resource_name=resource_name,
+        resource_type=int(resource_type),
+        principal_name=principal,
+        principal_type=None if principal is None else "User",
+        host=host,
+        operation_type=int(operation),
+        permission_type=_ANY_PERMISSION,
+    )
 
 
 class Admin(ClusterAdmin):

@@ -32,8 +32,8 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.ids import IdSource
+from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repeat
 from forebay.client.options import Address, Settings
-from forebay.client.retrying import BackOff, WaitNotice, may_read_again, may_repeat
 from forebay.client.rpc import Call, Callback, Channel, Dial
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath

@@ -45,8 +45,8 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
+from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.planning import check_bucket, plan_buckets
-from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch

@@ -33,10 +33,10 @@ from forebay.api.scan import ArrowStream
 from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_ms
+from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.log_decode import ChunkDecoder
 from forebay.client.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.remote_log import RemoteLog, read_remote
-from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.views import RowView
 from forebay.codec.log_batch import iter_headers

@@ -21,11 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from forebay.base import threads
-from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
+from forebay.base.retrying import NOTICE_SECONDS, WaitNotice, backoff
 from forebay.client.options import Address
-from forebay.client.retrying import NOTICE_SECONDS, WaitNotice
 from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
 from forebay.protocol.connection import (
     ClientConnection,

@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from forebay.base.errors import CorruptData, ForebayError
+from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.cluster import ClusterClient
-from forebay.client.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.protocol.convert import ServerNode, error_of, partition_id_of

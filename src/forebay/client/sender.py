@@ -34,12 +34,12 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
+from forebay.base.retrying import NOTICE_SECONDS, BackOff, may_repeat
 from forebay.client.accumulator import NOT_WRITTEN, Accumulator, Batch, WriteTarget
 from forebay.client.cluster import ClusterClient
 from forebay.client.encode import seal
 from forebay.client.idempotence import NO_WRITER_ID, Idempotence
 from forebay.client.planning import list_partitions
-from forebay.client.retrying import NOTICE_SECONDS, BackOff, may_repeat
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
 from forebay.metadata.table import TableBucket, TableInfo, TablePath

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
-from forebay.client.retrying import BackOff, WaitNotice, may_read_again
+from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.rpc import Call
 from forebay.client.table_scan import told
 from forebay.client.views import RowView

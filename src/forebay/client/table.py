@@ -19,6 +19,7 @@ from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
+from forebay.client.cluster import ClusterClient
 from forebay.client.planning import (
     LogPlace,
     PartitionSelector,
@@ -31,6 +32,7 @@ from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
+from forebay.protocol.convert import partition_spec_to_pb, table_path_to_pb
 
 if TYPE_CHECKING:
     from forebay.api.results import WriteResult
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
     from forebay.client.table_snapshot import TableSnapshot
     from forebay.client.writer import TableWriter, WriteEncoder
+
 
 _LOOKUPS_KEPT = 16
 
@@ -123,13 +126,13 @@ class Table(ArrowStream):
 
         Raises `AlreadyExists`, and `InvalidRequest` for values that cannot be.
         """
-        from forebay.client.partitions import create_partition
+        from forebay.client.table import create_partition
 
         create_partition(self.connection.cluster, self.info, values, ignore_if_exists)
 
     def drop_partition(self, values: Mapping[str, Any], *, ignore_if_not_exists: bool = False) -> None:
         """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
-        from forebay.client.partitions import drop_partition
+        from forebay.client.table import drop_partition
 
         drop_partition(self.connection.cluster, self.info, values, ignore_if_not_exists)
 
@@ -217,7 +220,7 @@ class Table(ArrowStream):
         appended, up to then. "union" is lake and stream as one; where the table has no lake, or nothing is in it yet,
         the stream is read. `as_of` is an open snapshot of this table, whose rows are read.
         """
-        from forebay.client.sources import scan_of
+        from forebay.client.table_scan import scan_of
 
         if as_of is not None:
             return self._scan_as_of(as_of, columns, filter, limit, partitions, buckets, source)
@@ -390,3 +393,31 @@ class Table(ArrowStream):
         from forebay.client.display import table_html
 
         return table_html(self.info)
+
+
+def create_partition(
+    cluster: ClusterClient, info: TableInfo, values: Mapping[str, Any], ignore_if_exists: bool
+) -> None:
+    """Create a partition. Raises `AlreadyExists`, and `InvalidRequest` for values that cannot be."""
+    request = pb.CreatePartitionRequest(
+        table_path=table_path_to_pb(info.path),
+        partition_spec=_spec(info, values),
+        ignore_if_not_exists=ignore_if_exists,  # the field's name in Fluss; "if exists" is what it means
+    )
+    cluster.coordinator_call(ApiKey.CREATE_PARTITION, request, pb.CreatePartitionResponse, repeatable=ignore_if_exists)
+
+
+def drop_partition(
+    cluster: ClusterClient, info: TableInfo, values: Mapping[str, Any], ignore_if_not_exists: bool
+) -> None:
+    """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
+    request = pb.DropPartitionRequest(
+        table_path=table_path_to_pb(info.path),
+        partition_spec=_spec(info, values),
+        ignore_if_not_exists=ignore_if_not_exists,
+    )
+    cluster.coordinator_call(ApiKey.DROP_PARTITION, request, pb.DropPartitionResponse, repeatable=ignore_if_not_exists)
+
+
+def _spec(info: TableInfo, values: Mapping[str, Any]) -> pb.PbPartitionSpec:
+    return partition_spec_to_pb(list(partition_texts(info, values).items()))

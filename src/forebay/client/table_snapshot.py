@@ -35,9 +35,9 @@ from forebay.api.scan import ArrowStream, Scan, ScanRequest
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
+from forebay.base.retrying import BackOff
 from forebay.client.cluster import ClusterClient
 from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
-from forebay.client.retrying import BackOff
 from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
 from forebay.client.views import RowView
 from forebay.codec.arrow_types import user_schema

@@ -10,7 +10,7 @@ Which encoding a table uses was decided when it was created (reference: KeyEncod
 
 Compacted encoding has the prefix property: the bytes of the first key columns are a prefix of the bytes of all.
 
-Of FLOAT and DOUBLE, -0.0 is encoded as 0.0 and every NaN as one (`forebay.codec.floats`): they are one key for SQL and
+Of FLOAT and DOUBLE, -0.0 is encoded as 0.0 and every NaN as one (`forebay.codec.keys`): they are one key for SQL and
 for the lake. Clients of others encode the bits as they are; the server brings their keys to this form (`canonical`).
 """
 
@@ -27,10 +27,25 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.codec import reference
 from forebay.codec._hash import buckets
-from forebay.codec.floats import canonical_floats
 from forebay.codec.rows import RowFormat, row_codec
 from forebay.metadata.table import Column, TableDescriptor, is_added_lake_format
 from forebay.metadata.types import TypeRoot
+
+# Floating-point numbers in keys: -0.0 is 0.0, and there is one NaN.
+#
+# SQL, Spark and the lake take the two zeros for equal, and all NaNs. Key bytes are compared as bytes, so keys hold one
+# pattern for each: 0.0, and the NaN that Java writes (`Double.NaN`).
+
+
+def canonical_floats(column: pa.Array) -> pa.Array:
+    """`column` with 0.0 for -0.0 and one NaN for all, if it holds FLOAT or DOUBLE; else `column`."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not pa.types.is_floating(column.type) or column.type.bit_width < 32:
+        return column
+    values = column.to_numpy(zero_copy_only=False)  # nulls are NaN in it
+    plain = np.where(np.isnan(values), values.dtype.type(np.nan), values) + values.dtype.type(0.0)
+    return pa.array(plain, mask=None if column.null_count == 0 else column.is_null().to_numpy(zero_copy_only=False))
 
 
 class KeyEncoder:

@@ -1,7 +1,7 @@
 """The lake SPI: what a lake format must do so that Forebay can tier into it and read it together with a log.
 
 The interfaces are those of Apache Fluss's lake decoupling (`org.apache.fluss.lake.*`), said in Python and in Arrow
-batches instead of rows. A format is found by its entry point in the group `forebay.lakes` (`forebay.lake.registry`),
+batches instead of rows. A format is found by its entry point in the group `forebay.lakes` (`forebay.lake.storage`),
 so a third party adds one without touching Forebay; `forebay.testing.lake_contract` is the suite that it must pass.
 
     storage.py    LakeStorage: the door; LakeCatalog: creates and alters lake tables

@@ -474,7 +474,7 @@ def lake_options_prefix(descriptor: TableDescriptor) -> str | None:
 
 
 def lake_options(info: TableInfo) -> dict[str, str]:
-    """Return the options of the lake that a lake table is in, as `forebay.lake.registry.create_lake_storage` takes
+    """Return the options of the lake that a lake table is in, as `forebay.lake.storage.create_lake_storage` takes
     them.
 
     A server puts its `datalake.<format>.*` settings, without secrets, into the properties of the lake tables that it

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
-from forebay.lake.registry import create_lake_storage
-from forebay.lake.storage import LakeStorage
+from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.metadata.table import TableDescriptor, TablePath, lake_options
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
 from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for

@@ -14,9 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay.base.backoff import backoff
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound
+from forebay.base.retrying import backoff
 from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.table import Table

@@ -22,8 +22,8 @@ from forebay.base.indirect import is_marker, resolved, settings_of
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
-from forebay.lake.public_options import HIDDEN
-from forebay.lake.registry import datalake_options
+from forebay.lake.options import HIDDEN
+from forebay.lake.storage import datalake_options
 from forebay.log.config import LogConfig
 from forebay.metadata.table import lake_format_name
 from forebay.server.catalog import CatalogLimits
@@ -273,7 +273,7 @@ class ServerConfig:
     def shown(self) -> dict[str, str]:
         """Return all settings that are set or have a default, as clients may see them: possible secrets are hidden.
 
-        Of the lake's options only the public ones are shown (`forebay.lake.public_options`).
+        Of the lake's options only the public ones are shown (`forebay.lake.options`).
         """
         lake = self.lake
         told = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}

@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
-from forebay.lake.public_options import SecretMask, public_options
-from forebay.lake.registry import create_lake_storage
-from forebay.lake.storage import LakeCatalog, LakeStorage
+from forebay.lake.options import SecretMask, public_options
+from forebay.lake.storage import LakeCatalog, LakeStorage, create_lake_storage
 from forebay.metadata.table import TableDescriptor, TableInfo, TablePath, option_value
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tiering import TieringManager

@@ -20,9 +20,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode
+from forebay.base.retrying import backoff
 
 _FREE_FAILURES = 3
 _DELAY_FIRST = 0.2

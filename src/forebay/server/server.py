@@ -30,7 +30,7 @@ from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
-from forebay.lake.registry import create_lake_storage
+from forebay.lake.storage import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
 from forebay.protocol.api import ApiKey, ServerRole, offered

@@ -16,7 +16,7 @@ from forebay.spark.scan_plan import Pushdown
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionSplit
+from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionSplit
 from forebay.unionread.time_range import plan_time_range
 
 RowCounts = Callable[[Sequence[TableBucket]], Mapping[TableBucket, int | None]]

@@ -28,7 +28,7 @@ from forebay.spark.lake_tasks import lake_rows
 from forebay.spark.scan_plan import NativeFiles
 from forebay.unionread.overridden import MarkBucket, local_path
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
 
 ROWS_MIN = 400_000
 """The fewest rows in files for which files and Python tasks are mixed."""

@@ -6,7 +6,7 @@ A *split* is a piece of one bucket; an *input partition* of Spark holds the spli
   integration) or by replaying its changelog. Its instant is that of the scan's table snapshot; where there is none, it
   is when the task opens the bucket.
 - `LogInput`: the records of a bucket's log between two offsets, the second excluded.
-- `LakePart`: a piece of the lake, perhaps with the log range that overrides it (forebay.unionread.splits).
+- `LakePart`: a piece of the lake, perhaps with the log range that overrides it (forebay.unionread.reading).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.metadata.table import TableBucket
-from forebay.unionread.reading import UnionReader
-from forebay.unionread.splits import UnionSplit
+from forebay.unionread.reading import UnionReader, UnionSplit
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from forebay.spark.splits import LakePart, Split
 from forebay.spark.streaming_options import StreamOptions
 from forebay.spark.streaming_planning import GONE, StreamPlanner
 from forebay.spark.worker_errors import short_errors
-from forebay.unionread.splits import LakeSnapshotSplit
+from forebay.unionread.reading import LakeSnapshotSplit
 from forebay.unionread.streaming import StreamOffset
 
 

@@ -24,10 +24,17 @@ from forebay.spark.scan_planning import TableScan, row_counts, task_partitions
 from forebay.spark.snapshots import open_for_query
 from forebay.spark.splits import KvBatchSplit, LakePart, Split
 from forebay.spark.streaming_options import StreamOptions
-from forebay.unionread.reading import UnionReader
-from forebay.unionread.splits import LakeSnapshotAndLogSplit
-from forebay.unionread.streaming import FullRead, MicroBatch, StreamOffset, capped, micro_batch, next_offset
-from forebay.unionread.streaming_lake import lake_pieces, lake_snapshot_to_begin_with
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, UnionReader
+from forebay.unionread.streaming import (
+    FullRead,
+    MicroBatch,
+    StreamOffset,
+    capped,
+    lake_pieces,
+    lake_snapshot_to_begin_with,
+    micro_batch,
+    next_offset,
+)
 
 T = TypeVar("T")
 

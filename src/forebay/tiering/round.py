@@ -34,8 +34,7 @@ from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partiti
 from forebay.client.results import LakeSnapshot
 from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.lake.offsets import BucketOffsets
-from forebay.lake.registry import create_lake_storage
-from forebay.lake.storage import LakeStorage
+from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
     OFFSETS_PROPERTY,

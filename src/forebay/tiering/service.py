@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from forebay.base import threads
-from forebay.base.backoff import backoff
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
+from forebay.base.retrying import backoff
 from forebay.client.connection import Connection
 from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.metadata.table import TablePath

@@ -5,8 +5,8 @@
     for split in plan.splits:                                               # each may go to another process
         for batch in plan.reader.read(split): ...
 
-    splits.py     the work of one task; values that are sent to workers
     planning.py   lake snapshot, its log offsets, and the ends of the logs -> splits
+    reading.py    the splits, values that are sent to workers, and how a worker reads them
     lake_side.py  the lake's half: columns, filters, and its batches in the stream's types
     tail.py       a range of changelog, folded to the newest change of each key
     merging.py    lake rows overridden by a tail

@@ -16,10 +16,9 @@ from forebay.client.views import rows_without_columns
 from forebay.codec.arrow_types import arrow_type, storage_schema
 from forebay.codec.cast import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
-from forebay.metadata.plain_types import is_plain
 from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
 from forebay.metadata.table import Column
-from forebay.metadata.types import TypeRoot
+from forebay.metadata.types import TypeRoot, is_plain
 
 
 @dataclass(frozen=True)

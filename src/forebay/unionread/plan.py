@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from forebay.metadata.predicate import Predicate
-from forebay.metadata.predicate_text import predicate_text
+from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.unionread.lake_side import conjuncts
-from forebay.unionread.reading import UnionReader
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
+from forebay.unionread.reading import (
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
+    LogSplit,
+    UnionReader,
+    UnionSplit,
+)
 
 _LINES_MAX = 12
 """Maximum number of listed splits of one kind; the rest are only counted."""

@@ -16,22 +16,22 @@ from forebay.client.options import Settings
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
 from forebay.client.views import RowView
-from forebay.lake.registry import create_lake_storage
 from forebay.lake.source import LakeSplit
-from forebay.lake.storage import LakeStorage
+from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo, lake_options
 from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import UnionReader, merge_columns
-from forebay.unionread.splits import (
+from forebay.unionread.reading import (
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
+    UnionReader,
     UnionSplit,
+    merge_columns,
 )
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from forebay.client.table_scan import TableScan
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
-from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
 
 _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)

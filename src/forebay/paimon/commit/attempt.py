@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from forebay.base.backoff import backoff
 from forebay.base.errors import (
     Conflict,
     ForebayError,
@@ -16,6 +15,7 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from forebay.base.retrying import backoff
 from forebay.paimon.commit.changes import Changes, record_count
 from forebay.paimon.commit.conflicts import ConflictChecker
 from forebay.paimon.commit.index_files import combine_index_files

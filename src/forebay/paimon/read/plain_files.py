@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
-from forebay.metadata.plain_types import has_nanoseconds, is_plain, is_timestamp
+from forebay.metadata.types import has_nanoseconds, is_plain, is_timestamp
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
 from forebay.paimon.format.split import DataSplit

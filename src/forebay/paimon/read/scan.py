@@ -17,7 +17,7 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest, shown
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.base.quantity import format_bytes, moment_ms
-from forebay.metadata.predicate_text import predicate_text
+from forebay.metadata.predicate import predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import logging
 
-from forebay.base.backoff import backoff
 from forebay.base.clock import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError
 from forebay.base.ids import IdSource
+
+
+def backoff(failures: int, first: float, most: float) -> float:
+    """The pause after so many failures in a row: `first` after one, twice as long after each more, at most `most`.
+
+    In the unit of `first` and `most`.
+    """
+    return float(min(first * 2.0 ** min(failures - 1, 64), most))
+
 
 _LOGGER = logging.getLogger("forebay")
 
