@@ -7,10 +7,8 @@ from forebay.server.handlers import (
     lake,
     lookups,
     offsets,
-    partitions,
     scans,
     snapshots,
-    table_snapshots,
     tables,
     writes,
 )
