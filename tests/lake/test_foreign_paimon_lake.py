@@ -76,7 +76,8 @@ def test_pypaimon_reads_what_was_tiered(tmp_path: Path, shape: str, auto: bool) 
     catalog = Catalog.open(storage.options)
     assert isinstance(catalog, FileSystemCatalog)
     found = read_by_pypaimon(catalog, str(PATH), tmp_path / "out.arrow", "python")
-    assert found == rows
+    assert [{name: each[name] for name in COLUMNS} for each in found] == rows
+    assert all(set(each) - set(COLUMNS) == {"__bucket", "__offset", "__timestamp"} for each in found)
     assert len(table.read()) == len(rows)
 
 
