@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.base import threads
+from forebay.base.quantity import Span
 from forebay.client.connection import Connection
 from forebay.client.options import LAKE_OPTIONS, make_settings
 from forebay.server.embedded import EmbeddedServer
@@ -35,7 +36,7 @@ class EmbeddedConnection(Connection):
     def __enter__(self) -> EmbeddedConnection:
         return self
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: Span | None = None) -> None:
         """Close the connection as `Connection.close` does, then stop the server. A second call does nothing."""
         try:
             super().close(timeout)

@@ -77,6 +77,11 @@ def span_ms(span: Span, what: str) -> int:
     return round(milliseconds)
 
 
+def span_seconds(span: Span | None, what: str) -> float | None:
+    """`span` in seconds, None for none. Raises `InvalidRequest` as `span_ms` does."""
+    return None if span is None else span_ms(span, what) / 1000
+
+
 _SPANS = "give a timedelta, a number of seconds, or text such as '10 min'"
 
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from forebay.base import threads
+from forebay.base.completion import hides
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.client.session import Session
@@ -63,6 +64,7 @@ def connect(
     return connection
 
 
+@hides("clock", "cluster", "ids", "sender", "settings")
 class Connection(Session):
     """A connection to a cluster. Thread-safe. Use `connect` to make one."""
 

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from forebay.api.scan import ArrowStream
 from forebay.base import threads
+from forebay.base.completion import hides
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
@@ -109,6 +110,7 @@ class _Fetch:
     projected: bool = field(default=False)
 
 
+@hides("described", "last_bucket", "stop_offsets")
 class LogReader(ArrowStream):
     """Reads logs; see the module. Make one with `Table.changes`. Not thread-safe."""
 

@@ -15,6 +15,7 @@ from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, Unavailable
 from forebay.base.ids import SYSTEM_IDS, IdSource
+from forebay.base.quantity import Span, span_seconds
 from forebay.client.cluster import ClusterClient
 from forebay.client.options import Settings
 
@@ -83,20 +84,21 @@ class Session:
                 sender = self._sender
         return sender
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: Span | None = None) -> None:
         """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
         waits for the first one.
 
-        `timeout` is how many seconds to wait (default: as long as batches may take). Raises the first error of a
+        `timeout` bounds the wait (default: as long as batches may take). Raises the first error of a
         batch that no caller has seen, after everything is closed.
         """
+        seconds = span_seconds(timeout, "timeout")
         with self._close_lock:
             with self._lock:
                 self._closing = True
                 sender, self._sender = self._sender, None
             error: ForebayError | None = None
             if sender is not None:
-                error = sender.close(timeout)
+                error = sender.close(seconds)
             self.cluster.close()
             self._finalizer.detach()
         if error is not None:

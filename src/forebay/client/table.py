@@ -18,7 +18,7 @@ from forebay.api.filters import FilterLike, as_predicate
 from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import Span, span_ms
+from forebay.base.quantity import Span, span_seconds
 from forebay.client.cluster import ClusterClient
 from forebay.client.planning import (
     LogPlace,
@@ -315,7 +315,7 @@ class Table(ArrowStream):
             include,
             partitions=partitions,
             buckets=buckets,
-            timeout=None if timeout is None else span_ms(timeout, "timeout") / 1000,
+            timeout=span_seconds(timeout, "timeout"),
             new_partitions=new_partitions,
         )
 

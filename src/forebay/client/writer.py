@@ -23,7 +23,9 @@ import pyarrow as pa
 from forebay.api.data import Rows
 from forebay.api.results import WriteResult
 from forebay.base import threads
+from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
+from forebay.base.quantity import Span, span_seconds
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
 from forebay.client.sender import Sender
@@ -201,6 +203,7 @@ class _Segment:
         self.rows: list[Mapping[str, Any]] = []
 
 
+@hides("abort", "due_at", "finish", "hand_over")
 class TableWriter:
     """A buffered writer. Use it in a `with` block, or call `close`. Thread-safe.
 
@@ -400,12 +403,15 @@ class TableWriter:
     def closed(self) -> bool:
         return self._closed
 
-    def flush(self, timeout: float | None = None) -> WriteResult:
+    def flush(self, timeout: Span | None = None) -> WriteResult:
         """Send everything and wait until it is acknowledged; returns what this writer has written so far.
 
         Raises the error of a batch that failed, and `Unavailable` (REQUEST_TIME_OUT) if that takes longer than
-        `timeout` seconds, after which the rows may still be written.
+        `timeout`, after which the rows may still be written.
         """
+        return self._flush(span_seconds(timeout, "timeout"))
+
+    def _flush(self, timeout: float | None) -> WriteResult:
         self._check_process()
         with self._lock:
             self._check_usable()
@@ -446,7 +452,7 @@ class TableWriter:
         told = self._told
         try:
             if self._process == os.getpid():
-                self.flush(timeout)
+                self._flush(timeout)
         except ForebayError as e:
             return None if told else e
         finally:
