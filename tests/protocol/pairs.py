@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from forebay.protocol.api import ApiKey, ServerRole, api_versions_response, offered
-from forebay.protocol.connection import ClientConnection, Connection, Event, RequestReceived, ServerConnection
+from forebay.protocol.connection import ClientConnection, Event, RequestReceived, ServerConnection
 from forebay.protocol.handshake import ClientHandshake
 from forebay.protocol.messages import Buffer
 
 EVERYTHING = offered(ApiKey, ServerRole.TABLET) | offered(ApiKey, ServerRole.COORDINATOR)
 
 
-def events_of(connection: Connection) -> list[Event]:
+def events_of(connection: ClientConnection | ServerConnection) -> list[Event]:
     """All events until more bytes are needed."""
     found = []
     while (event := connection.next_event()) is not None:
@@ -20,14 +20,14 @@ def events_of(connection: Connection) -> list[Event]:
     return found
 
 
-def deliver(buffers: Iterable[Buffer], connection: Connection) -> list[Event]:
+def deliver(buffers: Iterable[Buffer], connection: ClientConnection | ServerConnection) -> list[Event]:
     """Give `connection` the bytes; its events."""
     for buffer in buffers:
         connection.receive_data(buffer)
     return events_of(connection)
 
 
-def deliver_one(buffers: Sequence[Buffer], connection: Connection) -> Event:
+def deliver_one(buffers: Sequence[Buffer], connection: ClientConnection | ServerConnection) -> Event:
     (event,) = deliver(buffers, connection)
     return event
 

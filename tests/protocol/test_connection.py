@@ -22,7 +22,6 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.connection import (
     ClientConnection,
-    Connection,
     ConnectionClosed,
     ProtocolViolation,
     RequestReceived,
@@ -369,7 +368,7 @@ frames_of_answers = st.builds(
 )
 
 
-def exhaust(connection: Connection, stream: bytes, cuts: list[int]) -> list[Any]:
+def exhaust(connection: ClientConnection | ServerConnection, stream: bytes, cuts: list[int]) -> list[Any]:
     found, at, turn = [], 0, 0
     while at < len(stream):
         connection.receive_data(stream[at : at + cuts[turn % len(cuts)]])

@@ -23,7 +23,7 @@ from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, DatabaseInfo, Schema, TableDescriptor, TablePath
 from forebay.server import metadata_store
-from forebay.server.catalog import Catalog, CatalogLimits
+from forebay.server.catalog import CatalogLimits, TableCatalog
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile, StoredLakeSnapshot
 
 PATH = TablePath("fluss", "t")
@@ -36,12 +36,12 @@ def descriptor(buckets: int = 1) -> TableDescriptor:
 
 
 @contextmanager
-def opened(folder: Path, limits: CatalogLimits = LIMITS) -> Iterator[tuple[Catalog, MetadataStore]]:
+def opened(folder: Path, limits: CatalogLimits = LIMITS) -> Iterator[tuple[TableCatalog, MetadataStore]]:
     with closing(MetadataStore(LocalDatabaseFile(str(folder / "metadata.sqlite")))) as store:
-        yield Catalog(store, ManualClock(), limits), store
+        yield TableCatalog(store, ManualClock(), limits), store
 
 
-def seen(catalog: Catalog) -> object:
+def seen(catalog: TableCatalog) -> object:
     """Everything that a catalog tells of what it has."""
     assert all(catalog.table_by_id(t.info.table_id) is t for t in catalog.tables())
     tables = [
@@ -60,7 +60,7 @@ def spec(p: str, q: str = "q") -> dict[str, str]:
     return {"p": p, "q": q}
 
 
-CHANGES: dict[str, Callable[[Catalog], object]] = {
+CHANGES: dict[str, Callable[[TableCatalog], object]] = {
     "create_database": lambda c: c.create_database(DatabaseInfo("new", "why", {"k": "v"}), ignore_if_exists=False),
     "alter_database": lambda c: c.alter_database("db", {"k": "w", "more": "x"}, ["old"], None),
     "comment": lambda c: c.alter_database("db", {}, [], "another"),
@@ -75,7 +75,7 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
 }
 
 
-def fill(catalog: Catalog) -> None:
+def fill(catalog: TableCatalog) -> None:
     catalog.create_database(DatabaseInfo("db", "why", {"k": "v", "old": "o"}), ignore_if_exists=False)
     catalog.create_database(DatabaseInfo("empty"), ignore_if_exists=False)
     catalog.create_database(DatabaseInfo("full"), ignore_if_exists=False)
@@ -120,7 +120,7 @@ def test_each_change_of_the_catalog_is_there_after_a_restart_and_nothing_else(tm
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Catalog, MetadataStore]]:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TableCatalog, MetadataStore]]:
     with opened(tmp_path_factory.mktemp("catalog")) as (catalog, store):
         fill(catalog)
         yield catalog, store
@@ -155,7 +155,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Catalog, 
     ],
 )
 def test_what_is_refused_changes_nothing(
-    filled: tuple[Catalog, MetadataStore], change: Callable[[Catalog], object], code: ErrorCode
+    filled: tuple[TableCatalog, MetadataStore], change: Callable[[TableCatalog], object], code: ErrorCode
 ) -> None:
     catalog, store = filled
     before = seen(catalog)
@@ -163,10 +163,10 @@ def test_what_is_refused_changes_nothing(
         change(catalog)
     assert refused.value.code == code
     assert seen(catalog) == before
-    assert seen(Catalog(store, ManualClock(), LIMITS)) == before
+    assert seen(TableCatalog(store, ManualClock(), LIMITS)) == before
 
 
-def test_what_exists_may_be_ignored(filled: tuple[Catalog, MetadataStore]) -> None:
+def test_what_exists_may_be_ignored(filled: tuple[TableCatalog, MetadataStore]) -> None:
     catalog, _ = filled
     before = seen(catalog)
     catalog.create_database(DatabaseInfo("db"), ignore_if_exists=True)

@@ -113,7 +113,7 @@ def _jaas_entries(tokens: _Tokens, key: str) -> Iterator[tuple[str, dict[str, st
         yield module, options
 
 
-class _Token(NamedTuple):
+class _JaasToken(NamedTuple):
     """A word or quoted string (`text`), or a single character (`symbol`); a number is neither."""
 
     text: str | None = None
@@ -127,7 +127,7 @@ class _Tokens:
         self._text = text
         self._at = 0
 
-    def next(self) -> _Token | None:
+    def next(self) -> _JaasToken | None:
         """The next token, or None at the end."""
         self._at = self._end(_SPACE_AND_COMMENTS)
         if self._at == len(self._text):
@@ -137,14 +137,14 @@ class _Tokens:
             match = _QUOTED[char].match(self._text, begin)
             if match is not None:
                 self._at = match.end()
-                return _Token(text=_ESCAPE.sub(self._unescape, match[1]))
+                return _JaasToken(text=_ESCAPE.sub(self._unescape, match[1]))
         for pattern, is_text in ((_NUMBER, False), (_WORD, True)):
             end = self._end(pattern)
             if end > begin:
                 self._at = end
-                return _Token(text=self._text[begin:end]) if is_text else _Token()
+                return _JaasToken(text=self._text[begin:end]) if is_text else _JaasToken()
         self._at += 1
-        return _Token(symbol=char)
+        return _JaasToken(symbol=char)
 
     def _end(self, pattern: re.Pattern[str]) -> int:
         match = pattern.match(self._text, self._at)

@@ -96,7 +96,7 @@ class LiveTable:
         return schema
 
 
-class Catalog:
+class TableCatalog:
     """All metadata of one server."""
 
     def __init__(

@@ -27,7 +27,7 @@ FIRST_FRAME_BYTES_MAX = 16 * 1024
 """The longest frame of a client that has not authenticated, or has not sent a request yet."""
 
 
-class Connection(Protocol):
+class Admitted(Protocol):
     """The part of a connection that the set of all connections uses."""
 
     @property
@@ -77,14 +77,14 @@ class Connections:
         self._control_bytes_max: int = config.value("server.request.max-control-size")
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")
-        self._all: set[Connection] = set()
-        self._strangers: dict[Connection, None] = {}
+        self._all: set[Admitted] = set()
+        self._strangers: dict[Admitted, None] = {}
         """Connections that had not identified themselves when last checked, oldest first."""
         self._by_address: Counter[str] = Counter()
         self._refused = 0
         self._warned_at: float | None = None
 
-    def __iter__(self) -> Iterator[Connection]:
+    def __iter__(self) -> Iterator[Admitted]:
         return iter(self._all)
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class Connections:
         """Return the maximum length of a request's body, by its API."""
         return self.frame_bytes_max if api_key in BULK_REQUESTS else self._control_bytes_max
 
-    def admit(self, connection: Connection, address: str) -> ForebayError | None:
+    def admit(self, connection: Admitted, address: str) -> ForebayError | None:
         """Admit a new connection, or return the error to send it: too many connections, or the server is stopping."""
         if self.is_closing:
             return Unavailable("the server is shutting down", ErrorCode.NETWORK_EXCEPTION)
@@ -147,7 +147,7 @@ class Connections:
                 return True
         return False
 
-    def remove(self, connection: Connection, address: str) -> None:
+    def remove(self, connection: Admitted, address: str) -> None:
         """Remove a closed connection; does nothing for one that was not admitted."""
         if connection not in self._all:
             return

@@ -18,7 +18,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerRole
 from forebay.protocol.convert import PerBucketAnswer, ServerNode, error_to_wire
 from forebay.protocol.messages import Buffer, Message
-from forebay.server.catalog import Catalog, buckets_of
+from forebay.server.catalog import TableCatalog, buckets_of
 from forebay.server.config import ServerConfig
 from forebay.server.costs import ITEM_BYTES, SHORT_LIST, RequestCosts
 from forebay.server.descriptions import Descriptions
@@ -88,7 +88,7 @@ class ServerContext:
     """The parts of a running server. Handlers run on the event loop and leave it for anything that may block."""
 
     config: ServerConfig
-    catalog: Catalog
+    catalog: TableCatalog
     store: MetadataStore
     replicas: ReplicaManager
     scanners: ScannerManager

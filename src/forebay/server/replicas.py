@@ -32,7 +32,7 @@ from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
-from forebay.server.catalog import Catalog, LiveTable
+from forebay.server.catalog import LiveTable, TableCatalog
 from forebay.server.lane import LaneTurns
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica, ParkedBucket, SlowProgress
@@ -159,7 +159,7 @@ class ReplicaManager:
         self,
         fs: FileSystem,
         data_directory: DataDirectory,
-        catalog: Catalog,
+        catalog: TableCatalog,
         store: MetadataStore,
         scanners: ScannerManager,
         table_snapshots: TableSnapshotManager,

@@ -23,7 +23,7 @@ from forebay.base.clock import Clock
 from forebay.base.errors import ForebayError
 from forebay.log.reading import SegmentInfo
 from forebay.metadata.table import TableBucket, TableInfo, option_value
-from forebay.server.catalog import Catalog, buckets_of
+from forebay.server.catalog import TableCatalog, buckets_of
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
@@ -44,7 +44,7 @@ def first_unexpired_offset(segments: Sequence[SegmentInfo], horizon_ms: int) -> 
 class LogRetention:
     """Deletes expired segments. Call `run` from one thread at a time."""
 
-    def __init__(self, replicas: ReplicaManager, catalog: Catalog, snapshots: LakeSnapshots, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, catalog: TableCatalog, snapshots: LakeSnapshots, clock: Clock) -> None:
         self._replicas = replicas
         self._catalog = catalog
         self._snapshots = snapshots

@@ -43,7 +43,7 @@ from forebay.protocol.listeners import (
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
 from forebay.server.auto_partitions import follow_the_clock
-from forebay.server.catalog import Catalog
+from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, ServerContext
@@ -168,7 +168,7 @@ class ForebayServer:
         database = injected.database_file(names.join(data_dir, METADATA_FILE))
         store = MetadataStore(database, is_new=not directory.was_used)
         lake = self._lake_parts(store, data_dir)
-        catalog = Catalog(store, injected.clock, config.catalog_limits, lake.tables)
+        catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)

@@ -45,7 +45,7 @@ TABLES_REMEMBERED = 10_000
 
 
 @dataclass
-class _Job:
+class _TableJob:
     """A table assigned to this service, until its result is reported."""
 
     table: TieringTable
@@ -56,7 +56,7 @@ class _Job:
 
 
 @dataclass
-class _Record:
+class _History:
     """The memory of a table between its rounds."""
 
     status: TableStatus
@@ -97,8 +97,8 @@ class TieringService:
         self._lock = threads.lock()
         self._news = threads.event()
         self._stopping = threads.event()
-        self._jobs: dict[int, _Job] = {}
-        self._records: OrderedDict[TablePath, _Record] = OrderedDict()
+        self._jobs: dict[int, _TableJob] = {}
+        self._records: OrderedDict[TablePath, _History] = OrderedDict()
         self._cluster_error: str | None = None
         self._thread: threads.Thread | None = None
         self._rounds = threads.executor(tables_max, "forebay-round")
@@ -230,11 +230,11 @@ class TieringService:
             before = self._jobs.get(table.table_id)
             if before is not None:
                 before.control.cancel(Unavailable("the cluster has reassigned the table"))
-            record = self._records.setdefault(table.path, _Record(TableStatus(table.path, "planning")))
+            record = self._records.setdefault(table.path, _History(TableStatus(table.path, "planning")))
             self._records.move_to_end(table.path)
             if len(self._records) > TABLES_REMEMBERED:
                 self._forget_one()
-            job = _Job(table, self._control(table))
+            job = _TableJob(table, self._control(table))
             if self._stopping.is_set():
                 job.control.cut()
             self._jobs[table.table_id] = job
@@ -268,7 +268,7 @@ class TieringService:
             on_phase=lambda phase: show(phase=phase),
         )
 
-    def _run(self, job: _Job) -> None:
+    def _run(self, job: _TableJob) -> None:
         """Run a round, in its thread."""
         try:
             report = run_round(self._connection, job.table, self._runner, job.control, self._lake, self._clock)
@@ -282,7 +282,7 @@ class TieringService:
         finally:
             self._news.set()
 
-    def _succeeded(self, job: _Job, report: RoundReport) -> None:
+    def _succeeded(self, job: _TableJob, report: RoundReport) -> None:
         with self._lock:
             record = self._records[job.table.path]
             before = record.status
@@ -305,7 +305,7 @@ class TieringService:
             except Exception:
                 _LOGGER.exception("the callback after a round of table %s failed", job.table.path)
 
-    def _failed(self, job: _Job, error: BaseException) -> None:
+    def _failed(self, job: _TableJob, error: BaseException) -> None:
         path = job.table.path
         if isinstance(error, ForebayError):
             _LOGGER.warning("a round of table %s failed: %s", path, error)

@@ -21,7 +21,7 @@ _CONFIG = LogConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class _SegmentFile:
     path: str
     base: int
     size: int
@@ -37,7 +37,7 @@ class LogImage:
     end: int = 0
     is_whole: bool = True
     """Whether nothing is damaged; otherwise `end` is the offset of the first damage."""
-    segments: list[_Segment] = field(default_factory=list)
+    segments: list[_SegmentFile] = field(default_factory=list)
 
     def batches(self, start: int, end: int) -> Iterator[tuple[LogBatchHeader, memoryview]]:
         """Yield (header, bytes) of the batches that hold the offsets from `start` to `end`."""
@@ -165,7 +165,7 @@ def _check_segment(image: LogImage, path: str, size: int, durable: int, has_late
         image.is_whole = not is_fault
     finally:
         reader.close()
-    image.segments.append(_Segment(path, base, position))
+    image.segments.append(_SegmentFile(path, base, position))
     indexes.report(report, position, image.end)
 
 

@@ -43,11 +43,11 @@ def verify_server(
     ]
     for number, path in enumerate(paths):
         on_step("tables", number, len(paths))
-        _Table(connection.table(path), report, on_step).check()
+        _TableCheck(connection.table(path), report, on_step).check()
     return report
 
 
-class _Table:
+class _TableCheck:
     def __init__(self, table: Table, report: Report, on_step: OnStep) -> None:
         self._table = table
         self._report = report
