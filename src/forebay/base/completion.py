@@ -11,13 +11,13 @@ C = TypeVar("C", bound=type)
 def hides(*names: str) -> Callable[[C], C]:
     """A class decorator that leaves `names` out of `dir()`: public for Forebay's other modules, not for users."""
 
+    hidden = set(names)
+
+    def shown(self: object) -> Iterable[str]:
+        return {*dir(type(self)), *vars(self)} - hidden
+
     def applied(cls: C) -> C:
-        listed = cls.__dir__
-
-        def __dir__(self: object) -> Iterable[str]:
-            return [name for name in listed(self) if name not in names]
-
-        cls.__dir__ = __dir__  # type: ignore[method-assign,assignment]
+        setattr(cls, "__dir__", shown)  # noqa: B010 - mypy refuses to have a method assigned
         return cls
 
     return applied
