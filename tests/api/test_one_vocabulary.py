@@ -327,3 +327,21 @@ def test_users_see_what_they_need_and_no_more(place: Any, keyed: Any) -> None:
         assert public - shared == LAKE_ONLY
         page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
         assert {name for name in public if not re.search(rf"\b{name}\b", page)} == set()
+
+
+def test_completion_leaves_out_what_only_forebay_itself_uses(tmp_path: Path) -> None:
+    with forebay.embedded(tmp_path / "data") as conn:
+        table = conn.create_table("fluss.shown", [("id", "BIGINT")], primary_key="id")
+        with table.changes() as changes, table.snapshot() as snapshot, table.writer() as writer:
+            shown = {type(each).__name__: {n for n in dir(each) if not n.startswith("_")}
+                     for each in (conn, changes, snapshot, writer)}  # fmt: skip
+    assert shown["EmbeddedConnection"] == {
+        "admin", "bootstrap_servers", "close", "closed", "create_database", "create_table", "database_exists",
+        "drop_database", "drop_table", "list_databases", "list_tables", "rename_table", "server", "table",
+        "table_exists",
+    }  # fmt: skip
+    assert shown["LogReader"] == {"close", "finished", "poll", "position", "reader", "schema", "to_arrow", "to_pandas"}
+    assert shown["TableSnapshot"] >= {"buckets", "keep", "log_offsets", "release", "renew", "row_counts", "scan"}
+    assert not shown["TableSnapshot"] & {"bucket_scan", "on", "raw_id"}
+    assert shown["TableWriter"] == {"append", "buffered_rows", "close", "closed", "delete", "flush", "upsert"}
+    assert set(forebay.__all__) <= set(dir(forebay))
