@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from forebay.api.results import WriteResult
-    from forebay.paimon.lookup.lookup import Lookup
+    from forebay.paimon.lookup.lake_lookup import LakeLookupTable
     from forebay.paimon.table import Table
 
 TITLE = "Dimension lookup join"
@@ -93,7 +93,7 @@ class Joining:
     `customers` is the lookup. Batch numbers are Spark's: one that is repeated after a crash is committed already.
     """
 
-    def __init__(self, customers: Lookup, target: Table) -> None:
+    def __init__(self, customers: LakeLookupTable, target: Table) -> None:
         self._customers, self._target = customers, target
         self.seconds = 0.0
 
@@ -109,7 +109,7 @@ class Joining:
                 writer.commit(number)
 
 
-def with_snapshot(customers: Lookup, orders: pa.Table) -> pa.Table:
+def with_snapshot(customers: LakeLookupTable, orders: pa.Table) -> pa.Table:
     """`orders` with name and level of their customers, and the snapshot that these are of."""
     joined = customers.join(orders, on=["customer"])
     return joined.append_column("snapshot", pa.array([customers.snapshot_id] * joined.num_rows, pa.int64()))

@@ -15,8 +15,8 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
-from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.table import Table
 from tests.paimon.lake import at_ms, live_files, new_catalog, put, rows_of
 
@@ -182,7 +182,7 @@ def test_a_plan_says_which_parts_of_a_filter_are_settled(catalog: FileSystemCata
     where = (col("name") == "a") & (col("id") > 1)
     for rows in ([], [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]):
         put(table, rows)
-        plan = Planner(table.context).plan(table.context.snapshots.latest(), ScanFilter.of(table.schema, where))
+        plan = SnapshotPlanner(table.context).plan(table.context.snapshots.latest(), ScanFilter.of(table.schema, where))
         assert (plan.accepted, plan.remaining) == ((col("name") == "a",), (col("id") > 1,))
         said = table.scan(filter=where).explain()
         assert "settled by the choice of partitions: name = 'a'" in said

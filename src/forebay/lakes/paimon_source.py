@@ -38,8 +38,8 @@ from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.key_order import RowKeyOrder as EngineKeyOrder
 from forebay.paimon.read.plain_files import plain_files
-from forebay.paimon.read.planner import Planner as SnapshotPlanner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.bucketing import UNAWARE

@@ -30,7 +30,7 @@ from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.write.changes import write_changes
+from forebay.paimon.write.change_rows import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 

@@ -30,7 +30,7 @@ from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past, Span, span_ms
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
-from forebay.paimon.commit.partitions import PartitionFilter
+from forebay.paimon.commit.partition_filter import PartitionFilter
 from forebay.paimon.compact.dedicated import commit_with_compaction, compact_table
 from forebay.paimon.compact.precommit import precommit
 from forebay.paimon.compact.rescale import rescale_partitions
@@ -38,12 +38,12 @@ from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.compact.tasks import CompactPlanner
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.lookup.lookup import Lookup
+from forebay.paimon.lookup.lake_lookup import LakeLookupTable
 from forebay.paimon.maintain.analyze import Statistics
 from forebay.paimon.maintain.expire import Expired
 from forebay.paimon.maintain.orphans import Orphans
 from forebay.paimon.option_names import option_texts
-from forebay.paimon.read.partitions import LakePartition, PartitionSelector, partition_predicate, partitions_of
+from forebay.paimon.read.lake_partitions import LakePartition, PartitionSelector, partition_predicate, partitions_of
 from forebay.paimon.read.scan import AsOf, LakeScan, snapshot_as_of
 from forebay.paimon.read.table_changes import ChangesStart, LakeChanges, open_changes
 from forebay.paimon.store.alteration import alteration
@@ -51,7 +51,7 @@ from forebay.paimon.store.lock import CatalogCommits
 from forebay.paimon.store.schema_changes import SchemaChange, SetOption
 from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table_parts import TableParts, sort_order
-from forebay.paimon.write.changes import write_changes
+from forebay.paimon.write.change_rows import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 FilterLike: TypeAlias = Predicate | str | pc.Expression | None
@@ -191,13 +191,13 @@ class Table(TableParts):
         with self.lookup_table(columns) as rows:
             return rows.lookup(keys, missing=missing)
 
-    def lookup_table(self, columns: Sequence[str] | None = None, *, directory: str | None = None) -> Lookup:
+    def lookup_table(self, columns: Sequence[str] | None = None, *, directory: str | None = None) -> LakeLookupTable:
         """What finds rows by primary key, and joins with them, from local copies in memory and below `directory`.
 
         It follows new snapshots. Close it, or use it in a `with` block. For primary-key tables.
         """
         names = None if columns is None else name_list(columns, "columns")
-        return Lookup(self.context, columns=names, directory=directory)
+        return LakeLookupTable(self.context, columns=names, directory=directory)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
-from forebay.paimon.commit.partitions import PartitionFilter
+from forebay.paimon.commit.partition_filter import PartitionFilter
 from forebay.paimon.compact.clustering import SortOrder
 from forebay.paimon.compact.tasks import CompactPlanner, CompactTask, run_task
 from forebay.paimon.compact.writing import TableWriteCompaction
@@ -22,7 +22,7 @@ from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.maintain.maintenance import Maintenance
-from forebay.paimon.maintain.partitions import ExpirySchedule
+from forebay.paimon.maintain.partition_expiry import ExpirySchedule
 from forebay.paimon.option_names import option_texts
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader

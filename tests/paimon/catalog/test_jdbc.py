@@ -34,7 +34,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.database import Database
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.catalog.jdbc import JdbcCatalog, JdbcLock
-from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.local import LocalFileIO
 from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask

@@ -12,7 +12,7 @@ from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedO
 from forebay.metadata import types
 from forebay.paimon.commit.committer import Committable
 from forebay.paimon.commit.index_files import combine_index_files
-from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.commit.partition_filter import partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import (

@@ -23,7 +23,7 @@ from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.file_meta import EMPTY_ROW, DataFileMeta, FileSource
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.stats import ColumnStats, unpack_stats
-from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import PathFactory

@@ -15,8 +15,8 @@ import pytest
 from forebay.base.errors import CorruptData, UnsupportedOperation
 from forebay.paimon.format import avro
 from forebay.paimon.format.avro_columns import AvroField, compile_program, read_columns
+from forebay.paimon.format.manifest_codec import read_manifest_list
 from forebay.paimon.format.manifest_rows import read_manifest_rows
-from forebay.paimon.format.manifests import read_manifest_list
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/manifest/manifest-*"))
 

@@ -12,7 +12,7 @@ import pytest
 from forebay.paimon.format import avro
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW, FileKind, FileSource, ManifestEntry
-from forebay.paimon.format.manifests import (
+from forebay.paimon.format.manifest_codec import (
     Arities,
     describe_manifest,
     read_manifest,

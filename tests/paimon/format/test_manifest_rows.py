@@ -24,8 +24,7 @@ from forebay.paimon.format.file_meta import (
     ManifestFileMeta,
     SimpleStats,
 )
-from forebay.paimon.format.manifest_rows import live_rows, read_manifest_rows
-from forebay.paimon.format.manifests import (
+from forebay.paimon.format.manifest_codec import (
     Arities,
     data_file_record,
     parse_data_file,
@@ -34,6 +33,7 @@ from forebay.paimon.format.manifests import (
     write_manifest,
     write_manifest_list,
 )
+from forebay.paimon.format.manifest_rows import live_rows, read_manifest_rows
 from forebay.paimon.store.manifests import merge_entries
 
 ARITIES = Arities(1, 2)

@@ -35,7 +35,7 @@ from forebay.paimon.format.file_meta import (
     IndexManifestEntry,
 )
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
-from forebay.paimon.format.manifests import parse_data_file
+from forebay.paimon.format.manifest_codec import parse_data_file
 from forebay.paimon.format.schema import DataField
 
 FIELDS = tuple(

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import fs
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, StorageFailure
-from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO

@@ -15,8 +15,8 @@ import pytest
 from forebay.base.errors import InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
+from forebay.paimon.lookup.lake_lookup import LakeLookupTable
 from forebay.paimon.lookup.local_files import Probe
-from forebay.paimon.lookup.lookup import Lookup
 from forebay.paimon.table import Table
 from tests.paimon.lake import ALL_TYPES, all_types_rows, new_catalog, put
 from tests.paimon.read.test_planner import deletion_vector
@@ -163,7 +163,7 @@ def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
             if what == "manifests":
                 broken.setattr(lookup._files._manifests, "read_list", fail)
             else:
-                broken.setattr("forebay.paimon.lookup.lookup.DataFileReader.read", fail)
+                broken.setattr("forebay.paimon.lookup.lake_lookup.DataFileReader.read", fail)
             with pytest.raises(StorageFailure, match="the disk is gone"):
                 _refresh_and_get(lookup)
             with pytest.raises(StorageFailure, match="the disk is gone"):
@@ -173,7 +173,7 @@ def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
         assert _names(lookup.lookup([{"id": 1}, {"id": 3}], missing="drop")) == ["b1", "a3"]
 
 
-def _refresh_and_get(lookup: Lookup) -> None:
+def _refresh_and_get(lookup: LakeLookupTable) -> None:
     lookup.refresh()
     lookup.lookup([{"id": 1}], missing="drop")
 
@@ -280,7 +280,7 @@ def test_files_that_do_not_all_fit_into_memory_do_not_push_each_other_out(tmp_pa
         assert sorted(map(id, lookup._local._in_memory.values())) != sorted(map(id, kept))
 
 
-def _in_memory_after(lookup: Lookup, key: dict[str, int], kept: list[Any]) -> bool:
+def _in_memory_after(lookup: LakeLookupTable, key: dict[str, int], kept: list[Any]) -> bool:
     """Whether the file that holds `key` is one of those that are kept in memory."""
     batch = pa.RecordBatch.from_pylist([key])
     probe = Probe(lookup._layout.encode(batch))
@@ -319,7 +319,7 @@ def test_lookups_agree_with_reads_under_random_writes_and_compactions(tmp_path: 
             _check(table, lookup)
 
 
-def _check(table: Table, lookup: Lookup) -> None:
+def _check(table: Table, lookup: LakeLookupTable) -> None:
     expected = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert lookup.lookup([{"id": i} for i in range(45)], missing="drop").to_pylist() == expected
 

@@ -12,8 +12,8 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import InvalidRequest
+from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.maintain.partition_time import PartitionTime
-from forebay.paimon.maintain.partitions import idle_partitions
 from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, make_table, open_table, rows
 

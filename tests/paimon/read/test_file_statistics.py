@@ -17,8 +17,8 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.paimon.files.pruning import bind_filter, filter_columns, may_match
 from forebay.paimon.format.file_meta import EMPTY_ROW, EMPTY_STATS, DataFileMeta, FileKind, ManifestEntry, SimpleStats
+from forebay.paimon.format.manifest_codec import Arities, write_manifest
 from forebay.paimon.format.manifest_rows import read_manifest_rows
-from forebay.paimon.format.manifests import Arities, write_manifest
 from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.format.stats import ColumnStats, pack_stats, unpack_stats
 from forebay.paimon.read.file_statistics import FileStatistics

@@ -16,7 +16,7 @@ from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.read import plain_files as module
 from forebay.paimon.read.plain_files import plain_files
-from forebay.paimon.read.planner import exact_rows
+from forebay.paimon.read.snapshot_planner import exact_rows
 from forebay.paimon.store.schema_changes import (
     AddColumn,
     DropColumn,

@@ -12,8 +12,8 @@ import pytest
 from forebay import col
 from forebay.paimon.format.file_meta import FileKind, ManifestEntry
 from forebay.paimon.io.failing import FailingFileIO
-from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import ManifestStore
 from forebay.paimon.store.schemas import SchemaManager
@@ -102,7 +102,7 @@ def test_a_plan_opens_only_manifests_of_partitions_that_may_match(tmp_path: Path
     table = a_history(tmp_path, 12)
     io = CountingIO()
     context = TableContext(io, table.paths, table.schema, SchemaManager(io, table.paths))
-    planner = Planner(context)
+    planner = SnapshotPlanner(context)
     some = ScanFilter.of(table.schema, col("dt").is_in(["p003", "p007"]))
     names = [f.file_name for s in planner.plan(context.snapshots.latest(), some).splits for f in s.files]
     assert names == ["f3", "f7"]

@@ -242,7 +242,7 @@ def test_the_binlog_puts_updates_together(changed: Table) -> None:
 
 
 def test_a_binlog_pair_may_lie_across_batches() -> None:
-    from forebay.paimon.system_tables.changes import binlog_schema, packed
+    from forebay.paimon.system_tables.row_views import binlog_schema, packed
 
     schema = pa.schema([("rowkind", pa.string()), ("id", pa.int64())])
     kinds = ["+I", "-U", "+U", "-U", "-U", "+U", "-D", "-U"]

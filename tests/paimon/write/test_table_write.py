@@ -19,7 +19,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import col
 from forebay.paimon.files.writer import _OpenFile
 from forebay.paimon.format.file_meta import EMPTY_ROW
-from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table

@@ -14,7 +14,7 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
-from forebay.paimon.read.changes import file_names
+from forebay.paimon.read.change_planner import file_names
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from forebay.spark.paimon.datasource import PaimonDataSource

@@ -16,8 +16,8 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.base.retrying import backoff
-from forebay.paimon.commit.changes import Changes, record_count
 from forebay.paimon.commit.conflicts import ConflictChecker
+from forebay.paimon.commit.file_changes import Changes, record_count
 from forebay.paimon.commit.index_files import combine_index_files
 from forebay.paimon.format.file_meta import FileKind, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.schema_json import parse_schema

@@ -20,9 +20,9 @@ from typing import Any
 
 from forebay.base.errors import Conflict, InvalidRequest
 from forebay.paimon.commit.attempt import ChangesProvider, CommitLoop, CommitRequest
-from forebay.paimon.commit.changes import Changes, collect_changes
 from forebay.paimon.commit.conflicts import ConflictChecker, overlapping
-from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
+from forebay.paimon.commit.file_changes import Changes, collect_changes
+from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forebay.base.errors import Conflict
-from forebay.paimon.commit.changes import DELETION_VECTORS, Changes
+from forebay.paimon.commit.file_changes import DELETION_VECTORS, Changes
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry
 from forebay.paimon.format.partition_path import partition_path, partition_spec

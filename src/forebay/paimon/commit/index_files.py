@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.base.errors import Conflict
-from forebay.paimon.commit.changes import DELETION_VECTORS, HASH
+from forebay.paimon.commit.file_changes import DELETION_VECTORS, HASH
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry
 from forebay.paimon.format.schema import TableSchema
 

@@ -10,7 +10,7 @@ from typing import Any
 from forebay.base.errors import Conflict, NotFound
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
-from forebay.paimon.commit.partitions import PartitionFilter
+from forebay.paimon.commit.partition_filter import PartitionFilter
 from forebay.paimon.compact.clustering import SortOrder
 from forebay.paimon.compact.running import TaskRunner, TaskThreads, rows_read
 from forebay.paimon.compact.tasks import CompactPlanner, run_task

@@ -16,7 +16,7 @@ from typing import Any
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, check
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
-from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
+from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.compact.running import TaskRunner, rows_read
 from forebay.paimon.compact.vectors import bucket_vectors
 from forebay.paimon.compact.writing import TableWriteCompaction

@@ -49,7 +49,7 @@ class BucketVectors:
 
 
 @dataclass
-class _Result:
+class _RewrittenFiles:
     before: list[DataFileMeta] = field(default_factory=list)
     after: list[DataFileMeta] = field(default_factory=list)
     changelog: list[DataFileMeta] = field(default_factory=list)
@@ -122,7 +122,7 @@ class _Compaction:
         layout = row_layout(table.schema.fields_named(table.schema.trimmed_primary_keys))
         self._ranges = KeyRanges(levels.files, layout)
         self._drops = self._output != LEVEL_0 and self._output >= levels.highest_filled
-        self._result = _Result()
+        self._result = _RewrittenFiles()
         self._writers: list[RollingWriter] = []
 
     def run(self) -> CompactIncrement:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.paimon.commit.changes import DELETION_VECTORS
-from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
+from forebay.paimon.commit.file_changes import DELETION_VECTORS
+from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.compact.append import (
     AppendRules,
     in_order,
@@ -64,7 +64,7 @@ class CompactTask:
 
 
 @dataclass
-class _Bucket:
+class _BucketFiles:
     total: int
     files: list[DataFileMeta]
 
@@ -108,7 +108,7 @@ class CompactPlanner:
         self,
         partition: bytes,
         bucket: int,
-        found: _Bucket,
+        found: _BucketFiles,
         indexes: tuple[IndexFileMeta, ...],
         full: bool,
         order: SortOrder | None,
@@ -145,7 +145,7 @@ class CompactPlanner:
             if any(map(rules.is_small, files)) or (files and rewrite_all):
                 yield task(files)
 
-    def _is_ordered(self, found: _Bucket) -> bool:
+    def _is_ordered(self, found: _BucketFiles) -> bool:
         return found.total != UNAWARE
 
     def _check_sortable(self, order: SortOrder) -> None:
@@ -161,7 +161,7 @@ class CompactPlanner:
 
     def _buckets(
         self, snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]] | PartitionFilter | None
-    ) -> dict[BucketKey, _Bucket]:
+    ) -> dict[BucketKey, _BucketFiles]:
         filters: list[PartitionFilter | None]
         if callable(partitions):
             filters = [partitions]
@@ -170,14 +170,14 @@ class CompactPlanner:
         else:
             filters = [partition_filter(self._table.schema, p) for p in partitions or ()]
         wanted: dict[bytes, bool] = {}
-        found: dict[BucketKey, _Bucket] = {}
+        found: dict[BucketKey, _BucketFiles] = {}
         for e in self._table.manifests.live_files(snapshot):
             fits = wanted.get(e.partition)
             if fits is None:
                 fits = not filters or any(f is None or f(e.partition) for f in filters)
                 wanted[e.partition] = fits
             if fits:
-                found.setdefault((e.partition, e.bucket), _Bucket(e.total_buckets, [])).files.append(e.file)
+                found.setdefault((e.partition, e.bucket), _BucketFiles(e.total_buckets, [])).files.append(e.file)
         return found
 
     def _index_files(self, snapshot: Snapshot) -> dict[BucketKey, list[IndexFileMeta]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.paimon.commit.changes import DELETION_VECTORS
+from forebay.paimon.commit.file_changes import DELETION_VECTORS
 from forebay.paimon.compact.rewrite import BucketVectors
 from forebay.paimon.format.deletion_vector import OVERHEAD_BYTES, read_deletion_vector
 from forebay.paimon.format.file_meta import IndexFileMeta

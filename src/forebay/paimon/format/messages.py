@@ -25,7 +25,7 @@ from forebay.paimon.format.binary_row import RowLayout, row_layout, with_arity, 
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
 from forebay.paimon.format.index_manifest import index_file_record, parse_index_file
-from forebay.paimon.format.manifests import Arities, data_file_record, parse_data_file
+from forebay.paimon.format.manifest_codec import Arities, data_file_record, parse_data_file
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.split import DataSplit, DeletionFile
 
@@ -117,7 +117,7 @@ class CommitMessageCodec:
     def decode_message(self, data: bytes, version: int = MESSAGE_VERSION) -> CommitMessage:
         """The message in `data`. Raises `CorruptData`."""
         _check_version(version)
-        read = _Reader(data)
+        read = _MessageReader(data)
         partition = read.partition()
         bucket = read.number(">i")
         total_buckets = read.number(">i") if read.number(">?") else -1
@@ -149,7 +149,7 @@ class CommitMessageCodec:
 
     def decode_split(self, data: bytes) -> tuple[DataSplit, str]:
         """The split in `data`, and its bucket's directory. Raises `CorruptData`."""
-        read = _Reader(data)
+        read = _MessageReader(data)
         magic, version = read.number(">q"), read.number(">i")
         if magic != _SPLIT_MAGIC or version != SPLIT_VERSION:
             raise CorruptData(f"this is not a split of version {SPLIT_VERSION} (magic {magic}, version {version})")
@@ -218,14 +218,14 @@ def _deletion_files(files: Sequence[DeletionFile | None] | None) -> bytes:
     return bytes(out)
 
 
-def _deletion_file(read: _Reader) -> DeletionFile | None:
+def _deletion_file(read: _MessageReader) -> DeletionFile | None:
     if not read.number(">?"):
         return None
     path, offset, length, cardinality = read.utf(), read.number(">q"), read.number(">q"), read.number(">q")
     return DeletionFile(path, offset, length, None if cardinality == _UNKNOWN_CARDINALITY else cardinality)
 
 
-class _Reader:
+class _MessageReader:
     """Takes values off the front of bytes; `CorruptData` where there are too few."""
 
     def __init__(self, data: bytes) -> None:

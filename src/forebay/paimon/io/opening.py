@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyarrow import fs
 
 from forebay.base.errors import InvalidRequest, StorageFailure
-from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.io.s3 import S3FileIO

@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from forebay.base.errors import InvalidRequest, StorageFailure
 from forebay.base.quantity import parse_bool
-from forebay.paimon.io.arrow import ArrowFileIO
+from forebay.paimon.io.arrow_file_io import ArrowFileIO
 
 _TAKEN = ("PreconditionFailed", "412")
 _RACING = ("ConditionalRequestConflict", "409")

@@ -10,8 +10,8 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.lookup.local_files import copy_name
 from forebay.paimon.merge.spec import merge_function
-from forebay.paimon.read.planner import BucketKey, Planner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import BucketKey, SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import merge_entries
 
@@ -21,7 +21,7 @@ _FOLLOWED_MAX = 50
 _Buckets = dict[int, dict[str, ManifestEntry]]
 
 
-class TableFiles(Planner):
+class TableFiles(SnapshotPlanner):
     """The files of the snapshot that `refresh` found last. Not thread-safe."""
 
     def __init__(self, table: TableContext) -> None:

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
-from forebay.paimon.maintain.tags import TagDeletion
+from forebay.paimon.maintain.tag_deletion import TagDeletion
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.tag_periods import Periods
 

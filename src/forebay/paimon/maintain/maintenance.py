@@ -21,12 +21,12 @@ from forebay.paimon.maintain.auto_tags import AutoTags
 from forebay.paimon.maintain.deletion import Deleted
 from forebay.paimon.maintain.expire import ChangelogExpiry, Expired, Retention, SnapshotExpiry
 from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
-from forebay.paimon.maintain.partitions import ExpirySchedule, PartitionExpiry
+from forebay.paimon.maintain.partition_expiry import ExpirySchedule, PartitionExpiry
 from forebay.paimon.maintain.purge import Purgeable, clear_consumers, purge, purgeable
 from forebay.paimon.maintain.rollback import Rollback
-from forebay.paimon.maintain.tags import TagDeletion
+from forebay.paimon.maintain.tag_deletion import TagDeletion
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.read.planner import Planner
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 
@@ -210,7 +210,7 @@ class Maintenance:
         if snapshot is None:
             return None
         fields = self._table.schema.fields_named(columns)
-        plan = Planner(self._table).plan(snapshot)
+        plan = SnapshotPlanner(self._table).plan(snapshot)
         reader = SplitReader(self._table, list(columns))
         found = collect(_all_rows(reader, plan.splits, progress), fields, snapshot.id, self._table.schema.id)
         size = sum(e.file.file_size for e in self._table.manifests.live_files(snapshot))

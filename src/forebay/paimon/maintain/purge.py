@@ -10,7 +10,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.maintain.expire import Retention, SnapshotExpiry
 from forebay.paimon.maintain.orphans import OrphanRemoval, Orphans
-from forebay.paimon.maintain.tags import TagDeletion
+from forebay.paimon.maintain.tag_deletion import TagDeletion
 from forebay.paimon.store.context import TableContext
 
 _ALL = 2**31 - 1

@@ -31,7 +31,7 @@ def windows(
 
     `unique_keys`: no run repeats a key. Runs that can be closed are, in the end.
     """
-    cursors = [_Run(run, key_columns) for run in runs]
+    cursors = [_MergedRun(run, key_columns) for run in runs]
     try:
         for cursor in cursors:
             cursor.load()
@@ -45,7 +45,7 @@ def windows(
         close_sources(cursors)
 
 
-class _Run:
+class _MergedRun:
     """One sorted run: the batch that is loaded, its keys, and how far it has been merged."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], key_columns: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class _Run:
         return None
 
 
-def _window(active: Sequence[_Run], unique_keys: bool) -> list[int]:
+def _window(active: Sequence[_MergedRun], unique_keys: bool) -> list[int]:
     """How far each run goes into the next window."""
     while True:
         keys = [cursor.key for cursor in active if cursor.key is not None]
@@ -114,7 +114,7 @@ def _window(active: Sequence[_Run], unique_keys: bool) -> list[int]:
             return ends
 
 
-def _slices(pieces: Sequence[tuple[_Run, int, int]]) -> Window:
+def _slices(pieces: Sequence[tuple[_MergedRun, int, int]]) -> Window:
     """The rows that each piece names, and their keys."""
     batches: list[pa.RecordBatch] = []
     keys: list[SortKey] = []

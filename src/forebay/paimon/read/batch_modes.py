@@ -19,7 +19,7 @@ from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.format.local_time import parse_local_time
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
+from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import INCREMENTAL, LATEST_DELTA, Startup
 from forebay.paimon.store.context import TableContext

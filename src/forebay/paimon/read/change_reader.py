@@ -22,7 +22,7 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import VALUE_KIND, DataField
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.io.closing import closed_after
-from forebay.paimon.read.changes import ChangeSplit, IncrementalSplit
+from forebay.paimon.read.change_planner import ChangeSplit, IncrementalSplit
 from forebay.paimon.read.difference import DELETE, INSERT, Changes, keyed_difference, multiset_difference
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.projection import cut_batch

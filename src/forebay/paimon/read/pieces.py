@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from forebay.paimon.format.split import DataSplit
-from forebay.paimon.read.changes import ChangeSplit
+from forebay.paimon.read.change_planner import ChangeSplit
 
 
 def by_file(splits: Iterable[ChangeSplit]) -> list[ChangeSplit]:

@@ -22,13 +22,13 @@ from forebay.metadata.table import TableBucket
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
+from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader, without_deletes
-from forebay.paimon.read.changes import ChangeSplit
 from forebay.paimon.read.expired import telling_expiry, told_of_expiry
 from forebay.paimon.read.facade import is_of_changes, snapshot_by_options, travelled
-from forebay.paimon.read.partitions import selected
-from forebay.paimon.read.planner import Planner, exact_rows
+from forebay.paimon.read.lake_partitions import selected
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner, exact_rows
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 
@@ -59,7 +59,7 @@ def snapshot_as_of(table: TableContext, as_of: AsOf, what: str = "as_of") -> Sna
             f"{what}={as_of!r} is neither a tag of {table.paths.root} (tags: {tags}) nor a time such as "
             "'2026-01-31T12:00:00+01:00'; a snapshot's number is an int"
         ) from e
-    return Planner(table).at_timestamp(moment)
+    return SnapshotPlanner(table).at_timestamp(moment)
 
 
 class LakeReader(RowReader):
@@ -146,7 +146,7 @@ class LakeScan(Scan):
                     and (in_bucket is None or in_bucket(split.bucket))
                 )
                 return _Work(table, planned.snapshot, splits, schema, read, scan_filter, is_of_changes=True)
-            planner = Planner(table)
+            planner = SnapshotPlanner(table)
             splits = planner.plan(snapshot, scan_filter, request.limit, in_bucket, in_partition).splits
         return _Work(table, snapshot, splits, schema, read, scan_filter)
 

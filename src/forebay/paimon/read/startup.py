@@ -10,7 +10,7 @@ from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.local_time import epoch_millis, parse_local_time
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.read.changes import EntryFilter
+from forebay.paimon.read.change_planner import EntryFilter
 from forebay.paimon.store.context import TableContext
 
 LATEST_FULL, LATEST, COMPACTED_FULL = "latest-full", "latest", "compacted-full"

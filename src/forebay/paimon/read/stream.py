@@ -20,7 +20,7 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.format.file_meta import LEVEL_0, ManifestEntry
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
-from forebay.paimon.read.changes import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
+from forebay.paimon.read.change_planner import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
 from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter

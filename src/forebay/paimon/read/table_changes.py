@@ -16,8 +16,8 @@ from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, moment_ms, span_ms
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.read.batch_modes import SCAN_OPTIONS, chooses_snapshot
+from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import KINDS, ROW_KIND
-from forebay.paimon.read.changes import ChangeSplit
 from forebay.paimon.read.facade import open_stream
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext

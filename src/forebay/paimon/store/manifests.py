@@ -15,14 +15,14 @@ from forebay.base.errors import Conflict, ForebayError
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
-from forebay.paimon.format.manifest_rows import ManifestRows, Rows, live_rows, read_manifest_rows
-from forebay.paimon.format.manifests import (
+from forebay.paimon.format.manifest_codec import (
     Arities,
     describe_manifest,
     read_manifest_list,
     write_manifest,
     write_manifest_list,
 )
+from forebay.paimon.format.manifest_rows import ManifestRows, Rows, live_rows, read_manifest_rows
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.file_io import FileIO

@@ -13,7 +13,7 @@ from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.stream import StreamScan
 from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.system_tables import changes, files, metadata
+from forebay.paimon.system_tables import files, metadata, row_views
 
 _METADATA: dict[str, tuple[pa.Schema, Callable[[TableContext], pa.Table]]] = {
     "snapshots": (metadata.SNAPSHOTS, metadata.snapshots),
@@ -30,9 +30,9 @@ _METADATA: dict[str, tuple[pa.Schema, Callable[[TableContext], pa.Table]]] = {
     "aggregation_fields": (metadata.AGGREGATION_FIELDS, metadata.aggregation_fields),
 }
 _ROWS: dict[str, Callable[[TableContext], pa.RecordBatchReader]] = {
-    "audit_log": changes.audit_log,
-    "binlog": changes.binlog,
-    "ro": changes.read_optimized,
+    "audit_log": row_views.audit_log,
+    "binlog": row_views.binlog,
+    "ro": row_views.read_optimized,
 }
 
 METADATA_NAMES = tuple(_METADATA)
@@ -55,7 +55,7 @@ class SystemTable:
     def schema(self) -> pa.Schema:
         """What `read` yields without `columns`; known without reading anything."""
         found = _METADATA.get(self.name)
-        return changes.schema_of(self.name, self._table) if found is None else found[0]
+        return row_views.schema_of(self.name, self._table) if found is None else found[0]
 
     def read(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows, with these columns or all."""
@@ -78,7 +78,7 @@ class SystemTable:
         if self.name != "audit_log":
             raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' can")
         scan = StreamScan(self._table)
-        reader = ChangeReader(self._table, kind_column=changes.ROW_KIND, kind_first=True)
+        reader = ChangeReader(self._table, kind_column=row_views.ROW_KIND, kind_first=True)
         interval = self._table.options.continuous_discovery_interval_ms
         stream = TableStream(
             scan, reader, follow=follow, interval_ms=interval, clock=self._table.clock, keep_deletes=True

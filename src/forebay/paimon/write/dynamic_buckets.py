@@ -26,7 +26,7 @@ Int32s = npt.NDArray[np.int32]
 
 
 @dataclass
-class _Partition:
+class _PartitionHashes:
     """The hashes that are assigned, sorted, and their buckets; rows of each bucket; buckets with news."""
 
     hashes: Int32s
@@ -48,7 +48,7 @@ class DynamicBuckets:
         self._limited = limit != -1
         self._buckets_max = limit if self._limited else BUCKETS_MAX
         self._layout = row_layout(table.schema.fields_named(table.schema.trimmed_primary_keys))
-        self._partitions: dict[bytes, _Partition] = {}
+        self._partitions: dict[bytes, _PartitionHashes] = {}
 
     def of(
         self, batch: pa.RecordBatch, partitions: Sequence[bytes], partition_of: npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ class DynamicBuckets:
             state.buckets = np.concatenate([state.buckets, buckets[fresh]])[order]
         return buckets[inverse.reshape(-1)]
 
-    def _fill(self, state: _Partition, count: int) -> Int32s:
+    def _fill(self, state: _PartitionHashes, count: int) -> Int32s:
         """Buckets for `count` new keys: those with room first, then new ones."""
         result = np.empty(count, np.int32)
         done = 0
@@ -109,7 +109,7 @@ class DynamicBuckets:
             bucket += 1
         return result
 
-    def _load(self, partition: bytes) -> _Partition:
+    def _load(self, partition: bytes) -> _PartitionHashes:
         hashes: list[Int32s] = []
         buckets: list[Int32s] = []
         for entry in self._index_of(partition):
@@ -123,7 +123,7 @@ class DynamicBuckets:
         all_buckets = np.concatenate(buckets) if buckets else np.empty(0, np.int32)
         filled = {i: n for i, n in enumerate(np.bincount(all_buckets).tolist()) if n} if len(all_buckets) else {}
         order = np.argsort(all_hashes, kind="stable")
-        return _Partition(all_hashes[order], all_buckets[order], filled)
+        return _PartitionHashes(all_hashes[order], all_buckets[order], filled)
 
     def prepare(self) -> dict[tuple[bytes, int], IndexFileMeta]:
         """Write the index files of buckets that got new keys since the last call."""

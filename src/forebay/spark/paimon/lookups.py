@@ -1,4 +1,4 @@
-"""One `Lookup` for each table of a process: for functions that Spark's workers run task after task.
+"""One `LakeLookupTable` for each table of a process: for functions that Spark's workers run task after task.
 
     def with_customers(batches):                                     # in mapInArrow; `table` pickles small
         customers = shared_lookup(table, ["name"])
@@ -17,18 +17,18 @@ import os
 import threading
 from collections.abc import Sequence
 
-from forebay.paimon.lookup.lookup import Lookup
+from forebay.paimon.lookup.lake_lookup import LakeLookupTable
 from forebay.paimon.table import Table
 
 _LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 _Key = tuple[int, str, str, int, tuple[tuple[str, str], ...], tuple[str, ...] | None]
 
-_lookups: dict[_Key, Lookup] = {}
+_lookups: dict[_Key, LakeLookupTable] = {}
 _guard = threading.Lock()
 
 
-def shared_lookup(table: Table, columns: Sequence[str] | None = None) -> Lookup:
+def shared_lookup(table: Table, columns: Sequence[str] | None = None) -> LakeLookupTable:
     """The lookup of this process for `table`, with its options and its schema of now. Do not close it.
 
     Other columns, options or another schema are another lookup. A process that was forked begins with lookups of its

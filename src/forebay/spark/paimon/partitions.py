@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.base.errors import AlreadyExists, UnsupportedOperation
 from forebay.metadata.table import Column
-from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.commit.partition_filter import partition_filter
 from forebay.paimon.format.arrow import arrow_type
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry

@@ -1,9 +1,9 @@
 """Planning scans of Paimon tables: a snapshot, or what changed between two, as tasks. Needs no JVM.
 
-Partitions, buckets and files are left out by the filter (forebay.paimon.read.planner). What is left is dealt out to few
-tasks (forebay.spark.planning): splits are cut to files where these can be read one by one, and the pieces of a task put
-together again. Splits that must be merged stay whole. Where all files of a scan can be read by Spark's own Parquet
-reader, or many rows are in such files, these are named beside the tasks (`NativeFiles`).
+Partitions, buckets and files are left out by the filter (forebay.paimon.read.snapshot_planner). What is left is dealt
+out to few tasks (forebay.spark.planning): splits are cut to files where these can be read one by one, and the pieces of
+a task put together again. Splits that must be merged stay whole. Where all files of a scan can be read by Spark's own
+Parquet reader, or many rows are in such files, these are named beside the tasks (`NativeFiles`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
-from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
+from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit
 from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.facade import travelled
 from forebay.paimon.read.pieces import by_file, joined
 from forebay.paimon.read.plain_files import plain_files
-from forebay.paimon.read.planner import Planner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
 from forebay.spark import planning
@@ -160,7 +160,7 @@ class PaimonScan:
                 planner = ChangePlanner(table, keep)
                 return list(planner.plan(scan.snapshot(), scan_filter, wanted.limit).splits)
             if self.form == ROWS and not chooses_snapshot(table.options):
-                return list(Planner(table).plan(table.snapshots.latest(), scan_filter, wanted.limit).splits)
+                return list(SnapshotPlanner(table).plan(table.snapshots.latest(), scan_filter, wanted.limit).splits)
             scan = BatchScan(table)
             return list(scan.plan(scan_filter).splits)
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import BooleanType, DataType, StringType, StructField, St
 
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.base.quantity import parse_duration_ms
-from forebay.paimon.commit.partitions import PartitionFilter, partition_filter
+from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.table import Table
 from forebay.spark.jobs import active_context

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.base.quantity import moment_at, parse_bool
 from forebay.paimon.format.partition_path import partition_spec
-from forebay.paimon.maintain.partitions import UPDATE_TIME, VALUES_TIME
+from forebay.paimon.maintain.partition_expiry import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.table import Table
 from forebay.spark.paimon.context import PaimonContext

@@ -10,11 +10,11 @@ from pyspark.sql.types import IntegerType, LongType, StringType
 
 from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
-from forebay.paimon.commit.partitions import PartitionFilter
+from forebay.paimon.commit.partition_filter import PartitionFilter
 from forebay.paimon.compact.clustering import STRATEGIES
 from forebay.paimon.compact.rescale import partitions_to_rescale, rescale_partitions
 from forebay.paimon.format.file_meta import FileKind
-from forebay.paimon.maintain.partitions import idle_partitions
+from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.table import Table
 from forebay.spark.jobs import active_context
 from forebay.spark.paimon.context import PaimonContext

@@ -24,15 +24,15 @@ from forebay.client.log_decode import CHANGE_TYPES
 from forebay.client.views import rows_without_columns
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
-from forebay.paimon.read.changes import ChangeSplit
 from forebay.paimon.read.expired import told_of_expiry
-from forebay.paimon.read.planner import exact_rows
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import exact_rows
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.system_tables.changes import ROW_KIND as AUDIT_KIND
-from forebay.paimon.system_tables.changes import binlog_schema, packed
+from forebay.paimon.system_tables.row_views import ROW_KIND as AUDIT_KIND
+from forebay.paimon.system_tables.row_views import binlog_schema, packed
 from forebay.spark.reading import for_spark, sent_partitions
 from forebay.spark.worker_errors import short_errors
 

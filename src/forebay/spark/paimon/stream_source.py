@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
-from forebay.paimon.read.changes import ChangeSplit
+from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.pieces import byte_count, file_count
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.stream import StreamScan, check_streamable

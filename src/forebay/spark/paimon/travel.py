@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.paimon.read.planner import Planner
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 
 if TYPE_CHECKING:
     from forebay.paimon.format.schema import TableSchema
@@ -29,7 +29,7 @@ def travelled(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, st
 
 def _chosen(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], Snapshot]:
     if travel.timestamp_us is not None:
-        return _by_id(Planner(table.context).at_timestamp(travel.timestamp_us // 1000))
+        return _by_id(SnapshotPlanner(table.context).at_timestamp(travel.timestamp_us // 1000))
     version = travel.version or ""
     tag = table.context.tags.find(version)
     if tag is not None:
@@ -40,7 +40,7 @@ def _chosen(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str]
         text = version[len(_WATERMARK) :]
         if not text.isdigit():
             raise InvalidRequest(f"version '{version}' of table {name}: write {_WATERMARK} and milliseconds since 1970")
-        return _by_id(Planner(table.context).at_watermark(int(text)))
+        return _by_id(SnapshotPlanner(table.context).at_watermark(int(text)))
     tags = ", ".join(table.context.tags.names()) or "none"
     branches = table.context.branches
     hint = f"; there is a branch of this name, which is table `{name}$branch_{version}`"

@@ -11,8 +11,8 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import LEVEL_0, FileKind, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit
-from forebay.paimon.read.planner import BucketKey, Planner
 from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import BucketKey, SnapshotPlanner
 from forebay.paimon.read.splits import append_splits, sections_of
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import merge_entries
@@ -62,7 +62,7 @@ def file_names(split: ChangeSplit) -> list[str]:
     return split.file_names if isinstance(split, IncrementalSplit) else [f.file_name for f in split.files]
 
 
-class ChangePlanner(Planner):
+class ChangePlanner(SnapshotPlanner):
     """Plans reads of changes, and of snapshots with some files left out (`keep` says which stay). Thread-safe."""
 
     def __init__(

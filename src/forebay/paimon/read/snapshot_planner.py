@@ -50,7 +50,7 @@ class Plan:
     remaining: tuple[Predicate, ...] = ()
 
 
-class Planner:
+class SnapshotPlanner:
     """Plans batch reads of one table. Thread-safe."""
 
     def __init__(self, table: TableContext) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
-from forebay.paimon.commit.partitions import partition_filter
+from forebay.paimon.commit.partition_filter import partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.partition_path import partition_spec

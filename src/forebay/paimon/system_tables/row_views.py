@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan
+from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit
 from forebay.paimon.read.change_reader import ChangeReader
-from forebay.paimon.read.changes import ChangePlanner, ChangeSplit
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext

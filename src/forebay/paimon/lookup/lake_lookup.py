@@ -45,7 +45,7 @@ _HOW = ("left", "inner")
 Int64s = npt.NDArray[np.int64]
 
 
-class Lookup:
+class LakeLookupTable:
     """Finds rows of a primary-key table by their keys. Thread-safe; close it to delete its local copies.
 
     It follows the table: before a lookup it looks for a new snapshot if it has not for `continuous.discovery-interval`.
@@ -93,7 +93,7 @@ class Lookup:
         self._interval_s = options.continuous_discovery_interval_ms / 1000
         self._guard = threading.Lock()
 
-    def __enter__(self) -> Lookup:
+    def __enter__(self) -> LakeLookupTable:
         return self
 
     def __exit__(
