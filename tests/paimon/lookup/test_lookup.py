@@ -161,7 +161,7 @@ def test_a_lookup_that_failed_finds_the_right_rows_when_it_is_repeated(
 
         with monkeypatch.context() as broken:
             if what == "manifests":
-                broken.setattr(lookup._files._manifests, "read_list", fail)
+                broken.setattr(table.context.manifests, "read_list", fail)
             else:
                 broken.setattr("forebay.paimon.lookup.lake_lookup.DataFileReader.read", fail)
             with pytest.raises(StorageFailure, match="the disk is gone"):
