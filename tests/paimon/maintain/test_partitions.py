@@ -58,7 +58,7 @@ def test_partitions_are_idle_by_the_time_of_their_newest_file(tmp_path: Path) ->
     put(table, [{"dt": old, "id": 1}, {"dt": young, "id": 1}])
     clock.advance(10)
     put(table, [{"dt": young, "id": 2}])
-    entries = table.manifests.live_files(table.snapshots.latest())
+    entries = table.context.manifests.live_files(table.context.snapshots.latest())
     of = {e.file.creation_time: e.partition for e in entries if e.file.row_count}
     made = clock.now_ms() - 10_000
     by_time = [idle_partitions(entries, made + late) for late in (0, 1, 10_000, 10_001)]
