@@ -18,7 +18,7 @@ from fluss_cluster import RealFluss
 from java_flink import FlussFlink
 
 import forebay
-from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.metadata.table import TablePath
@@ -218,8 +218,8 @@ def test_a_refusal_of_the_cluster_gives_the_lake_table_back(both: Both) -> None:
     tier_table(both.ours, table.path)
     # Somebody gave the lake table another column than the stream has, which the cluster's check finds.
     lake = forebay.paimon.Catalog.open(str(both.lake)).table(str(table.path))
-    lake.alter([forebay.paimon.store.schema_changes.UpdateColumnComment(("v",), "another")])
-    with pytest.raises(Conflict) as refused:
+    lake.context.schemas.change([forebay.paimon.store.schema_changes.UpdateColumnComment(("v",), "another")])
+    with pytest.raises(AlreadyExists) as refused:
         move_table(both.ours, both.real, table.path)
     assert any("given back" in note for note in refused.value.__notes__)
     write(table, *range(5, 8))
