@@ -26,7 +26,7 @@ from tests.unionread.world import ICEBERG, PAIMON, World, compact, world
 pytestmark = pytest.mark.spark
 
 SEEDS = range(int(os.environ.get("FILTER_FIRST", "0")), int(os.environ.get("FILTER_SEEDS", "1")))
-CASTS_OF_A_TABLE, RANDOM_OF_A_TABLE = (len(CASTS), 40) if "FILTER_SEEDS" in os.environ else (12, 8)
+CASTS_OF_A_TABLE, RANDOM_OF_A_TABLE = (len(CASTS), 40) if "FILTER_SEEDS" in os.environ else (8, 6)
 AT_ONCE = 20
 """Filters that are evaluated by one query."""
 
@@ -124,7 +124,11 @@ def tiered(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", ["log", "primary key", "live"])
+@pytest.mark.parametrize(
+    ("tiered", "kind"),
+    [(PAIMON, "log"), (PAIMON, "primary key"), (PAIMON, "live"), (ICEBERG, "log"), (ICEBERG, "primary key")],
+    indirect=["tiered"],
+)
 def test_live_tables_and_union_reads_filter_as_spark_does(spark: Any, tiered: World, kind: str, seed: int) -> None:
     rng = random.Random(f"{tiered.lake} {kind} {seed}")
     keyed = kind == "primary key" or (kind == "live" and rng.random() < 0.5)

@@ -12,7 +12,7 @@ import pytest
 from forebay.client.table import Table
 from tests.spark.releases import SPARK
 from tests.spark.tables import ROWS_SCHEMA, rows
-from tests.unionread.world import ICEBERG, PAIMON, World, world
+from tests.unionread.world import ICEBERG, PAIMON, SAME_IN_EACH_LAKE, World, world
 
 pytestmark = pytest.mark.spark
 
@@ -95,6 +95,7 @@ def test_the_lake_alone_by_its_name_by_an_option_and_by_the_session(spark: Any, 
     assert spark.table(name).count() == 39
 
 
+@SAME_IN_EACH_LAKE
 def test_a_table_whose_lake_is_empty_is_read_from_the_stream(lake: World, query: Query) -> None:
     table = lake.create(ROWS_SCHEMA, primary_key=["id"], buckets=2)
     table.upsert(rows(0, 10))
@@ -103,6 +104,7 @@ def test_a_table_whose_lake_is_empty_is_read_from_the_stream(lake: World, query:
     assert query(virtual, table) == []
 
 
+@SAME_IN_EACH_LAKE
 def test_buckets_that_the_lake_does_not_have_yet_come_from_the_servers(lake: World, query: Query) -> None:
     table = lake.create(ROWS_SCHEMA, primary_key=["id"], buckets=4)
     table.upsert(rows(0, 30))
@@ -111,6 +113,7 @@ def test_buckets_that_the_lake_does_not_have_yet_come_from_the_servers(lake: Wor
     assert query("SELECT * FROM {t}", table) == plain(table, 0, 40)
 
 
+@SAME_IN_EACH_LAKE
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
 def test_filters_on_partitions_choose_those_of_both_sides(lake: World, query: Query, keyed: bool) -> None:
     schema = pa.schema([pa.field("day", pa.date32(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
@@ -129,6 +132,7 @@ def test_filters_on_partitions_choose_those_of_both_sides(lake: World, query: Qu
     assert query("SELECT day, count(*) FROM {t} GROUP BY day", table) == [(days[0], 4), (days[1], 4), (days[2], 6)]
 
 
+@SAME_IN_EACH_LAKE
 def test_the_plan_says_that_lake_and_stream_are_read(spark: Any, lake: World) -> None:
     table = tiered(lake, keyed=True)
     name = f"lakehouse.{table.path}"
@@ -140,6 +144,7 @@ def test_the_plan_says_that_lake_and_stream_are_read(spark: Any, lake: World) ->
     assert "by lake alone" in by_tasks._jdf.queryExecution().executedPlan().toString()
 
 
+@SAME_IN_EACH_LAKE
 def test_a_table_without_a_lake_has_no_lake_table_beside_it(spark: Any, lake: World) -> None:
     table = lake.create(ROWS_SCHEMA, options={"table.datalake.enabled": "false"})
     with pytest.raises(Exception, match="has no lake"):
@@ -170,6 +175,7 @@ def test_a_lake_table_that_is_in_the_way_is_named_and_not_taken_for_the_table(
     assert not spark.catalog.tableExists(name)
 
 
+@SAME_IN_EACH_LAKE
 def test_the_format_reads_lake_and_stream_too(spark: Any, lake: World) -> None:
     table = tiered(lake, keyed=True)
     server = lake.connection.settings.bootstrap_servers[0]
@@ -193,6 +199,7 @@ def test_counts_of_a_table_that_is_written_and_tiered_meanwhile_are_exact(spark:
         assert spark.table(name).count() == len(model)
 
 
+@SAME_IN_EACH_LAKE
 def test_a_time_range_is_read_from_the_log_alone(spark: Any, lake: World, query: Query) -> None:
     table = tiered(lake, keyed=True)
     log = table.changes("earliest", "latest", include=("timestamp",)).to_arrow()

@@ -19,7 +19,7 @@ from forebay.metadata.table import Column, Schema
 from forebay.spark import native_planning
 from forebay.unionread.reading import LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
-from tests.unionread.world import ICEBERG, PAIMON, World, world
+from tests.unionread.world import ICEBERG, PAIMON, SAME_IN_EACH_LAKE, World, world
 
 pytestmark = pytest.mark.spark
 
@@ -27,12 +27,6 @@ FILES, TASKS = "ParquetScan", "by lake and stream"
 """What plans say of files that Spark reads, and of tasks in Python."""
 MIXED, MIXED_V1 = "Union", "ForebayRelation"
 """What they say of both together: with our rule in the session's optimizer, and without."""
-
-
-SAME_IN_EACH_LAKE = pytest.mark.parametrize(
-    "lake", [PAIMON, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
-)
-"""For tests of what Spark does with files, whoever wrote them: the second lake is for `make nightly`."""
 
 
 @pytest.fixture(scope="module", params=[PAIMON, ICEBERG])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 import forebay
 from forebay.base.errors import NotFound
@@ -47,6 +48,11 @@ from forebay.unionread.planning import plan_union
 from tests.paimon.lake import at_ms
 
 MEMORY, PAIMON, ICEBERG = "memory", "paimon", "iceberg"
+
+SAME_IN_EACH_LAKE = pytest.mark.parametrize(
+    "lake", [PAIMON, pytest.param(ICEBERG, marks=pytest.mark.slow)], indirect=True
+)
+"""For tests of what happens beside the lake, whichever it is: the second one is for `make nightly`."""
 TIERED = {"table.datalake.enabled": "true"}
 KINDS = {"insert": 1, "update_before": 2, "update_after": 3, "delete": 4}
 _names = itertools.count()

@@ -25,14 +25,11 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 class ManualClock:

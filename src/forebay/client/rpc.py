@@ -113,7 +113,8 @@ class Call:
         """
         if self._notice is None:
             self._notice = WaitNotice(self.channel.clock, since=self.sent_at + expected)
-        self._notice.tell(f"{self.channel.address} has not answered {self.api_key.name}")
+        if not self._notice.seconds_left:
+            self._notice.tell(f"{self.channel.address} has not answered {self.api_key.name}")
         return max(self._notice.seconds_left, 0.001)
 
     def result(self, seconds: float) -> ResponseReceived:
