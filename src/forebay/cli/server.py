@@ -38,7 +38,7 @@ waited up to 0.7 s beside four threads with long requests, with Python's default
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     settings = "\n".join(
-        f"  {key} ({f'default {setting.default}' if setting.default else 'not set'}): {setting.help}"
+        f"  {key} ({f'default {setting.default}' if setting.default else 'not set'}): {setting.about}"
         for key, setting in sorted(SETTINGS.items())
     )
     parser.epilog = f"settings for -D and --config:\n{settings}\n\nListener and security settings are Fluss's own."

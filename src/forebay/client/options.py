@@ -13,13 +13,12 @@ have no effect here.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
+from forebay.base.options import Option, between, boolean, by_name, one_of, seconds, size
 
 _PREFIX = "client."
 LAKE_OPTIONS = "lake_options"
@@ -35,56 +34,6 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5
 """Batches of a writer that a server remembers for each bucket."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option: how a value is read, its default, and what it does. Without `parse` it has no effect here."""
-
-    name: str
-    parse: Callable[[Any], Any] | None
-    default: Any
-    what: str = "part of Fluss's own client; accepted, without effect"
-
-
-def _seconds(value: Any) -> float:
-    """Seconds of "30 s", a timedelta, or a number of milliseconds (as in Fluss)."""
-    if isinstance(value, dt.timedelta):
-        return value.total_seconds()
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value / 1000
-    return parse_duration_ms(str(value)) / 1000
-
-
-def _bytes(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else parse_memory_bytes(str(value))
-
-
-def _boolean(value: Any) -> bool:
-    return value if isinstance(value, bool) else parse_bool(str(value))
-
-
-def _integer(minimum: int, maximum: int = (1 << 31) - 1) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        try:
-            number = int(value)
-        except (TypeError, ValueError) as e:
-            raise InvalidRequest(f"{value!r} is not an integer") from e
-        if not minimum <= number <= maximum:
-            raise InvalidRequest(f"{number} is not between {minimum} and {maximum}")
-        return number
-
-    return parse
-
-
-def _one_of(*names: str) -> Callable[[Any], str]:
-    def parse(value: Any) -> str:
-        name = str(value).strip().lower().replace("-", "_")
-        if name not in names:
-            raise InvalidRequest(f"{value!r} is not one of {', '.join(names)}")
-        return name
-
-    return parse
-
-
 def _acks(value: Any) -> int:
     text = str(value).strip().lower()
     if text not in _ACKS:
@@ -94,84 +43,83 @@ def _acks(value: Any) -> int:
 
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
-OPTIONS: dict[str, Option] = {
-    option.name: option
-    for option in (
+_WITHOUT_EFFECT = "part of Fluss's own client; accepted, without effect"
+
+OPTIONS: dict[str, Option] = by_name(
+    (
         Option("client.id", str, "", "a name for this client; it is not sent, the protocol has no place for it"),
-        Option("client.connect-timeout", _seconds, 120.0, "how long opening a connection to a server may take"),
-        Option("client.request-timeout", _seconds, 30.0, "how long one request may take"),
+        Option("client.connect-timeout", seconds, 120.0, "how long opening a connection to a server may take"),
+        Option("client.request-timeout", seconds, 30.0, "how long one request may take"),
         Option(
             "client.retry-timeout",
-            _seconds,
+            seconds,
             60.0,
             "(Forebay) how long an operation that is safe to repeat is repeated while servers are away",
         ),
-        Option("client.security.protocol", _one_of("plaintext", "sasl"), None, "plaintext, or sasl"),
-        Option("client.security.sasl.mechanism", _one_of("plain"), "plain", "the one mechanism there is"),
+        Option("client.security.protocol", one_of("plaintext", "sasl"), None, "plaintext, or sasl"),
+        Option("client.security.sasl.mechanism", one_of("plain"), "plain", "the one mechanism there is"),
         Option("client.security.sasl.username", str, None, "user name for SASL"),
         Option("client.security.sasl.password", str, None, "password for SASL"),
         # writing
         Option("client.writer.acks", _acks, -1, "who must have a batch before it counts as written: all, 1 or 0"),
-        Option("client.writer.batch-size", _bytes, 2 << 20, "most bytes of a batch"),
-        Option("client.writer.batch-timeout", _seconds, 0.1, "how long a buffered row waits for company (linger)"),
-        Option("client.writer.buffer.memory-size", _bytes, 64 << 20, "most bytes of batches not acknowledged yet"),
-        Option("client.writer.buffer.wait-timeout", _seconds, float("inf"), "how long a writer waits for that memory"),
-        Option("client.writer.bucket.no-key-assigner", _one_of("sticky", "round_robin"), "sticky", "for log tables"),
-        Option("client.writer.request-max-size", _bytes, 10 << 20, "most bytes of one write request"),
-        Option("client.writer.retries", _integer(0), (1 << 31) - 1, "how often a batch is sent again"),
+        Option("client.writer.batch-size", size, 2 << 20, "most bytes of a batch"),
+        Option("client.writer.batch-timeout", seconds, 0.1, "how long a buffered row waits for company (linger)"),
+        Option("client.writer.buffer.memory-size", size, 64 << 20, "most bytes of batches not acknowledged yet"),
+        Option("client.writer.buffer.wait-timeout", seconds, float("inf"), "how long a writer waits for that memory"),
+        Option("client.writer.bucket.no-key-assigner", one_of("sticky", "round_robin"), "sticky", "for log tables"),
+        Option("client.writer.request-max-size", size, 10 << 20, "most bytes of one write request"),
+        Option("client.writer.retries", between(0), (1 << 31) - 1, "how often a batch is sent again"),
         Option(
             "client.writer.delivery-timeout",
-            _seconds,
+            seconds,
             300.0,
             "(Forebay) how long a batch may wait for its acknowledgement, with all retries, before it fails",
         ),
-        Option("client.writer.enable-idempotence", _boolean, True, "whether retries cannot duplicate rows"),
-        Option("client.writer.max-inflight-requests-per-bucket", _integer(1), 5, "batches under way for each bucket"),
-        Option("client.writer.dynamic-create-partition.enabled", _boolean, True, "whether writers create partitions"),
-        Option(
-            "client.writer.kv-backpressure.max-throttle", _seconds, 3.0, "longest pause when the server asks for it"
-        ),
+        Option("client.writer.enable-idempotence", boolean, True, "whether retries cannot duplicate rows"),
+        Option("client.writer.max-inflight-requests-per-bucket", between(1), 5, "batches under way for each bucket"),
+        Option("client.writer.dynamic-create-partition.enabled", boolean, True, "whether writers create partitions"),
+        Option("client.writer.kv-backpressure.max-throttle", seconds, 3.0, "longest pause when the server asks for it"),
         # reading logs
-        Option("client.scanner.log.check-crc", _boolean, True, "whether checksums of log batches are checked"),
-        Option("client.scanner.log.max-poll-records", _integer(1), 500, "no effect: batches are handed out whole"),
-        Option("client.scanner.log.fetch.max-bytes", _bytes, 16 << 20, "most bytes of one answer to a fetch"),
-        Option("client.scanner.log.fetch.max-bytes-for-bucket", _bytes, 1 << 20, "the same for each bucket in it"),
-        Option("client.scanner.log.fetch.wait-max-time", _seconds, 0.5, "how long the server waits for new records"),
-        Option("client.scanner.log.fetch.min-bytes", _bytes, 1, "bytes for which it stops waiting"),
+        Option("client.scanner.log.check-crc", boolean, True, "whether checksums of log batches are checked"),
+        Option("client.scanner.log.max-poll-records", between(1), 500, "no effect: batches are handed out whole"),
+        Option("client.scanner.log.fetch.max-bytes", size, 16 << 20, "most bytes of one answer to a fetch"),
+        Option("client.scanner.log.fetch.max-bytes-for-bucket", size, 1 << 20, "the same for each bucket in it"),
+        Option("client.scanner.log.fetch.wait-max-time", seconds, 0.5, "how long the server waits for new records"),
+        Option("client.scanner.log.fetch.min-bytes", size, 1, "bytes for which it stops waiting"),
         Option(
             "client.scanner.log.read-preference",
-            _one_of("local_first", "remote_first"),
+            one_of("local_first", "remote_first"),
             "local_first",
             "which to read where records are both on the server and in remote storage",
         ),
         # scans of the current state
-        Option("client.scanner.kv.fetch.max-bytes", _bytes, 4 << 20, "bytes of one page of a live scan"),
+        Option("client.scanner.kv.fetch.max-bytes", size, 4 << 20, "bytes of one page of a live scan"),
         Option(
             "client.scanner.kv.max-sessions",
-            _integer(1),
+            between(1),
             4,
             "(Forebay) buckets that one live scan reads at the same time",
         ),
         Option(
             "client.scanner.kv.open-timeout",
-            _seconds,
+            seconds,
             30.0,
             "(Forebay) how long a live scan waits while the server has too many scans open",
         ),
         Option(
             "client.scanner.kv.batch-strategy",
-            _one_of("snapshot_merge", "server_scan"),
+            one_of("snapshot_merge", "server_scan"),
             "server_scan",
             "server_scan lets the server scan; snapshot_merge rebuilds the rows here, from the changelog",
         ),
-        Option("client.scanner.kv.server-side.enabled", _boolean, True, "older name of that choice"),
+        Option("client.scanner.kv.server-side.enabled", boolean, True, "older name of that choice"),
         # lookups
-        Option("client.lookup.max-batch-size", _integer(1), 128, "most keys of one bucket in one request"),
-        Option("client.lookup.max-inflight-requests", _integer(1), 128, "lookup requests under way for one call"),
-        Option("client.lookup.max-retries", _integer(0), (1 << 31) - 1, "how often a lookup is repeated"),
+        Option("client.lookup.max-batch-size", between(1), 128, "most keys of one bucket in one request"),
+        Option("client.lookup.max-inflight-requests", between(1), 128, "lookup requests under way for one call"),
+        Option("client.lookup.max-retries", between(0), (1 << 31) - 1, "how often a lookup is repeated"),
         # the rest of Fluss's list
         *(
-            Option(name, None, None)
+            Option(name, about=_WITHOUT_EFFECT)
             for name in (
                 "client.lookup.queue-size",
                 "client.lookup.batch-timeout",
@@ -190,7 +138,7 @@ OPTIONS: dict[str, Option] = {
             )
         ),
     )
-}
+)
 
 
 def _plain(name: str) -> str:
@@ -237,7 +185,7 @@ class Settings:
     _values: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        values = {name: option.default for name, option in OPTIONS.items()}
+        values = {name: option.default_value for name, option in OPTIONS.items()}
         values.update(self.given)
         object.__setattr__(self, "_values", values)
 
@@ -323,7 +271,7 @@ def make_settings(
         full = option_name(name)
         if full in given:
             raise InvalidRequest(f"client option '{full}' was given twice", ErrorCode.CONFIG_EXCEPTION)
-        given[full] = _parsed(full, value)
+        given[full] = OPTIONS[full].read(value, "client option")
     for name, credential in (("username", user), ("password", password)):
         if credential is not None:
             given[f"client.security.sasl.{name}"] = str(credential)
@@ -339,16 +287,6 @@ def _lake_options(given: Any) -> tuple[tuple[str, str], ...]:
             ErrorCode.CONFIG_EXCEPTION,
         )
     return tuple(sorted((key, str(value)) for key, value in given.items()))
-
-
-def _parsed(name: str, value: Any) -> Any:
-    parse = OPTIONS[name].parse
-    if parse is None:
-        return str(value)
-    try:
-        return parse(value)
-    except InvalidRequest as e:
-        raise InvalidRequest(f"client option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
 
 
 def _check_consistent(settings: Settings) -> None:

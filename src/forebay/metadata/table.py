@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.base.quantity import parse_bool, parse_duration_ms
+from forebay.base.options import Option, boolean, by_name, integer, milliseconds, one_of
 from forebay.metadata.types import DataType, RowField, walk
 
 
@@ -347,33 +347,6 @@ def _require(condition: bool, message: str) -> None:
 TABLE_PREFIX = "table."
 
 
-@dataclass(frozen=True, slots=True)
-class TableOption:
-    """One option: how its text is read, its default as text (None: unset), whether ALTER TABLE may change it."""
-
-    key: str
-    parse: Callable[[str], Any]
-    default: str | None = None
-    alterable: bool = False
-
-
-def _one_of(*names: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        name = text.strip().lower().replace("-", "_")
-        if name not in names:
-            raise InvalidRequest(f"{text!r} is not one of {', '.join(names)}")
-        return name
-
-    return parse
-
-
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as e:
-        raise InvalidRequest(f"{text!r} is not an integer") from e
-
-
 LAKE_ENTRY_POINTS = "forebay.lakes"
 """The group of entry points by which packages name the lake formats that they add."""
 
@@ -399,40 +372,39 @@ def lake_format_name(text: str) -> str:
     return name
 
 
-TABLE_OPTIONS: dict[str, TableOption] = {
-    option.key: option
-    for option in (
-        TableOption("table.replication.factor", _integer),
-        TableOption("table.log.format", _one_of(*(f.value.lower() for f in LogFormat)), "ARROW"),
-        TableOption("table.log.arrow.compression.type", _one_of("none", "lz4_frame", "zstd"), "ZSTD"),
-        TableOption("table.log.arrow.compression.zstd.level", _integer, "3"),
-        TableOption("table.kv.format", _one_of(*(f.value.lower() for f in KvFormat)), "COMPACTED"),
-        TableOption("table.kv.format-version", _integer),
-        TableOption("table.kv.standby-replica.enabled", parse_bool, None, alterable=True),
-        TableOption("table.auto-partition.enabled", parse_bool, "false", alterable=True),
-        TableOption("table.auto-partition.key", str),
-        TableOption("table.auto-partition.time-unit", _one_of("hour", "day", "month", "quarter", "year"), "DAY"),
-        TableOption("table.auto-partition.time-format", str),
-        TableOption("table.auto-partition.time-zone", str),
-        TableOption("table.auto-partition.num-precreate", _integer, "2", alterable=True),
-        TableOption("table.auto-partition.num-retention", _integer, "7", alterable=True),
-        TableOption("table.log.ttl", parse_duration_ms, "7 d", alterable=True),
-        TableOption("table.log.local-ttl", parse_duration_ms, None, alterable=True),
-        TableOption("table.log.tiered.local-segments", _integer, "2", alterable=True),
-        TableOption("table.datalake.enabled", parse_bool, "false", alterable=True),
-        TableOption("table.datalake.historical-partition.enabled", parse_bool, "false", alterable=True),
-        TableOption("table.datalake.format", lake_format_name),
-        TableOption("table.datalake.freshness", parse_duration_ms, "3 min", alterable=True),
-        TableOption("table.datalake.auto-compaction", parse_bool, "false", alterable=True),
-        TableOption("table.datalake.auto-expire-snapshot", parse_bool, "false", alterable=True),
-        TableOption("table.merge-engine", _one_of("first_row", "versioned", "aggregation")),
-        TableOption("table.merge-engine.versioned.ver-column", str),
-        TableOption("table.delete.behavior", _one_of("allow", "ignore", "disable"), "ALLOW"),
-        TableOption("table.auto-increment.cache-size", _integer, "100000"),
-        TableOption("table.changelog.image", _one_of("full", "wal"), "FULL"),
-        TableOption("table.statistics.columns", str, None, alterable=True),
+TABLE_OPTIONS: dict[str, Option] = by_name(
+    (
+        Option("table.replication.factor", integer),
+        Option("table.log.format", one_of(*(f.value.lower() for f in LogFormat)), "ARROW"),
+        Option("table.log.arrow.compression.type", one_of("none", "lz4_frame", "zstd"), "ZSTD"),
+        Option("table.log.arrow.compression.zstd.level", integer, "3"),
+        Option("table.kv.format", one_of(*(f.value.lower() for f in KvFormat)), "COMPACTED"),
+        Option("table.kv.format-version", integer),
+        Option("table.kv.standby-replica.enabled", boolean, None, alterable=True),
+        Option("table.auto-partition.enabled", boolean, "false", alterable=True),
+        Option("table.auto-partition.key", str),
+        Option("table.auto-partition.time-unit", one_of("hour", "day", "month", "quarter", "year"), "DAY"),
+        Option("table.auto-partition.time-format", str),
+        Option("table.auto-partition.time-zone", str),
+        Option("table.auto-partition.num-precreate", integer, "2", alterable=True),
+        Option("table.auto-partition.num-retention", integer, "7", alterable=True),
+        Option("table.log.ttl", milliseconds, "7 d", alterable=True),
+        Option("table.log.local-ttl", milliseconds, None, alterable=True),
+        Option("table.log.tiered.local-segments", integer, "2", alterable=True),
+        Option("table.datalake.enabled", boolean, "false", alterable=True),
+        Option("table.datalake.historical-partition.enabled", boolean, "false", alterable=True),
+        Option("table.datalake.format", lake_format_name),
+        Option("table.datalake.freshness", milliseconds, "3 min", alterable=True),
+        Option("table.datalake.auto-compaction", boolean, "false", alterable=True),
+        Option("table.datalake.auto-expire-snapshot", boolean, "false", alterable=True),
+        Option("table.merge-engine", one_of("first_row", "versioned", "aggregation")),
+        Option("table.merge-engine.versioned.ver-column", str),
+        Option("table.delete.behavior", one_of("allow", "ignore", "disable"), "ALLOW"),
+        Option("table.auto-increment.cache-size", integer, "100000"),
+        Option("table.changelog.image", one_of("full", "wal"), "FULL"),
+        Option("table.statistics.columns", str, None, alterable=True),
     )
-}
+)
 
 _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("table.merge-engine", lambda _: True, "merge engines other than the default (last write wins)"),
@@ -443,17 +415,13 @@ _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 def option_value(descriptor: TableDescriptor, key: str) -> Any:
     """The parsed value of an option of a table, or its default. Raises `InvalidRequest` for an unreadable value."""
-    option = TABLE_OPTIONS[key]
-    text = descriptor.properties.get(key, option.default)
-    return None if text is None else parse_option(key, text)
+    text = descriptor.properties.get(key)
+    return TABLE_OPTIONS[key].default_value if text is None else parse_option(key, text)
 
 
 def parse_option(key: str, text: str) -> Any:
     """The value of `text` for option `key`. Raises `InvalidRequest` (INVALID_CONFIG) naming both."""
-    try:
-        return TABLE_OPTIONS[key].parse(text)
-    except InvalidRequest as e:
-        raise InvalidRequest(f"option '{key}': {e.message}", ErrorCode.INVALID_CONFIG_EXCEPTION) from e
+    return TABLE_OPTIONS[key].read(text, code=ErrorCode.INVALID_CONFIG_EXCEPTION)
 
 
 def unserved_option(key: str, text: str) -> str | None:

@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forebay.base.arguments import did_you_mean
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.host import open_files_max
 from forebay.base.indirect import is_marker, resolved, settings_of
-from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
+from forebay.base.options import (
+    Option,
+    boolean,
+    by_name,
+    integer,
+    milliseconds,
+    names,
+    or_unset,
+    positive,
+    share,
+    size,
+    up_to,
+)
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
 from forebay.lake.options import HIDDEN
@@ -37,35 +49,6 @@ DESCRIPTORS_PER_BUCKET = 6
 _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
 
 
-def _positive(text: str) -> int:
-    value = int(text) if re.fullmatch(r"\s*-?\d+\s*", text) else 0
-    if value < 1:
-        raise InvalidRequest(f"{text!r} is not a positive whole number")
-    return value
-
-
-def _up_to(most: int) -> Callable[[str], int]:
-    """A positive whole number with an upper bound."""
-
-    def parse(text: str) -> int:
-        value = _positive(text)
-        if value > most:
-            raise InvalidRequest(f"{value} is more than {most}")
-        return value
-
-    return parse
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise InvalidRequest(f"{text!r} is not a share: choose more than 0 and at most 1")
-    return value
-
-
 def _engine(text: str) -> str:
     name = text.strip().lower()
     if name not in ("lmdb", "rocksdb"):
@@ -73,111 +56,133 @@ def _engine(text: str) -> str:
     return name
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _or_unset(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A setting that may be left out: its text is then empty, and its value None."""
-    return lambda text: parse(text) if text.strip() else None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: how its text is read, its default, and what it does."""
-
-    parse: Callable[[str], Any]
-    default: str
-    help: str
-
-
-SETTINGS: dict[str, Setting] = {
-    "default.bucket.number": Setting(_positive, "1", "number of buckets of tables that do not set it"),
-    "default.replication.factor": Setting(_positive, "1", "accepted for compatibility; there is one server"),
-    "max.bucket.num": Setting(_positive, "4096", "maximum number of buckets of a table, over all partitions"),
-    "max.partition.num": Setting(_positive, "1000", "maximum number of partitions of a table"),
-    "allow.create.log.tables": Setting(parse_bool, "true", "whether clients may create log tables"),
-    "allow.create.kv.tables": Setting(parse_bool, "true", "whether clients may create primary-key tables"),
-    "auto-partition.check.interval": Setting(
-        parse_duration_ms, "10 min", "how often automatic partitions are created and dropped"
-    ),
-    "kv.scanner.ttl": Setting(parse_duration_ms, "10 min", "how long a full scan may be idle"),
-    "kv.scanner.expiration-interval": Setting(parse_duration_ms, "30 s", "how often idle scans are expired"),
-    "kv.scanner.max-per-bucket": Setting(_positive, "8", "maximum concurrent full scans of one bucket"),
-    "kv.scanner.max-per-server": Setting(_positive, "200", "maximum concurrent full scans"),
-    "kv.scanner.max-batch-size": Setting(parse_memory_bytes, "10mb", "largest page of a full scan"),
-    "kv.snapshot-handle.max-count": Setting(_up_to(512), "256", "maximum number of open table snapshots (at most 512)"),
-    "kv.snapshot-handle.default-lease": Setting(
-        parse_duration_ms, "10 min", "how long a table snapshot may be idle, unless its client says otherwise"
-    ),
-    "kv.snapshot-handle.max-lease": Setting(
-        parse_duration_ms, "1 d", "the longest idle time that a client can ask for"
-    ),
-    "kv.snapshot-handle.max-age": Setting(
-        parse_duration_ms, "1 d", "how long a table snapshot may live; the state that it pins takes space"
-    ),
-    "kv.snapshot.interval": Setting(parse_duration_ms, "10 min", "how often grown key-value state is checkpointed"),
-    "kv.engine": Setting(_engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
-    "kv.checkpoint.records": Setting(_positive, "1000000", "changelog records that trigger a checkpoint"),
-    "log.segment.file-size": Setting(parse_memory_bytes, "1024m", "size at which a log segment is closed"),
-    "log.index.interval-size": Setting(parse_memory_bytes, "4k", "bytes of log between two index entries"),
-    "log.replica.high-watermark.checkpoint-interval": Setting(parse_duration_ms, "5 s", "how often offsets are saved"),
-    "server.writer-id.expiration-time": Setting(parse_duration_ms, "7 d", "how long an idle writer is remembered"),
-    "server.writer-id.max-per-bucket": Setting(
-        _positive, "10000", "writers that a bucket remembers, in addition to those of the last 15 minutes"
-    ),
-    "server.writer-id.expiration-check-interval": Setting(parse_duration_ms, "10 min", "how often that is checked"),
-    "server.data-disk.reserve": Setting(
-        parse_memory_bytes, "64mb", "space that writes leave free on the data disk, at most a twentieth of it"
-    ),
-    "server.data-disk.write-limit-ratio": Setting(
-        _share, "1.0", "share of the data disk that may be in use before writes stop"
-    ),
-    "server.open-buckets.max": Setting(
-        _or_unset(_positive),
-        "",
-        "buckets that stay open while unused; if not set, as many as the limit of open files allows",
-    ),
-    "server.worker-threads": Setting(_positive, "4", "threads that write buckets"),
-    "server.io-pool.size": Setting(_positive, "4", "threads that read logs and serve scans"),
-    "netty.server.max-request-size": Setting(parse_memory_bytes, "100mb", "largest request"),
-    "netty.connection.max-idle-time": Setting(parse_duration_ms, "10 min", "how long a connection may be idle"),
-    "netty.server.max-queued-requests": Setting(
-        _positive, "500", "unanswered requests of one connection before it waits"
-    ),
-    "server.connections.memory": Setting(
-        _or_unset(parse_memory_bytes),
-        "",
-        "memory for requests and answers of all connections; if not set, an eighth of the machine's, 128 mb to 1 gb",
-    ),
-    "server.connections.memory-wait": Setting(
-        parse_duration_ms, "5 s", "how long requests wait for memory before the largest consumer loses it"
-    ),
-    "server.connections.max": Setting(_positive, "4096", "maximum number of connections"),
-    "server.connections.max-per-address": Setting(_positive, "2048", "maximum number of connections from one address"),
-    "server.connections.login-timeout": Setting(
-        parse_duration_ms, "30 s", "how long a client may take to log in or, without SASL, to send its first request"
-    ),
-    "server.request.max-items": Setting(
-        _positive, "100000", "maximum number of tables, partitions, buckets or keys in one request"
-    ),
-    "server.request.max-control-size": Setting(parse_memory_bytes, "4mb", "largest request without records"),
-    "server.request.max-answer-size": Setting(
-        parse_memory_bytes, "64mb", "largest answer to a lookup, a limit scan or a fetch"
-    ),
-    "coordinator.producer-offsets.ttl": Setting(parse_duration_ms, "24 h", "how long producer offsets are kept"),
-    "remote.log.task-interval-duration": Setting(
-        parse_duration_ms, "1 min", "how often log segments older than 'table.log.ttl' are deleted"
-    ),
-    "datalake.enabled": Setting(
-        _or_unset(parse_bool), "", "whether tables may be tiered; if not set, they may if there is a format"
-    ),
-    "datalake.format": Setting(_or_unset(lake_format_name), "", "the lake's format, such as paimon"),
-    "datalake.public-options": Setting(
-        _names, "", "further lake options, separated by commas, that clients may see (docs/server.md)"
-    ),
-    "tablet-server.id": Setting(int, "0", "the number of this server"),
-}
+SETTINGS: dict[str, Option] = by_name(
+    (
+        Option("default.bucket.number", positive, "1", "number of buckets of tables that do not set it"),
+        Option("default.replication.factor", positive, "1", "accepted for compatibility; there is one server"),
+        Option("max.bucket.num", positive, "4096", "maximum number of buckets of a table, over all partitions"),
+        Option("max.partition.num", positive, "1000", "maximum number of partitions of a table"),
+        Option("allow.create.log.tables", boolean, "true", "whether clients may create log tables"),
+        Option("allow.create.kv.tables", boolean, "true", "whether clients may create primary-key tables"),
+        Option(
+            "auto-partition.check.interval",
+            milliseconds,
+            "10 min",
+            "how often automatic partitions are created and dropped",
+        ),
+        Option("kv.scanner.ttl", milliseconds, "10 min", "how long a full scan may be idle"),
+        Option("kv.scanner.expiration-interval", milliseconds, "30 s", "how often idle scans are expired"),
+        Option("kv.scanner.max-per-bucket", positive, "8", "maximum concurrent full scans of one bucket"),
+        Option("kv.scanner.max-per-server", positive, "200", "maximum concurrent full scans"),
+        Option("kv.scanner.max-batch-size", size, "10mb", "largest page of a full scan"),
+        Option(
+            "kv.snapshot-handle.max-count", up_to(512), "256", "maximum number of open table snapshots (at most 512)"
+        ),
+        Option(
+            "kv.snapshot-handle.default-lease",
+            milliseconds,
+            "10 min",
+            "how long a table snapshot may be idle, unless its client says otherwise",
+        ),
+        Option("kv.snapshot-handle.max-lease", milliseconds, "1 d", "the longest idle time that a client can ask for"),
+        Option(
+            "kv.snapshot-handle.max-age",
+            milliseconds,
+            "1 d",
+            "how long a table snapshot may live; the state that it pins takes space",
+        ),
+        Option("kv.snapshot.interval", milliseconds, "10 min", "how often grown key-value state is checkpointed"),
+        Option("kv.engine", _engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
+        Option("kv.checkpoint.records", positive, "1000000", "changelog records that trigger a checkpoint"),
+        Option("log.segment.file-size", size, "1024m", "size at which a log segment is closed"),
+        Option("log.index.interval-size", size, "4k", "bytes of log between two index entries"),
+        Option("log.replica.high-watermark.checkpoint-interval", milliseconds, "5 s", "how often offsets are saved"),
+        Option("server.writer-id.expiration-time", milliseconds, "7 d", "how long an idle writer is remembered"),
+        Option(
+            "server.writer-id.max-per-bucket",
+            positive,
+            "10000",
+            "writers that a bucket remembers, in addition to those of the last 15 minutes",
+        ),
+        Option("server.writer-id.expiration-check-interval", milliseconds, "10 min", "how often that is checked"),
+        Option(
+            "server.data-disk.reserve",
+            size,
+            "64mb",
+            "space that writes leave free on the data disk, at most a twentieth of it",
+        ),
+        Option(
+            "server.data-disk.write-limit-ratio",
+            share,
+            "1.0",
+            "share of the data disk that may be in use before writes stop",
+        ),
+        Option(
+            "server.open-buckets.max",
+            or_unset(positive),
+            "",
+            "buckets that stay open while unused; if not set, as many as the limit of open files allows",
+        ),
+        Option("server.worker-threads", positive, "4", "threads that write buckets"),
+        Option("server.io-pool.size", positive, "4", "threads that read logs and serve scans"),
+        Option("netty.server.max-request-size", size, "100mb", "largest request"),
+        Option("netty.connection.max-idle-time", milliseconds, "10 min", "how long a connection may be idle"),
+        Option(
+            "netty.server.max-queued-requests", positive, "500", "unanswered requests of one connection before it waits"
+        ),
+        Option(
+            "server.connections.memory",
+            or_unset(size),
+            "",
+            "memory for requests and answers; if not set, an eighth of the machine's, 128 mb to 1 gb",
+        ),
+        Option(
+            "server.connections.memory-wait",
+            milliseconds,
+            "5 s",
+            "how long requests wait for memory before the largest consumer loses it",
+        ),
+        Option("server.connections.max", positive, "4096", "maximum number of connections"),
+        Option(
+            "server.connections.max-per-address", positive, "2048", "maximum number of connections from one address"
+        ),
+        Option(
+            "server.connections.login-timeout",
+            milliseconds,
+            "30 s",
+            "how long a client may take to log in or, without SASL, to send its first request",
+        ),
+        Option(
+            "server.request.max-items",
+            positive,
+            "100000",
+            "maximum number of tables, partitions, buckets or keys in one request",
+        ),
+        Option("server.request.max-control-size", size, "4mb", "largest request without records"),
+        Option("server.request.max-answer-size", size, "64mb", "largest answer to a lookup, a limit scan or a fetch"),
+        Option("coordinator.producer-offsets.ttl", milliseconds, "24 h", "how long producer offsets are kept"),
+        Option(
+            "remote.log.task-interval-duration",
+            milliseconds,
+            "1 min",
+            "how often log segments older than 'table.log.ttl' are deleted",
+        ),
+        Option(
+            "datalake.enabled",
+            or_unset(boolean),
+            "",
+            "whether tables may be tiered; if not set, they may if there is a format",
+        ),
+        Option("datalake.format", or_unset(lake_format_name), "", "the lake's format, such as paimon"),
+        Option(
+            "datalake.public-options",
+            names,
+            "",
+            "further lake options, separated by commas, that clients may see (docs/server.md)",
+        ),
+        Option("tablet-server.id", integer, "0", "the number of this server"),
+    )
+)
 """Settings that have an effect, besides those of the lake (`datalake.<format>.*`).
 
 Listener and security settings are read by forebay.protocol.
@@ -220,8 +225,8 @@ class ServerConfig:
 
     def value(self, key: str) -> Any:
         """The typed value of a setting of `SETTINGS`."""
-        setting = SETTINGS[key]
-        return setting.parse(self.settings.get(key, setting.default))
+        text = self.settings.get(key)
+        return SETTINGS[key].default_value if text is None else SETTINGS[key].read(text, "setting")
 
     def seconds(self, key: str) -> float:
         """The value of a duration setting in seconds."""
@@ -277,7 +282,7 @@ class ServerConfig:
         """
         lake = self.lake
         told = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}
-        found = {key: setting.default for key, setting in SETTINGS.items() if setting.default}
+        found = {key: str(setting.default) for key, setting in SETTINGS.items() if setting.default}
         for key, text in self.settings.items():
             public = key in SETTINGS or _without_role(key) in _SHOWN
             found[key] = text if public else told.get(key, HIDDEN)
@@ -362,11 +367,7 @@ def _without_role(key: str) -> str:
 
 def _check(key: str, text: str) -> None:
     if key in SETTINGS:
-        try:
-            SETTINGS[key].parse(text)
-        except (ForebayError, ValueError) as e:
-            reason = e.message if isinstance(e, ForebayError) else str(e)
-            raise InvalidRequest(f"setting '{key}': {reason}", ErrorCode.CONFIG_EXCEPTION) from e
+        SETTINGS[key].read(text, "setting")
         return
     if _without_role(key).startswith(_SECURITY_PREFIXES) or _LAKE_SETTING.fullmatch(key):
         return

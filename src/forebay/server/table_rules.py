@@ -290,7 +290,7 @@ def altered_properties(
     for key in (*to_set, *resets):
         option = TABLE_OPTIONS.get(key)
         if key.startswith(TABLE_PREFIX) and (option is None or not option.alterable):
-            alterable = ", ".join(sorted(o.key for o in TABLE_OPTIONS.values() if o.alterable))
+            alterable = ", ".join(sorted(o.name for o in TABLE_OPTIONS.values() if o.alterable))
             raise InvalidRequest(
                 f"option '{key}' cannot be altered; those that can are {alterable}",
                 ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
