@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base import errors
-from forebay.client.options import OPTIONS, Option
+from forebay.client.settings import OPTIONS, Option
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
 
@@ -34,7 +34,7 @@ def _default(option: Option) -> str:
 
 
 def options_table() -> str:
-    rows = [f"| `{o.name}` | {_default(o)} | {o.what} |" for o in OPTIONS.values() if o.parse is not None]
+    rows = [f"| `{o.name}` | {_default(o)} | {o.about} |" for o in OPTIONS.values() if o.parse is not None]
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 

@@ -11,8 +11,8 @@ from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, NotFound,
 from forebay.base.ids import SeededIds
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.cluster import ClusterView
-from forebay.client.options import make_settings
 from forebay.client.sender import Sender
+from forebay.client.settings import make_settings
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 
 PATH = TablePath("d", "t")

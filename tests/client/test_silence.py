@@ -24,11 +24,11 @@ from forebay.client import live_scan, replay
 from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import bucket_scan
-from forebay.client.options import make_settings
 from forebay.client.planning import list_partitions
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
 from forebay.client.rpc import Call
 from forebay.client.sender import Sender
+from forebay.client.settings import make_settings
 from forebay.client.snapshot_scan import SnapshotReader
 from forebay.client.table import Table
 from forebay.client.views import RowView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.base.errors import ErrorCode, InternalError, StorageFailure
-from forebay.lake.options import SecretMask, public_options, without_secrets
+from forebay.lake.shared_options import SecretMask, public_options, without_secrets
 
 SECRETS = {
     "token": "tok-open-sesame",

@@ -12,7 +12,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.credentials import PLAIN_LOGIN_MODULE, jaas_users, plain_credentials
 from forebay.protocol.listeners import Listener, SecurityProtocol, authenticator_factory, parse_listeners
-from forebay.protocol.options import parse_list, parse_map, split_escaped
+from forebay.protocol.option_syntax import parse_list, parse_map, split_escaped
 from forebay.protocol.sasl import ANONYMOUS, Principal
 
 # --- lists and maps --------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from forebay.base.errors import CorruptData, ForebayError, InternalError, Storag
 from forebay.base.ids import SeededIds
 from forebay.client import session
 from forebay.client.connection import Connection
-from forebay.client.options import make_settings
 from forebay.client.rpc import Call
+from forebay.client.settings import make_settings
 from forebay.client.writer import TableWriter
 from forebay.server.config import server_config
 from forebay.server.rpc import RpcProtocol

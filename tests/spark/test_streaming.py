@@ -11,7 +11,7 @@ import pytest
 
 from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
-from forebay.client.options import make_settings
+from forebay.client.settings import make_settings
 from forebay.client.table import Table
 from forebay.spark.streaming_options import is_for_streams, stream_options
 from tests.spark.streams import Stream, changes, named, release

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
     from forebay.client.connection import shared_connection as shared_connection
-    from forebay.client.options import Settings as Settings
-    from forebay.client.options import make_settings as make_settings
+    from forebay.client.settings import Settings as Settings
+    from forebay.client.settings import make_settings as make_settings
     from forebay.client.table import Table as Table
     from forebay.client.table_scan import register_source as register_source
 

@@ -33,8 +33,8 @@ from forebay.base.errors import (
 )
 from forebay.base.ids import IdSource
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repeat
-from forebay.client.options import Address, Settings
 from forebay.client.rpc import Call, Callback, Channel, Dial
+from forebay.client.settings import Address, Settings
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb

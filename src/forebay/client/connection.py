@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from forebay.base import threads
 from forebay.base.completion import hides
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
 from forebay.client.session import Session
+from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb

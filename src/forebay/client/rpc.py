@@ -24,7 +24,7 @@ from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.retrying import NOTICE_SECONDS, WaitNotice, backoff
-from forebay.client.options import Address
+from forebay.client.settings import Address
 from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
 from forebay.protocol.connection import (
     ClientConnection,

@@ -17,7 +17,7 @@ from forebay.base.errors import ForebayError, Unavailable
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.cluster import ClusterClient
-from forebay.client.options import Settings
+from forebay.client.settings import Settings
 
 if TYPE_CHECKING:
     from forebay.client.rpc import Dial

@@ -28,7 +28,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, TimestamptzType
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.lake.options import lake_options
+from forebay.lake.shared_options import lake_options
 from forebay.lake.storage import LakeCatalog
 from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_types import iceberg_type, numbered, shape

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from forebay.base.errors import AlreadyExists, Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_bool
-from forebay.lake.options import lake_options
+from forebay.lake.shared_options import lake_options
 from forebay.lake.storage import LakeCatalog
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import DataType, TypeRoot, bigint, child, int_, timestamp_ltz

@@ -7,7 +7,7 @@ Where they stand, and which of them count for a listener:
    password of the latter.
 
 The first two hold JAAS text, `<module> required user_<name>="<password>" ... ;`, of which Fluss knows one module. The
-last is a map (`forebay.protocol.options`): `admin:secret,alice:secret2`.
+last is a map (`forebay.protocol.option_syntax`): `admin:secret,alice:secret2`.
 
 Fluss puts the map's entries into JAAS text, unescaped. So a password there may contain ',', ':' and ';' (in quotes, as
 the map's syntax wants it), but not '"', '\\' or control characters: Fluss would read another password than was
@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.protocol.options import parse_map
+from forebay.protocol.option_syntax import parse_map
 
 CREDENTIALS = "security.sasl.plain.credentials"
 JAAS_CONFIG = "security.sasl.plain.jaas.config"

@@ -25,7 +25,7 @@ from enum import Enum
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.protocol.credentials import plain_credentials
-from forebay.protocol.options import parse_list, parse_map
+from forebay.protocol.option_syntax import parse_list, parse_map
 from forebay.protocol.sasl import (
     PLAIN,
     Authenticator,

@@ -34,7 +34,7 @@ from forebay.base.options import (
 )
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
-from forebay.lake.options import HIDDEN
+from forebay.lake.shared_options import HIDDEN
 from forebay.lake.storage import datalake_options
 from forebay.log.config import LogConfig
 from forebay.metadata.table import lake_format_name
@@ -278,7 +278,7 @@ class ServerConfig:
     def shown(self) -> dict[str, str]:
         """Return all settings that are set or have a default, as clients may see them: possible secrets are hidden.
 
-        Of the lake's options only the public ones are shown (`forebay.lake.options`).
+        Of the lake's options only the public ones are shown (`forebay.lake.shared_options`).
         """
         lake = self.lake
         told = {f"datalake.{lake.format}.{key}": value for key, value in lake.public_options.items()}

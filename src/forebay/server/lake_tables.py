@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
-from forebay.lake.options import SecretMask, public_options
+from forebay.lake.shared_options import SecretMask, public_options
 from forebay.lake.storage import LakeCatalog, LakeStorage, create_lake_storage
 from forebay.metadata.table import TableDescriptor, TableInfo, TablePath, option_value
 from forebay.server.lake_snapshots import LakeSnapshots

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
 from forebay.spark.options import LAKE_PREFIX, GivenOptions, positive_integer, read_options, split_names

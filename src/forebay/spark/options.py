@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import moment_ms, parse_bool, parse_duration_ms
-from forebay.client.options import Settings, make_settings
+from forebay.client.settings import Settings, make_settings
 from forebay.metadata.table import TableDescriptor
 from forebay.spark.snapshots import SnapshotLease
 

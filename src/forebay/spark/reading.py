@@ -24,8 +24,8 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
-from forebay.client.options import Settings
 from forebay.client.replay import current_rows, rows_at
+from forebay.client.settings import Settings
 from forebay.client.snapshot_scan import GONE, SnapshotReader
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import RowView, rows_without_columns

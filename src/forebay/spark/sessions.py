@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.options import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.spark.java import ensure_java
 
 if TYPE_CHECKING:

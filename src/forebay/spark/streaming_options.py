@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.client.options import Settings
+from forebay.client.settings import Settings
 from forebay.metadata.table import TableDescriptor
 from forebay.spark.options import (
     END,

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.connection import shared_connection
-from forebay.client.options import Settings
+from forebay.client.settings import Settings
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.metadata.table import TableInfo

@@ -29,9 +29,9 @@ from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidReques
 from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
-from forebay.client.options import Settings
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
+from forebay.client.settings import Settings
 from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.storage import LakeStorage, create_lake_storage

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.admin import Admin
-from forebay.client.options import Settings
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
+from forebay.client.settings import Settings
 from forebay.client.views import RowView
 from forebay.lake.source import LakeSplit
 from forebay.lake.storage import LakeStorage, create_lake_storage

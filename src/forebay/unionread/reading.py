@@ -20,7 +20,7 @@ from forebay.base.errors import CorruptData, InternalError, UnsupportedOperation
 from forebay.client.connection import shared_connection
 from forebay.client.live_scan import LiveReader
 from forebay.client.log_reader import LogReader
-from forebay.client.options import Settings
+from forebay.client.settings import Settings
 from forebay.client.views import RowView
 from forebay.codec.keys import primary_key_encoder
 from forebay.lake.source import LakeSource, LakeSplit
