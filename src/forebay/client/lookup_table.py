@@ -13,14 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.api.data import Missing, Rows
-from forebay.base.arguments import one_or_more_names
-from forebay.base.errors import InvalidRequest
+from forebay.api.joins import KeyJoin
 from forebay.client.lookup import Lookup
 from forebay.client.session import Session
 from forebay.client.views import array_of
 from forebay.metadata.table import TableInfo
-
-_HOW = ("left", "inner")
 
 
 class LookupTable:
@@ -51,40 +48,14 @@ class LookupTable:
         order; by default those of the same names, which are not repeated then. A key with a null has no row. Raises
         `InvalidRequest` where both sides have a column of the same name.
         """
-        if how not in _HOW:
-            raise InvalidRequest(f"how={how!r} is not one of {', '.join(map(repr, _HOW))}")
-        left = _table(data)
-        names = self._keys if on is None else one_or_more_names(on, "on")
-        added = self._added(left, names)
-        keys = left.select(names).rename_columns(list(self._keys))
-        whole = np.ones(left.num_rows, np.bool_)
-        for column in keys.columns:
+        join = KeyJoin.of(data, on, how, self._keys, self._names)
+        whole = np.ones(join.keys.num_rows, np.bool_)
+        for column in join.keys.columns:
             whole &= np.asarray(column.is_valid())
-        found = self._for_joins.find(keys.filter(pa.array(whole)))
-        is_found = np.zeros(left.num_rows, np.bool_)
+        found = self._for_joins.find(join.keys.filter(pa.array(whole)))
+        is_found = np.zeros(join.keys.num_rows, np.bool_)
         is_found[whole] = np.asarray(found.column(self._keys[0]).is_valid())
-        place = array_of(np.cumsum(whole) - 1, is_found)
-        if how == "inner":
-            left, place = left.filter(pa.array(is_found)), place.drop_null()
-        right = found.select(added).take(place)
-        for name in added:
-            left = left.append_column(right.schema.field(name), right.column(name))
-        return left
-
-    def _added(self, left: pa.Table, names: Sequence[str]) -> list[str]:
-        """The columns that come from the table."""
-        key = ", ".join(self._keys)
-        if len(names) != len(self._keys):
-            raise InvalidRequest(f"on={list(names)!r}: the primary key is ({key}); name {len(self._keys)} columns")
-        missing = [name for name in names if name not in left.schema.names]
-        if missing:
-            raise InvalidRequest(f"the rows to join have no column '{missing[0]}'; they have {left.schema.names}")
-        shared = {own for own, name in zip(self._keys, names, strict=True) if own == name}
-        added = [name for name in self._names if name not in shared]
-        twice = [name for name in added if name in left.schema.names]
-        if twice:
-            raise InvalidRequest(f"both sides of the join have column '{twice[0]}'; rename it, or choose columns")
-        return added
+        return join.rows(found, array_of(np.cumsum(whole) - 1, is_found))
 
     def refresh(self) -> bool:
         """False: there is nothing to refresh, because each lookup asks the servers for the rows as they are then."""
@@ -103,14 +74,3 @@ class LookupTable:
 
     def __repr__(self) -> str:
         return f"<forebay.LookupTable of {self._info.path}, key ({', '.join(self._keys)})>"
-
-
-def _table(data: Any) -> pa.Table:
-    if isinstance(data, list):
-        return pa.Table.from_pylist(data)
-    try:
-        return pa.table(data)
-    except (TypeError, ValueError, pa.ArrowException) as e:
-        raise InvalidRequest(
-            f"a {type(data).__name__} cannot be joined: give Arrow data, a data frame or a list of dicts ({e})"
-        ) from e

@@ -406,3 +406,9 @@ def test_rows_are_joined_in_two_ways_and_from_all_data(tmp_path: Path) -> None:
         assert rows.join(pa.table({"key": [2]}), on="key").to_pylist() == [{"key": 2, "name": "a2"}]
         with pytest.raises(InvalidRequest, match="how='outer' is not one of 'left', 'inner'"):
             rows.join(given, how="outer")
+        with pytest.raises(InvalidRequest, match=r"on=\['a', 'b'\]: the primary key is \(id\); name 1 columns"):
+            rows.join(given, on=["a", "b"])
+        with pytest.raises(InvalidRequest, match="both sides of the join have column 'name'"):
+            rows.join([{"id": 1, "name": "x"}])
+        with pytest.raises(InvalidRequest, match="a int cannot be joined"):
+            rows.join(5)  # type: ignore[arg-type]

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.api.data import Missing, Rows
+from forebay.api.joins import KeyJoin, as_table
 from forebay.api.keys import check_missing, key_rows
-from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.files.reader import DataFileReader
@@ -40,7 +40,6 @@ from forebay.paimon.write.bucketing import PartitionSplitter, parts_of
 from forebay.paimon.write.incoming import Intake
 
 _RETRIES = 3
-_HOW = ("left", "inner")
 
 Int64s = npt.NDArray[np.int64]
 
@@ -122,7 +121,7 @@ class LakeLookupTable:
         check_missing(missing)
         rows = key_rows(keys, self._keys, self._table.paths.root)
         if missing == "error" and not isinstance(rows, list):
-            rows = _table(rows)
+            rows = as_table(rows)
         found, positions = self._find(rows)
         lost = positions < 0
         if missing == "null":
@@ -145,30 +144,9 @@ class LakeLookupTable:
         order; by default those of the same names, which are not repeated then. A key with a null has no row. Raises
         `InvalidRequest` where both sides have a column of the same name.
         """
-        if how not in _HOW:
-            raise InvalidRequest(f"how={how!r} is not one of {', '.join(map(repr, _HOW))}")
-        names = one_or_more_names(on, "on") if on is not None else self._keys
-        if len(names) != len(self._keys):
-            raise InvalidRequest(
-                f"the primary key is ({', '.join(self._keys)}); name {len(self._keys)} columns in 'on'"
-            )
-        left = _table(data)
-        missing = [name for name in names if name not in left.schema.names]
-        if missing:
-            raise InvalidRequest(f"the rows to join have no column '{missing[0]}'; they have {left.schema.names}")
-        shared = {key for key, name in zip(self._keys, names, strict=True) if key == name}
-        added = [name for name in self._names if name not in shared]
-        twice = [name for name in added if name in left.schema.names]
-        if twice:
-            raise InvalidRequest(f"both sides of the join have column '{twice[0]}'; rename it, or choose columns")
-        found, positions = self._find(left.select(names).rename_columns(list(self._keys)))
-        if how == "inner":
-            left = left.filter(pa.array(positions >= 0))
-            positions = positions[positions >= 0]
-        right = found.select(added).take(pa.array(positions, mask=positions < 0))
-        for name in added:
-            left = left.append_column(pa.field(name, right.schema.field(name).type), right.column(name))
-        return left
+        join = KeyJoin.of(data, on, how, self._keys, self._names)
+        found, positions = self._find(join.keys)
+        return join.rows(found, pa.array(positions, mask=positions < 0))
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -257,14 +235,6 @@ class LakeLookupTable:
         self._looked_at = looked_at
         self._local.keep_only(self._files.names())
         return changed
-
-
-def _table(data: Any) -> pa.Table:
-    if isinstance(data, list | tuple):
-        return pa.Table.from_pylist(list(data))
-    if type(data).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(data, preserve_index=False)
-    return data.read_all() if isinstance(data, pa.RecordBatchReader) else pa.table(data)
 
 
 class _KeyReader(SplitReader):
