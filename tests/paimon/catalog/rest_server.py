@@ -26,9 +26,12 @@ _PAGE = 2
 
 
 class RestServer:
-    """Serves on a free port of 127.0.0.1 until it is closed. `fail` may answer a request (method, path) by a code."""
+    """Serves on a free port of 127.0.0.1 until it is closed. `fail` may answer a request (method, path) by a code.
 
-    def __init__(self, folder: Path, overrides: dict[str, str] | None = None) -> None:
+    With `keep_alive` connections stay open until they have been idle for so many seconds.
+    """
+
+    def __init__(self, folder: Path, overrides: dict[str, str] | None = None, keep_alive: float = 0) -> None:
         self.lake = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "served"))
         self.databases: dict[str, dict[str, str]] = {}
         self.overrides = overrides or {}
@@ -36,9 +39,17 @@ class RestServer:
         self.commits: list[dict[str, Any]] = []
         self.fail: Callable[[str, str], int | None] = lambda method, path: None
         self.lose_answers = 0
+        self.connections = 0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
+            timeout = keep_alive or None
+
+            def setup(self) -> None:
+                server.connections += 1
+                super().setup()
+
             def _serve(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else {}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -253,6 +257,42 @@ def test_a_change_whose_answer_is_lost_has_an_unknown_outcome_and_so_has_an_inte
         with pytest.raises(OutcomeUnknown, match=r"the connection failed.*may have done it or not"):
             api.post("databases", body={})
         peer.join(10)
+
+
+def test_connections_are_kept_and_those_that_the_server_closed_are_replaced(tmp_path: Path) -> None:
+    made = RestServer(tmp_path, keep_alive=0.2)
+    try:
+        api = RestApi(made.options)
+        for _ in range(5):
+            assert api.get("databases") == {"databases": []}
+        assert made.connections == 1
+        time.sleep(0.5)
+        api.post("databases", body={"name": "d", "options": {}})  # on a closed connection its outcome were unknown
+        assert made.connections == 2
+        received = pickle.loads(pickle.dumps(api))
+        assert received.get("databases") == {"databases": ["d"]}
+        assert made.connections == 3
+    finally:
+        made.close()
+
+
+def test_requests_go_through_the_proxy_that_the_environment_names(
+    server: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://me:secret@{urlsplit(server.options['uri']).netloc}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(NotFound) as told:  # the server, which is no proxy, takes the whole address for a path
+        RestApi({**server.options, "uri": "http://catalog.invalid", "warehouse": "other"})
+    assert "secret" not in str(told.value)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert RestApi(server.options).get("databases") == {"databases": []}
+
+
+def test_a_missing_package_is_named(server: RestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "urllib3", None)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[paimon,rest\]'"):
+        RestApi(server.options)
 
 
 @pytest.mark.parametrize(

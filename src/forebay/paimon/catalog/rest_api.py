@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
+import importlib
 import json
-import socket
-import urllib.error
-import urllib.request
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote_plus, unquote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import (
@@ -28,6 +27,8 @@ from forebay.base.errors import (
 _TIMEOUT_SECONDS = 180
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1
+_REDIRECTS = 10
+_CONNECTIONS_KEPT = 16
 _HEADER = "header."
 
 _KINDS: dict[int, type[ForebayError]] = {
@@ -53,6 +54,8 @@ class RestApi:
         if not uri.startswith(("http://", "https://")):
             raise InvalidRequest(f"a REST catalog needs option 'uri', such as http://host:8080; it is {uri!r}")
         self._uri, self._clock = uri.rstrip("/"), clock
+        self._connections: Any = None
+        self._process = 0
         self._headers = {**_headers_in(options), **_authorization(options)}
         warehouse = options.get("warehouse")
         config = self._send("GET", "/v1/config", {"warehouse": warehouse} if warehouse else {})
@@ -61,6 +64,9 @@ class RestApi:
         self._headers = {**_headers_in(self.options), **self._headers}
         prefix = self.options.get("prefix")
         self._root = "/v1" + (f"/{quote_plus(prefix)}" if prefix else "")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_connections": None}
 
     def get(self, *path: str) -> dict[str, Any]:
         return self._send("GET", self._path(path), {})
@@ -82,6 +88,12 @@ class RestApi:
                 return
             query = {"pageToken": str(token)}
 
+    def _pool(self) -> Any:
+        """The connections of this process: a child that was forked makes its own."""
+        if self._connections is None or self._process != os.getpid():
+            self._connections, self._process = _new_pool(self._uri), os.getpid()
+        return self._connections
+
     def _path(self, parts: tuple[str, ...]) -> str:
         return "/".join([self._root, *map(quote_plus, parts)])
 
@@ -91,16 +103,15 @@ class RestApi:
         url = self._uri + path + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/json", **self._headers}
-        wait = _FIRST_WAIT_SECONDS
+        wait, http = _FIRST_WAIT_SECONDS, _urllib3()
         for left in reversed(range(_TRIES)):
-            request = urllib.request.Request(url, data, headers, method=method)
             try:
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
-                    return _parsed(url, answer.read())
-            except urllib.error.HTTPError as e:
-                error = _error(method, url, e)
-            except (OSError, http.client.HTTPException) as e:
-                if method != "GET" and not _was_refused(e):  # the request may have been carried out
+                answer = self._pool().request(method, url, body=data, headers=headers)
+                if 200 <= answer.status < 300:
+                    return _parsed(url, answer.data)
+                error = _error(method, url, answer)
+            except http.exceptions.HTTPError as e:
+                if method != "GET" and not _was_refused(e, http):  # the request may have been carried out
                     raise OutcomeUnknown(
                         f"{method} {url}: the connection failed: {e}. The server may have done it or not: look before "
                         "you repeat it"
@@ -114,9 +125,35 @@ class RestApi:
         raise AssertionError("unreachable")
 
 
-def _was_refused(failure: Exception) -> bool:
+def _urllib3() -> Any:
+    try:
+        return importlib.import_module("urllib3")
+    except ImportError as e:
+        raise UnsupportedOperation(
+            "a REST catalog needs the package urllib3: pip install 'forebay[paimon,rest]'"
+        ) from e
+
+
+def _new_pool(uri: str) -> Any:
+    """Connections to `uri`, which are kept, through the proxy that the environment names. Redirects are followed."""
+    http, place = _urllib3(), urlsplit(uri)
+    kept = {
+        "timeout": _TIMEOUT_SECONDS,
+        "retries": http.Retry(None, connect=False, read=False, redirect=_REDIRECTS),
+        "maxsize": _CONNECTIONS_KEPT,
+    }
+    proxy = getproxies().get(place.scheme)
+    if not proxy or proxy_bypass(place.netloc):
+        return http.PoolManager(**kept)
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    user = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    return http.ProxyManager(address, proxy_headers=http.make_headers(proxy_basic_auth=user), **kept)
+
+
+def _was_refused(failure: Exception, http: Any) -> bool:
     """Whether no connection was made, so that the server has seen nothing of the request."""
-    return isinstance(getattr(failure, "reason", None), ConnectionRefusedError | socket.gaierror)
+    return isinstance(getattr(failure, "reason", None) or failure, http.exceptions.NewConnectionError)
 
 
 def _parsed(url: str, data: bytes) -> dict[str, Any]:
@@ -127,17 +164,16 @@ def _parsed(url: str, data: bytes) -> dict[str, Any]:
     return node if isinstance(node, dict) else {}
 
 
-def _error(method: str, url: str, failure: urllib.error.HTTPError) -> ForebayError:
-    with failure:
-        text = failure.read().decode(errors="replace")
+def _error(method: str, url: str, answer: Any) -> ForebayError:
+    text = answer.data.decode(errors="replace")
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
-        message = text[:200] or failure.reason
-    text = f"{method} {url}: the server says {failure.code}: {message}"
-    if failure.code in _KINDS:
-        return _KINDS[failure.code](text)
-    if method == "GET" or failure.code < 500:
+        message = text[:200] or answer.reason
+    text = f"{method} {url}: the server says {answer.status}: {message}"
+    if answer.status in _KINDS:
+        return _KINDS[answer.status](text)
+    if method == "GET" or answer.status < 500:
         return StorageFailure(text)
     return OutcomeUnknown(f"{text}. It may have done it or not: look before you repeat it")
 
