@@ -23,9 +23,9 @@ from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.table import Table
 from forebay.paimon.write.table_write import WriterShard
-from forebay.spark.paimon.stream_commits import Epoch, StreamCommits
-from forebay.spark.paimon.write_options import write_options
-from forebay.spark.paimon.writing import new_write
+from forebay.spark.lake_write_options import write_options
+from forebay.spark.writing.lake_write import new_write
+from forebay.spark.writing.stream_commits import Epoch, StreamCommits
 
 BATCHES = 3600
 TASKS = 2

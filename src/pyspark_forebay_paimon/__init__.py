@@ -6,7 +6,7 @@ This module never fails, for the reason given there.
 from __future__ import annotations
 
 try:
-    from forebay.spark.paimon.datasource import PaimonDataSource as DefaultSource
+    from forebay.spark.lake_datasource import PaimonDataSource as DefaultSource
 except Exception as error:  # noqa: BLE001 - whatever it is, other people's formats must not suffer
     import logging
 

@@ -102,8 +102,8 @@ class PlainWriter:
     """A streaming query that writes one table."""
 
     def __init__(self, warehouse: Path, folder: Path, name: str) -> None:
-        from forebay.spark.paimon.stream_commits import StreamCommits
-        from forebay.spark.paimon.write_options import write_options
+        from forebay.spark.lake_write_options import write_options
+        from forebay.spark.writing.stream_commits import StreamCommits
 
         self._table = open_table(warehouse, name)
         self._log, self._done = (Journal(folder / "checkpoints" / name / part) for part in ("offsets", "commits"))
@@ -113,7 +113,7 @@ class PlainWriter:
         )  # fmt: skip
 
     def step(self, pause: Callable[[], None]) -> None:
-        from forebay.spark.paimon.stream_commits import Epoch
+        from forebay.spark.writing.stream_commits import Epoch
 
         number = len(self._done)
         self._log.put(number, number)
@@ -124,7 +124,7 @@ class PlainWriter:
         self._done.put(number, number)
 
     def _task(self, index: int, rows: list[dict[str, int]]) -> list[CommitMessage]:
-        from forebay.spark.paimon.writing import new_write
+        from forebay.spark.writing.lake_write import new_write
 
         with new_write(self._table.context, WriterShard(index, TASKS)) as write:
             write.write(pa.RecordBatch.from_pylist(rows, COLUMNS))
@@ -135,7 +135,7 @@ class PlainReader:
     """A streaming query that reads one table, as Spark calls its source."""
 
     def __init__(self, warehouse: Path, folder: Path, reader: str, name: str) -> None:
-        from forebay.spark.paimon.datasource import PaimonDataSource
+        from forebay.spark.lake_datasource import PaimonDataSource
 
         path = str(warehouse / f"{DATABASE}.db" / name) + SIDES[name]
         source = PaimonDataSource({"path": path, "consumer-id": reader, "maxFilesPerTrigger": FILES_PER_BATCH})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyspark
 import pytest
 
-from forebay.spark.releases import release
+from forebay.spark.jvm.releases import release
 
 SPARK = release(pyspark.__version__)
 

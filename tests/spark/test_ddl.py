@@ -9,9 +9,9 @@ import pytest
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column, TableInfo, TablePath
-from forebay.spark.ddl import (
-    AddColumn,
+from forebay.spark.sql.live_ddl import (
     Change,
+    NewColumn,
     NewTable,
     OtherChange,
     RemoveProperty,
@@ -103,13 +103,13 @@ def test_shown_properties_make_the_same_table_again() -> None:
 
 def test_alter_table_sets_resets_and_adds_columns() -> None:
     column = Column("w", types.string(), "new")
-    changes: list[Change] = [SetProperty("a", "1"), RemoveProperty("b"), AddColumn(("w",), column)]
+    changes: list[Change] = [SetProperty("a", "1"), RemoveProperty("b"), NewColumn(("w",), column)]
     asked = alteration(info(), changes)
     assert (asked.to_set, asked.to_reset, asked.columns) == ({"a": "1"}, ("b",), (column,))
 
 
-def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> AddColumn:
-    return AddColumn(path, Column(path[-1], t or types.int_()), position)
+def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> NewColumn:
+    return NewColumn(path, Column(path[-1], t or types.int_()), position)
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,8 @@ from forebay.metadata import types
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, col
 from forebay.metadata.table import Column, PartitionInfo
 from forebay.spark.filter_text import FILTER_DEPTH_MAX, parse_filter
-from forebay.spark.filters import (
-    Expression,
-    Function,
-    Literal,
-    Literals,
-    Reference,
-    key_values,
-    matching_partitions,
-    to_predicate,
-    to_text,
-)
+from forebay.spark.filters import key_values, matching_partitions, to_predicate, to_text
+from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
 
 COLUMNS = [
     Column("i", types.int_()),

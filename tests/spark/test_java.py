@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.spark.java import ensure_java, java_version, shim_java_home
+from forebay.spark.jvm.java_home import ensure_java, java_version, shim_java_home
 
 
 def make_java(home: Path, version: str, modules: str = "java.base", release: bool = True) -> Path:

@@ -13,15 +13,15 @@ import pytest
 
 from forebay.client.table import Table
 from forebay.metadata.predicate import col
-from forebay.spark import native_planning
-from forebay.spark.native_planning import NativeShare, is_local, native_share
+from forebay.spark.reading import native_files
+from forebay.spark.reading.native_files import NativeShare, is_local, native_share
 from forebay.unionread.overridden import MarkBucket
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, MEMORY, PAIMON, World, world
 
-THRESHOLDS = (native_planning.ROWS_MIN, native_planning.MARKED_ROWS_MIN, native_planning.MARKED_SHARE_MAX)
+THRESHOLDS = (native_files.ROWS_MIN, native_files.MARKED_ROWS_MIN, native_files.MARKED_SHARE_MAX)
 """As they are where no test has made them smaller."""
 
 
@@ -34,7 +34,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(autouse=True)
 def small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("ROWS_MIN", 1), ("MARKED_ROWS_MIN", 1), ("MARKED_SHARE_MAX", 10)):
-        monkeypatch.setattr(native_planning, name, value)
+        monkeypatch.setattr(native_files, name, value)
 
 
 def share_of(plan: UnionPlan, table: Table, limit: int | None = None) -> NativeShare:
@@ -100,7 +100,7 @@ def test_buckets_are_merged_in_python_where_marks_do_not_pay(
     table = keyed(lake)
     plan = lake.plan(table)
     before = share_of(plan, table)
-    monkeypatch.setattr(native_planning, name, 1_000_000 if name.endswith("ROWS_MIN") else 0)
+    monkeypatch.setattr(native_files, name, 1_000_000 if name.endswith("ROWS_MIN") else 0)
     after = share_of(plan, table)
     assert after.marking == ()
     assert after.files == before.files
@@ -140,5 +140,5 @@ def test_the_page_on_spark_says_when_rows_are_marked() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8").split())
     rows_min, marked_rows_min, marked_share_max = THRESHOLDS
     assert f"{rows_min:,} rows in files and more" in page
-    between = f"applies to {marked_rows_min:,} to {native_planning.MARKED_ROWS_MAX:,} rows"
+    between = f"applies to {marked_rows_min:,} to {native_files.MARKED_ROWS_MAX:,} rows"
     assert f"{between} with at most {marked_share_max * 100:.0f} newer log records for 100 rows" in page

@@ -14,7 +14,11 @@ import pyspark.sql.datasource
 sys.modules["pyspark.sql.streaming.datasource"] = None  # came with 4.2
 vars(pyspark.sql.datasource).pop("DataSourceStreamArrowWriter", None)  # came with 4.1
 
-NEEDS_NEWER = {"forebay.spark.streaming", "forebay.spark.paimon.stream_source", "forebay.spark.paimon.stream_sink"}
+NEEDS_NEWER = {
+    "forebay.spark.streaming.live_reader",
+    "forebay.spark.streaming.lake_reader",
+    "forebay.spark.writing.lake_stream_sink",
+}
 import forebay.spark
 failed = []
 for module in pkgutil.walk_packages(forebay.spark.__path__, "forebay.spark."):
@@ -24,7 +28,7 @@ for module in pkgutil.walk_packages(forebay.spark.__path__, "forebay.spark."):
         failed.append(module.name)
 print(*sorted(set(failed) - NEEDS_NEWER))
 
-from forebay.spark.paimon.datasource import PaimonDataSource
+from forebay.spark.lake_datasource import PaimonDataSource
 from pyspark.sql.types import StructType
 try:
     PaimonDataSource({"path": "/nowhere"}).streamWriter(StructType([]), False)

@@ -25,19 +25,19 @@ from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource, ForebayReader
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
-from forebay.spark.reading import ReadFunction, SplitsPartition, counted, first_rows, gathered
-from forebay.spark.scan_plan import Pushdown
-from forebay.spark.scan_planning import TableScan
-from forebay.spark.splits import LogInput
+from forebay.spark.reading.live_plan import LiveScan
+from forebay.spark.reading.live_read import ReadFunction, SplitsPartition, counted, first_rows, gathered
+from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.reading.splits import LogInput
 from tests.spark.tables import ids_of, make_table, rows
 
 
-def scan_of(table: Table, **options: Any) -> TableScan:
+def scan_of(table: Table, **options: Any) -> LiveScan:
     chosen = ReadOptions(table.connection.settings, **{k: v for k, v in options.items() if k != "is_changelog"})
-    return TableScan(table.info, chosen, options.get("is_changelog", False))
+    return LiveScan(table.info, chosen, options.get("is_changelog", False))
 
 
-def run(scan: TableScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
+def run(scan: LiveScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
     """Plan, and read all tasks as workers do: from pickled bytes."""
     schema = StructType([scan.schema[name] for name in wanted.columns])
     plan = scan.plan(connection, cores, wanted, schema)
@@ -360,6 +360,6 @@ def test_bad_options_of_the_data_source_are_refused_by_name(
 
 def test_a_worker_that_reads_tables_of_a_cluster_need_not_load_pandas() -> None:
     """It takes a quarter of a second, and a worker's first task would wait for it."""
-    program = "import sys, forebay.spark.reading; print('pandas' in sys.modules)"
+    program = "import sys, forebay.spark.reading.live_read; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"

@@ -11,7 +11,13 @@ from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
-from forebay.spark.releases import TIME_TYPE, arrow_schema, checkpoints_by_rename, counts_rows_without_columns, release
+from forebay.spark.jvm.releases import (
+    TIME_TYPE,
+    arrow_schema,
+    checkpoints_by_rename,
+    counts_rows_without_columns,
+    release,
+)
 from forebay.spark.schemas import (
     from_spark_schema,
     from_spark_type,

@@ -22,11 +22,11 @@ from forebay.metadata.predicate import col
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
-from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, read_options
-from forebay.spark.reading import ReadFunction, SplitsPartition
-from forebay.spark.scan_plan import Pushdown
-from forebay.spark.scan_planning import TablePlan, TableScan, task_partitions
-from forebay.spark.snapshots import LEASE_SECONDS, OpenSnapshots, SnapshotLease, open_snapshots
+from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, SnapshotLease, read_options
+from forebay.spark.reading.live_plan import LiveScan, TablePlan, task_partitions
+from forebay.spark.reading.live_read import ReadFunction, SplitsPartition
+from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.reading.snapshots import LEASE_SECONDS, OpenSnapshots, open_snapshots
 from tests.spark.tables import ids_of, make_table, rows
 
 
@@ -52,7 +52,7 @@ def table(connection: Connection, database: str) -> Table:
 
 
 def planned(table: Table, wanted: Pushdown, lease: SnapshotLease = SnapshotLease()) -> TablePlan:  # noqa: B008
-    scan = TableScan(table.info, ReadOptions(table.connection.settings, lease=lease))
+    scan = LiveScan(table.info, ReadOptions(table.connection.settings, lease=lease))
     schema = StructType([scan.schema[name] for name in wanted.columns])
     return scan.plan(table.connection, 2, wanted, schema)
 
@@ -129,7 +129,7 @@ def test_without_the_beginning_of_the_changelog_an_ended_snapshot_is_an_error(
 
 def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table: Table) -> None:
     small = replace(table.connection.settings, given=(("client.scanner.kv.fetch.max-bytes", 1024),))
-    scan = TableScan(table.info, ReadOptions(small))
+    scan = LiveScan(table.info, ReadOptions(small))
     plan = scan.plan(table.connection, 2, Pushdown(("id",)), StructType([scan.schema["id"]]))
     snapshot = plan.open_snapshot()
     (partition,) = task_partitions(plan.tasks, snapshot)
@@ -172,7 +172,7 @@ def test_a_log_and_a_replayed_table_need_no_snapshot(table: Table, connection: C
     log = make_table(connection, f"{database}.l")
     log.append(rows(0, 10))
     assert planned(log, Pushdown(("id",))).open_snapshot() is None
-    replayed = TableScan(table.info, ReadOptions(connection.settings, "snapshot_merge"))
+    replayed = LiveScan(table.info, ReadOptions(connection.settings, "snapshot_merge"))
     plan = replayed.plan(connection, 2, Pushdown(("id",)), StructType([replayed.schema["id"]]))
     assert plan.open_snapshot() is None
     assert ids_of(run(plan, task_partitions(plan.tasks, None))) == list(range(1000))

@@ -16,7 +16,7 @@ import pytest
 
 from forebay.metadata.table import Schema
 from forebay.paimon import Catalog
-from forebay.spark import native_planning
+from forebay.spark.reading import native_files
 from forebay.spark.schemas import spark_arrow_schema
 from tests.filters.conditions import CASTS, COLUMNS, Condition, Row, matches, random_condition, random_rows, sql_of
 from tests.filters.test_filters_random import PARTITION_KINDS, pieces
@@ -36,7 +36,7 @@ NATIVE = "spark.sql.forebay.read.native"
 @pytest.fixture(autouse=True)
 def small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("ROWS_MIN", 1), ("MARKED_ROWS_MIN", 1), ("MARKED_SHARE_MAX", 10)):
-        monkeypatch.setattr(native_planning, name, value)
+        monkeypatch.setattr(native_files, name, value)
 
 
 def told_by_spark(spark: Any, frame: Any, filters: Sequence[str]) -> list[list[int]]:

@@ -16,7 +16,7 @@ import pytest
 from forebay.client.table import Table
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
-from forebay.spark import native_planning
+from forebay.spark.reading import native_files
 from forebay.unionread.reading import LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, PAIMON, SAME_IN_EACH_LAKE, World, world
@@ -43,7 +43,7 @@ def lake(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.Te
 @pytest.fixture(autouse=True)
 def small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("ROWS_MIN", 1), ("MARKED_ROWS_MIN", 1), ("MARKED_SHARE_MAX", 10)):
-        monkeypatch.setattr(native_planning, name, value)
+        monkeypatch.setattr(native_files, name, value)
 
 
 def way_of(frame: Any) -> str:
@@ -335,7 +335,7 @@ def test_few_rows_and_limits_are_not_mixed(spark: Any, lake: World, monkeypatch:
     assert limited.count() == 5
     for name, value in (("MARKED_ROWS_MIN", 31), ("MARKED_SHARE_MAX", 0.1), ("ROWS_MIN", 31)):
         with monkeypatch.context() as patch:
-            patch.setattr(native_planning, name, value)
+            patch.setattr(native_files, name, value)
             way, found = ways(spark, table)
         assert way == TASKS
         assert len(found) == 39

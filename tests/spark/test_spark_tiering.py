@@ -19,7 +19,7 @@ from forebay.client.table import Table
 from forebay.lake.tiering import CommitterContext, LakeCommitter, LakeTieringFactory, LakeWriter, WriterContext
 from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableInfo
-from forebay.spark.jobs import active_context, grouped
+from forebay.spark.jvm.spark_jobs import active_context, grouped
 from forebay.spark.tiering import SparkRunner, start_tiering
 from forebay.tiering.control import RoundControl
 from forebay.tiering.round import TieringLake

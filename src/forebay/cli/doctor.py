@@ -92,7 +92,7 @@ def _java() -> Diagnosis:
     if importlib.util.find_spec("pyspark") is None:
         return Diagnosis(_NOTE, "Java", "not looked for, as Spark is not installed")
     from forebay.base.errors import UnsupportedOperation
-    from forebay.spark.java import ensure_java, java_version
+    from forebay.spark.jvm.java_home import ensure_java, java_version
 
     try:
         home = ensure_java(dict(os.environ))

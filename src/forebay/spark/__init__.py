@@ -4,8 +4,8 @@
     spark = fb.attach(SparkSession.builder.getOrCreate(), catalog="forebay", bootstrap_servers="127.0.0.1:9123")
     spark.sql("SELECT status, count(*) FROM forebay.sales.orders GROUP BY status").show()
 
-Nouns: a *proxy* is a Python object that Spark's JVM calls through an interface of Spark (`forebay.spark.proxy`); the
-*catalog* is the proxy behind the name that SQL statements begin with; a *split* is a part of one bucket, and an
+Nouns: a *proxy* is a Python object that Spark's JVM calls through an interface of Spark (`forebay.spark.jvm.proxy`);
+the *catalog* is the proxy behind the name that SQL statements begin with; a *split* is a part of one bucket, and an
 *input partition* is the group of splits that one task reads.
 
 Rule: the driver plans and the workers move data. Planning fixes what is read (buckets, offsets, columns, filters) and

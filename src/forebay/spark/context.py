@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from forebay.client.admin import Admin
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.settings import Settings
-from forebay.spark.jvm import JavaObject, Jvm
+from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.options import (
     LEASE_DURATION,
     LEASE_ID,

@@ -31,18 +31,17 @@ from forebay.client.connection import Connection, shared_connection
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
-from forebay.spark.options import LAKE_PREFIX, GivenOptions, positive_integer, read_options, split_names
-from forebay.spark.planning import DEFAULT_CORES, keeping_limit
-from forebay.spark.reading import SplitsPartition
-from forebay.spark.releases import streams_have_limits
-from forebay.spark.scan_plan import Pushdown
-from forebay.spark.scan_planning import CHANGELOG, VIRTUAL_SEPARATOR, TableScan, task_partitions
+from forebay.spark.jvm.releases import streams_have_limits
+from forebay.spark.options import FORMAT_NAME, LAKE_PREFIX, GivenOptions, positive_integer, read_options, split_names
+from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, task_partitions
+from forebay.spark.reading.live_read import SplitsPartition
+from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.reading.task_sizes import DEFAULT_CORES, keeping_limit
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.streaming_options import MAX_ROWS, stream_options
 from forebay.spark.worker_errors import short_errors
-from forebay.spark.writing import WriteFunction, write_function
+from forebay.spark.writing.live_write import WriteFunction, write_function
 
-FORMAT_NAME = "forebay"
 _CHANGELOG_SUFFIX = VIRTUAL_SEPARATOR + CHANGELOG
 
 _OWN = ("bootstrap.servers", "table", "path", "user", "password", "columns", "filter", "limit", "cores")
@@ -122,10 +121,10 @@ class Target:
     def connection(self) -> Connection:
         return shared_connection(self.settings)
 
-    def scan(self, options: Mapping[str, str]) -> TableScan:
+    def scan(self, options: Mapping[str, str]) -> LiveScan:
         """The scan of the table with these read options."""
         chosen = read_options(self.settings, self.info.descriptor, options)
-        return TableScan(self.info, chosen, self.is_changelog)
+        return LiveScan(self.info, chosen, self.is_changelog)
 
     def schema(self, columns: tuple[str, ...] | None) -> StructType:
         """The fields of `columns`, in that order. Raises `NotFound` for one that the table does not have."""
@@ -160,7 +159,7 @@ class Target:
         """Raises `InvalidRequest` for unknown options and bad filters, `UnsupportedOperation` before Spark 4.2."""
         if not streams_have_limits():
             raise UnsupportedOperation("readStream.format('forebay') needs Spark 4.2 or newer")
-        from forebay.spark.streaming import ForebayStreamReader
+        from forebay.spark.streaming.live_reader import ForebayStreamReader
 
         self.schema(tuple(schema.fieldNames()))
         given = self.given
@@ -170,7 +169,7 @@ class Target:
         predicate = None if text is None else parse_filter(text, self.info.schema.columns)
         options = stream_options(self.settings, self.info.descriptor, given.values, is_changelog=self.is_changelog)
         return ForebayStreamReader(
-            TableScan(self.info, options.read, self.is_changelog),
+            LiveScan(self.info, options.read, self.is_changelog),
             options,
             Pushdown(tuple(schema.fieldNames()), (), predicate),
             schema,
@@ -197,7 +196,7 @@ class Target:
 class ForebayReader(DataSourceReader):
     """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
 
-    def __init__(self, scan: TableScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
+    def __init__(self, scan: LiveScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
         self._scan = scan
         self._wanted = wanted
         self._cores = cores

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
-from forebay.spark.filters import Expression, Function, Reference, Value, require_predicate
+from forebay.spark.filters import require_predicate
+from forebay.spark.jvm.expressions import Expression, Function, Reference, Value
 
 FILTER_DEPTH_MAX = 100
 """How deep parentheses and NOTs may be nested."""
@@ -37,7 +38,7 @@ _WORDS = frozenset(
 _COMPARISONS = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
 
 
-class _Token(NamedTuple):
+class _FilterToken(NamedTuple):
     kind: str
     text: str
     position: int
@@ -45,10 +46,10 @@ class _Token(NamedTuple):
 
 def parse_filter(text: str, columns: Sequence[Column]) -> Predicate:
     """The predicate that `text` means for `columns`. Raises `InvalidRequest`, which says where it does not read."""
-    return require_predicate(_Parser(text).parse(), columns)
+    return require_predicate(_FilterParser(text).parse(), columns)
 
 
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str) -> list[_FilterToken]:
     tokens, position = [], 0
     end = len(text.rstrip())
     while position < end:
@@ -59,7 +60,7 @@ def _tokens(text: str) -> list[_Token]:
         start = found.end() - len(part)
         if kind == "word" and part.upper() in _WORDS:
             kind, part = "keyword", part.upper()
-        tokens.append(_Token(kind, part, start))
+        tokens.append(_FilterToken(kind, part, start))
         position = found.end()
     return tokens
 
@@ -70,7 +71,7 @@ def _unreadable(text: str, position: int) -> InvalidRequest:
     return InvalidRequest(f"the filter does not read {where} (character {position + 1}): {text}")
 
 
-class _Parser:
+class _FilterParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = _tokens(text)
@@ -205,7 +206,7 @@ class _Parser:
             raise self._unexpected()
         return Value(read(token.text))
 
-    def _moment(self, token: _Token) -> Any:
+    def _moment(self, token: _FilterToken) -> Any:
         text = self._literal().value
         kind: Any = dt.date if token.text == "DATE" else dt.datetime
         try:

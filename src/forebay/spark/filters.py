@@ -1,7 +1,7 @@
 """Spark's filters -> `forebay.metadata.predicate`.
 
-Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm` reads such a tree into the three values of this
-module (`Function`, `Reference`, `Literal`), and `to_predicate` converts it, or returns None: then Spark filters.
+Spark hands filters over as trees of V2 expressions. `forebay.spark.jvm.gateway` reads such a tree into values
+(forebay.spark.jvm.expressions), and `to_predicate` converts it, or returns None: then Spark filters.
 
 Rule: a converted filter holds for at least the rows for which Spark's holds. So it is exact, or not converted at all:
 no collations, no nested fields, no columns that Spark sees with fewer digits than they have. NOT is pushed down to the
@@ -16,7 +16,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -30,54 +29,12 @@ from forebay.metadata.partitions import partition_value
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo
 from forebay.metadata.types import TypeRoot
+from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference, Value
 from forebay.spark.schemas import MICROSECOND_DIGITS
 
 _F = LeafFunction
 _C = CompoundFunction
 
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A column, or a field inside one: its name parts."""
-
-    parts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A value: Spark's text of it, and the JSON of its type."""
-
-    text: str
-    type_json: str
-
-
-@dataclass(frozen=True, slots=True)
-class Literals:
-    """The values of an IN list: Spark's text of the list ("1, 2"), and the JSON of their type."""
-
-    text: str
-    type_json: str
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A Python value, where the filter was written in Python; for IN a tuple of them."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function of expressions. One that is not supported has a name that is in no table here."""
-
-    name: str
-    children: tuple[Expression, ...] = ()
-
-
-Expression = Reference | Literal | Literals | Value | Function
-
-ALWAYS_TRUE, ALWAYS_FALSE = Function("ALWAYS_TRUE"), Function("ALWAYS_FALSE")
-"""What is left of a filter that does not depend on rows."""
 
 _COMPARISONS = {
     "=": _F.EQUAL,

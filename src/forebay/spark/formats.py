@@ -15,8 +15,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from forebay.spark.datasource import ForebayDataSource
-from forebay.spark.jvm import Jvm
-from forebay.spark.paimon.datasource import PaimonDataSource
+from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.lake_datasource import PaimonDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,9 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import moment_ms, parse_bool, parse_duration_ms
 from forebay.client.settings import Settings, make_settings
 from forebay.metadata.table import TableDescriptor
-from forebay.spark.snapshots import SnapshotLease
+
+FORMAT_NAME = "forebay"
+"""The format for tables of a cluster."""
 
 STRATEGY = "client.scanner.kv.batch-strategy"
 SERVER_SIDE = "client.scanner.kv.server-side.enabled"
@@ -55,6 +57,18 @@ SESSION_ZONE = "spark.sql.session.timeZone"
 _READ = (RECORDS_PER_PARTITION, STARTUP_MODE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED, READ_NATIVE, START, END)
 _WRITE = (WRITE_COLUMNS,)
 _OF_STREAMS = (STARTUP_TIMESTAMP, "maxRowsPerTrigger", "scan.partition.discovery.interval")
+
+
+@dataclass(frozen=True)
+class SnapshotLease:
+    """What `scan.kv.snapshot.lease.id` and `.duration` say; None: nothing."""
+
+    lease_id: str | None = None
+    seconds: float | None = None
+
+    @property
+    def is_asked_for(self) -> bool:
+        return self.lease_id is not None or self.seconds is not None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, walk
-from forebay.spark.releases import TIME_TYPE, arrow_schema
+from forebay.spark.jvm.releases import TIME_TYPE, arrow_schema
 
 MICROSECOND_DIGITS = 6
 """Spark's timestamps and times end here."""

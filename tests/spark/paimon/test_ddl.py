@@ -14,10 +14,10 @@ from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOpera
 from forebay.metadata import types
 from forebay.paimon import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
-from forebay.spark.ddl import Transform
-from forebay.spark.paimon.ddl import definition, remove_property, set_property, stored_default
-from forebay.spark.paimon.schemas import table_schema, to_fields
-from forebay.spark.sql_catalog import Asked
+from forebay.spark.lake_schemas import table_schema, to_fields
+from forebay.spark.sql.catalog import Asked
+from forebay.spark.sql.lake_ddl import definition, remove_property, set_property, stored_default
+from forebay.spark.sql.live_ddl import Transform
 from tests.spark.releases import needs
 
 LIKE = needs(4, 2, "CREATE TABLE LIKE for tables of catalogs")

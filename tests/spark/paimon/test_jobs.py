@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Conflict, InternalError
-from forebay.spark.jobs import run_job
+from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.paimon.jobs import SparkTasks
 
 pytestmark = pytest.mark.spark

@@ -268,7 +268,7 @@ def test_a_purged_table_is_empty_and_has_no_files_but_a_snapshot(table: Table, c
 
 @needs(4, 1, "SHOW PROCEDURES")
 def test_all_procedures_are_listed(lake_sql: Sql) -> None:
-    from forebay.spark.paimon.procedures import PAIMON_PROCEDURES
+    from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
 
     shown = {str(row[-1]) for row in lake_sql("SHOW PROCEDURES IN lake.sys")}
     assert shown >= {*PAIMON_PROCEDURES}
@@ -277,8 +277,8 @@ def test_all_procedures_are_listed(lake_sql: Sql) -> None:
 def test_arguments_of_every_type_reach_a_procedure(lake_sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import types as t
 
-    from forebay.spark.paimon.procedure_arguments import optional, simple
-    from forebay.spark.paimon.procedures import PAIMON_PROCEDURES
+    from forebay.spark.sql.lake_procedure_arguments import optional, simple
+    from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
 
     heard: dict[str, Any] = {}
     texts = t.StringType()

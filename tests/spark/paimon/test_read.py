@@ -17,10 +17,10 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.read.change_planner import file_names
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
-from forebay.spark.paimon.datasource import PaimonDataSource
-from forebay.spark.paimon.planning import PaimonPlan, PaimonScan
-from forebay.spark.paimon.read_options import paimon_read_options
-from forebay.spark.scan_plan import Pushdown
+from forebay.spark.lake_datasource import PaimonDataSource
+from forebay.spark.lake_options import paimon_read_options
+from forebay.spark.reading.lake_plan import PaimonPlan, PaimonScan
+from forebay.spark.reading.scan_plan import Pushdown
 from forebay.spark.schemas import spark_arrow_schema
 from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, live_files, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
@@ -198,7 +198,7 @@ def test_an_expired_snapshot_is_told_by_the_task(parts: Table) -> None:
 
 def test_files_are_dealt_out_to_tasks_of_about_equal_size(parts: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(planned(parts).tasks) == 1, "eighteen rows are not worth a second task"
-    monkeypatch.setattr("forebay.spark.planning.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
     plan = planned(parts)
     assert [sum(split.row_count for split in task) for task in plan.tasks] == [6, 6, 3, 3]
     assert plan.rows == 18
@@ -206,7 +206,7 @@ def test_files_are_dealt_out_to_tasks_of_about_equal_size(parts: Table, monkeypa
 
 
 def test_what_must_be_merged_goes_to_one_task(keyed: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.spark.planning.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
     tasks = batches_of(planned(keyed))
     ids = [[row["id"] for batch in task for row in batch.to_pylist()] for task in tasks]
     assert len(tasks) == 2
@@ -217,7 +217,7 @@ def test_what_must_be_merged_goes_to_one_task(keyed: Table, monkeypatch: pytest.
 def test_changes_of_a_bucket_are_read_by_one_task_in_their_order(
     catalog: FileSystemCatalog, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.spark.planning.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
     options = {"bucket": "2", "changelog-producer": "input"}
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for step in range(4):
@@ -264,7 +264,7 @@ def test_many_rows_in_plain_files_are_mixed_with_few_that_must_be_merged(
     keyed.compact(full=True)
     put(keyed, [{"id": 7, "name": "newest", "v": 7}])
     assert planned(keyed).native is None
-    monkeypatch.setattr("forebay.spark.paimon.planning.ROWS_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.lake_plan.ROWS_MIN", 1)
     plan = planned(keyed)
     assert plan.native is not None
     assert not plan.native.is_all
@@ -421,6 +421,6 @@ def test_the_format_never_pushes_filters() -> None:
     """PySpark would keep them for other uses of the same DataFrame: wrong answers without a word."""
     from pyspark.sql.datasource import DataSourceReader
 
-    from forebay.spark.paimon.datasource import PaimonReader
+    from forebay.spark.lake_datasource import PaimonReader
 
     assert PaimonReader.pushFilters is DataSourceReader.pushFilters

@@ -15,11 +15,11 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
-from forebay.spark.paimon.datasource import PaimonDataSource
-from forebay.spark.paimon.planning import PaimonScan
-from forebay.spark.paimon.read_options import StreamLimits
-from forebay.spark.paimon.stream_source import PaimonStreamReader
-from forebay.spark.scan_plan import Pushdown
+from forebay.spark.lake_datasource import PaimonDataSource
+from forebay.spark.lake_options import StreamLimits
+from forebay.spark.reading.lake_plan import PaimonScan
+from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.streaming.lake_reader import PaimonStreamReader
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.paimon.stream.test_modes import STREAMS, filled
@@ -306,7 +306,7 @@ def assert_in_order(batches: list[Any], count: int) -> None:
 
 
 def test_rows_without_an_order_are_dealt_out_to_several_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.spark.planning.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
     for i in range(8):
         write(table, i)
     stream = PaimonStream(table)

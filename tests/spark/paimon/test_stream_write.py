@@ -169,7 +169,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import forebay.spark
-from forebay.spark.paimon.stream_commits import StreamCommits
+from forebay.spark.writing.stream_commits import StreamCommits
 
 warehouse, feed, checkpoint, target, die_after = sys.argv[1:]
 commit = StreamCommits.commit

@@ -14,11 +14,11 @@ from forebay.base.errors import Conflict, StorageFailure
 from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
-from forebay.spark.paimon import committing
-from forebay.spark.paimon.background import BackgroundCompaction, FewAtATime, PackRounds
-from forebay.spark.paimon.committing import Overwrite
-from forebay.spark.paimon.stream_commits import Epoch, StreamCommits, must_wait
-from forebay.spark.paimon.write_options import write_options
+from forebay.spark.lake_write_options import write_options
+from forebay.spark.writing import committing
+from forebay.spark.writing.background import BackgroundCompaction, FewAtATime, PackRounds
+from forebay.spark.writing.committing import Overwrite
+from forebay.spark.writing.stream_commits import Epoch, StreamCommits, must_wait
 from tests.paimon.lake import put, stream_of
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
 

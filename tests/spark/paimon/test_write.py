@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.functions import col
 
 from forebay.paimon import Catalog
-from forebay.spark.paimon import committing
+from forebay.spark.writing import committing
 from tests.paimon.lake import put
 from tests.server.test_hostile_clients import wait_until
 from tests.spark.releases import needs

@@ -20,11 +20,11 @@ from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import missing_column
 from forebay.paimon.write.table_write import TableWrite, WriterShard
-from forebay.spark.paimon import committing, writing
-from forebay.spark.paimon.committing import Overwrite, commit_batch
-from forebay.spark.paimon.distribution import Dealing, dealing
-from forebay.spark.paimon.write_options import with_write_options, write_options
-from forebay.spark.paimon.writing import (
+from forebay.spark.lake_write_options import with_write_options, write_options
+from forebay.spark.writing import committing, lake_write
+from forebay.spark.writing.committing import Overwrite, commit_batch
+from forebay.spark.writing.distribution import Dealing, dealing
+from forebay.spark.writing.lake_write import (
     MESSAGE_COLUMN,
     Incoming,
     LakeWriteFunction,
@@ -188,7 +188,7 @@ def test_of_rows_with_one_key_in_many_batches_the_last_one_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gathered: int
 ) -> None:
     """Batches are put together before they are divided, and the kinds of rows with them."""
-    monkeypatch.setattr(writing, "GATHERED_ROWS", gathered)
+    monkeypatch.setattr(lake_write, "GATHERED_ROWS", gathered)
     table = make(tmp_path, key="id", bucket="3")
     changes = [{"id": i % 8, "name": str(i), "rowkind": "-D" if i % 8 == i // 8 else "+I"} for i in range(64)]
     written = run_task(LakeWriteFunction(table.context, "t"), [batch(changes[i : i + 3]) for i in range(0, 64, 3)])
@@ -208,12 +208,12 @@ def test_batches_are_put_together_only_where_their_rows_are_divided(
         write_batch(self, rows, kinds)
 
     monkeypatch.setattr(TableWrite, "write_batch", counting)
-    monkeypatch.setattr(writing, "GATHERED_ROWS", 25)
+    monkeypatch.setattr(lake_write, "GATHERED_ROWS", 25)
     batches = [batch([{"id": i, "name": "x"} for i in range(10)])] * 7
     for number, options in enumerate(({"key": "id", "bucket": "2"}, {"parts": "name"}, {})):
         run_task(LakeWriteFunction(make(tmp_path / str(number), **options).context, "t"), batches)
     assert sizes == [30, 30, 10, 30, 30, 10, *[10] * 7]
-    monkeypatch.setattr(writing, "GATHERED_BYTES", 2 * batches[0].nbytes)
+    monkeypatch.setattr(lake_write, "GATHERED_BYTES", 2 * batches[0].nbytes)
     sizes.clear()
     run_task(LakeWriteFunction(make(tmp_path / "narrow", key="id", bucket="2").context, "t"), batches)
     assert sizes == [20, 20, 20, 10]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base.progress import OnProgress, no_progress
-from forebay.spark.jobs import run_job
+from forebay.spark.jvm.spark_jobs import run_job
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -1,0 +1,451 @@
+"""Spark's JVM, through py4j. What depends on Spark's version is here, and for Python in forebay.spark.jvm.releases.
+
+Public API of Spark (interfaces under `org.apache.spark.sql.connector`) is stable; these points are not, and are known
+for PySpark 4.0 to 4.3:
+
+- the private map of catalogs in the session's catalog manager, into which a catalog is put that is an object and not a
+  class name (`install_catalog`);
+- the classes by which Spark's own Python data source runs Python workers, built here without its planner processes
+  (`reader_factory`, `input_partition`, `writer_factory`, `streaming_writer_factory`, `commit_message`);
+- the session's list of running queries (`query_is_active`);
+- the interpreter by which Spark looks for formats in Python, and those that it has found (`python_of_formats`,
+  `knows_format`);
+- the conversion of Arrow data to Spark's internal rows (`rows`).
+
+Where Spark looks different, `UnsupportedOperation` says which point failed and which Spark it is.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JJavaError
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import ErrorCode, ForebayError, UnsupportedOperation
+from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JavaObject = Any
+"""An object of the JVM."""
+
+CONNECTOR = "org.apache.spark.sql.connector."
+CATALYST = "org.apache.spark.sql.catalyst."
+_PYTHON = "org.apache.spark.sql.execution.datasources.v2.python."
+_KNOWN = "PySpark 4.0 to 4.3"
+_PREDICATES = frozenset({"Predicate", "And", "Or", "Not", "AlwaysTrue", "AlwaysFalse"})
+"""Classes of V2 expressions that have a name and children and can be converted."""
+
+
+class JavaThrow(Py4JJavaError):  # type: ignore[misc]
+    """Raise it in a proxy's method to throw `java_exception` in the JVM."""
+
+    def __init__(self, java_exception: Any) -> None:
+        super().__init__("thrown by a Forebay proxy", java_exception)
+
+
+class _ExpectedErrors(logging.Filter):
+    """py4j logs every error of a callback with its traceback; those that we throw on purpose are answers."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], JavaThrow))
+
+
+_expected_errors = _ExpectedErrors()
+
+
+def _keep_expected_errors_quiet() -> None:
+    """Stop py4j from logging errors that proxies throw on purpose. Bugs are still logged."""
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).addFilter(_expected_errors)
+
+
+class Jvm:
+    """The JVM of a Spark session, with handles that are looked up once. Make it with `Jvm.of`."""
+
+    _instances: dict[int, Jvm] = {}  # noqa: RUF012 - one for each JVM of the process, which is one
+    _instances_lock = threading.Lock()
+
+    def __init__(self, session: SparkSession) -> None:
+        context = session.sparkContext
+        self.context = context
+        self.gateway = cast(Any, context._gateway)
+        self._classes: dict[str, Any] = {}
+        self._defaults: dict[tuple[tuple[str, ...], str, int], Any] = {}
+        self._enum_sets: dict[tuple[str, tuple[str, ...]], JavaObject] = {}
+        self._source: tuple[tuple[str, ...], JavaObject] | None = None
+        self._compiled: dict[str, JavaObject] = {}
+        ensure_callback_server_started(self.gateway)  # type: ignore[no-untyped-call]
+        # Lets proxies throw Spark's own exceptions, on which its analyzer depends (NoSuchTableException).
+        self.gateway.python_parameters.propagate_java_exceptions = True
+        _keep_expected_errors_quiet()
+
+    @classmethod
+    def of(cls, session: SparkSession) -> Jvm:
+        """The JVM behind `session`. Raises `UnsupportedOperation` for a Spark Connect session, which has none here."""
+        if not hasattr(session, "_jsparkSession"):
+            raise UnsupportedOperation(
+                "a Spark Connect session has no JVM in this process, so it cannot have a catalog in Python; "
+                "use spark.read.format('forebay') and df.write.format('forebay') there"
+            )
+        key = id(session.sparkContext)
+        with cls._instances_lock:
+            known = cls._instances.get(key)
+            if known is None or known.context is not session.sparkContext:
+                cls._instances.clear()
+                known = cls._instances[key] = cls(session)
+            return known
+
+    @property
+    def spark_version(self) -> str:
+        return str(self.context.version)
+
+    def unknown_layout(self, what: str, error: Exception) -> UnsupportedOperation:
+        """What to raise where `what` of this Spark is not what we know."""
+        return UnsupportedOperation(
+            f"this is Spark {self.spark_version}, whose {what} does not look as in {_KNOWN}, which Forebay knows: "
+            f"{str(error).splitlines()[0]}"
+        )
+
+    def collect_garbage(self) -> None:
+        """Collect garbage on both sides; proxies of old queries then end, a moment later.
+
+        Python first: references of its own to Java's plans may hang in cycles (a data frame and its session).
+        """
+        gc.collect()
+        self.class_("java.lang.System").gc()
+
+    # ---- plain Java values ------------------------------------------------------------------------------------------
+
+    def class_(self, name: str) -> Any:
+        """A Java class by its full name, to call its constructor and static methods."""
+        known = self._classes.get(name)
+        if known is None:
+            known = self._classes[name] = JavaClass(name, self.gateway._gateway_client)
+        return known
+
+    def scala_object(self, name: str) -> JavaObject:
+        """The instance of a Scala object."""
+        key = f"{name}$.MODULE$"
+        known = self._classes.get(key)
+        if known is None:
+            known = self._classes[key] = getattr(self.class_(f"{name}$"), "MODULE$")
+        return known
+
+    def array(self, class_name: str, items: Sequence[Any]) -> JavaObject:
+        array = self.gateway.new_array(self.class_(class_name), len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
+    def strings(self, items: Sequence[str]) -> JavaObject:
+        return self.array("java.lang.String", items)
+
+    def string_arrays(self, rows: Sequence[Sequence[str]]) -> JavaObject:
+        """A String[][]."""
+        array = self.gateway.new_array(self.class_("java.lang.String"), len(rows), max(map(len, rows), default=1))
+        for index, row in enumerate(rows):
+            array[index] = self.strings(row)
+        return array
+
+    def sequence(self, items: Sequence[Any]) -> JavaObject:
+        """An immutable Seq of Scala."""
+        listed = self.class_("java.util.ArrayList")()
+        for item in items:
+            listed.add(item)
+        return self.class_("scala.jdk.javaapi.CollectionConverters").asScala(listed).toSeq()
+
+    def map(self, items: Mapping[str, str]) -> JavaObject:
+        made = self.class_("java.util.LinkedHashMap")()
+        for key, value in items.items():
+            made.put(key, value)
+        return made
+
+    def enum_set(self, class_name: str, names: tuple[str, ...]) -> JavaObject:
+        """A java.util.Set of the named constants, without those that this Spark does not have. Made once."""
+        made = self._enum_sets.get((class_name, names))
+        if made is None:
+            made = self.class_("java.util.HashSet")()
+            enum = self.class_(class_name)
+            known = {str(constant.name()) for constant in enum.values()}
+            for name in names:
+                if name in known:
+                    made.add(enum.valueOf(name))
+            self._enum_sets[class_name, names] = made
+        return made
+
+    def optional_long(self, value: int | None) -> JavaObject:
+        optional = self.class_("java.util.OptionalLong")
+        return optional.empty() if value is None else optional.of(value)
+
+    def none(self) -> JavaObject:
+        """Scala's None."""
+        return self.scala_object("scala.None")
+
+    # ---- Spark's values ---------------------------------------------------------------------------------------------
+
+    def struct_type(self, schema: StructType) -> JavaObject:
+        return self.class_("org.apache.spark.sql.types.DataType").fromJson(schema.json())
+
+    def python_schema(self, struct: JavaObject) -> StructType:
+        return StructType.fromJson(json.loads(struct.json()))
+
+    def identifier(self, namespace: Sequence[str], name: str) -> JavaObject:
+        return self.class_(CONNECTOR + "catalog.Identifier").of(self.strings(namespace), name)
+
+    def options(self, options: JavaObject) -> dict[str, str]:
+        """The entries of a CaseInsensitiveStringMap, with the keys as they were written."""
+        if options.isEmpty():
+            return {}
+        return {str(key): str(value) for key, value in options.asCaseSensitiveMap().items()}
+
+    def exception(self, error: ForebayError) -> JavaObject:
+        """The exception of the JVM for an error of ours, with the same message.
+
+        Spark's AnalysisException is a checked one, which proxies may throw from few methods; these two they may throw
+        from all, and PySpark shows their messages without the JVM's stack.
+        """
+        unsupported = isinstance(error, UnsupportedOperation)
+        name = "UnsupportedOperationException" if unsupported else "IllegalArgumentException"
+        # "Unsupported version" is the protocol's only word for it, and says nothing to users of SQL.
+        plain = error.code == ErrorCode.UNSUPPORTED_VERSION
+        return self.class_(f"java.lang.{name}")(error.message if plain else str(error))
+
+    def thrown(self, name: str, *args: Any) -> JavaThrow:
+        """An exception of Catalyst's analysis package, to raise from a method that declares it."""
+        return JavaThrow(self.class_(f"{CATALYST}analysis.{name}")(*args))
+
+    def unknown_routine(self, name: str, where: str) -> JavaThrow:
+        """Spark's error for a routine that is not there, to raise from `loadProcedure`; `where` says where it looked.
+
+        Spark hides any exception but its own kinds behind FAILED_TO_LOAD_ROUTINE, which says no reason.
+        """
+        words = self.map({"routineName": name, "searchPath": where})
+        return JavaThrow(self.class_("org.apache.spark.SparkIllegalArgumentException")("UNRESOLVED_ROUTINE", words))
+
+    def expression(self, expression: JavaObject) -> Expression:
+        """A V2 expression, read into values. What cannot be converted anyway is a `Function` of its class name."""
+        kind = str(expression.getClass().getSimpleName())
+        if kind == "FieldReference":
+            return Reference(tuple(str(part) for part in expression.fieldNames()))
+        if kind == "LiteralValue":
+            return Literal(str(expression.toString()), str(expression.dataType().json()))
+        if kind not in _PREDICATES:
+            return Function(kind)
+        name, children = str(expression.name()), expression.children()
+        if name == "IN" and len(children) > 1:
+            return self._in_list(expression, children)
+        return Function(name, tuple(self.expression(child) for child in children))
+
+    def _in_list(self, expression: JavaObject, children: JavaObject) -> Expression:
+        """`column IN (values)`, read from its text: thousands of values would take thousands of calls."""
+        before, text = f"{children[0].toString()} IN (", str(expression.toString())
+        if str(children[1].getClass().getSimpleName()) != "LiteralValue" or not text.startswith(before):
+            return Function("IN")
+        values = Literals(text[len(before) : -1], str(children[1].dataType().json()))
+        return Function("IN", (self.expression(children[0]), values))
+
+    def rows(self, session: JavaObject, schema: StructType, table: pa.Table) -> JavaObject:
+        """An InternalRow[] with the rows of `table`, which has Spark's Arrow schema for `schema`."""
+        try:
+            return self._rows(session, schema, table)
+        except Exception as e:
+            raise self.unknown_layout("conversion of Arrow data to rows", e) from e
+
+    def _rows(self, session: JavaObject, schema: StructType, table: pa.Table) -> JavaObject:
+        internal_row = CATALYST + "InternalRow"
+        if table.num_rows == 0:
+            return self.gateway.new_array(self.class_(internal_row), 0)
+        messages = [batch.serialize().to_pybytes() for batch in table.combine_chunks().to_batches()]
+        listed = self.class_("java.util.ArrayList")()
+        for message in messages:
+            listed.add(message)
+        iterator = self.class_("scala.jdk.javaapi.CollectionConverters").asScala(listed.iterator())
+        utilities = self.class_("org.apache.spark.sql.api.python.PythonSQLUtils")
+        data = utilities.toDataFrame(iterator, schema.json(), session).queryExecution().logical().data()
+        tag = self.scala_object("scala.reflect.ClassTag").apply(self.class_("java.lang.Class").forName(internal_row))
+        return data.toArray(tag)
+
+    # ---- default methods --------------------------------------------------------------------------------------------
+
+    def call_default(self, proxy: JavaObject, name: str, *args: Any) -> Any:
+        """The answer of an interface's own implementation of method `name`, for a proxy that has none."""
+        interfaces = tuple(proxy.Java.implements)
+        key = (interfaces, name, len(args))
+        if key not in self._defaults:
+            self._defaults[key] = self._find_default(interfaces, name, len(args))
+        method = self._defaults[key]
+        if method is None:
+            raise UnsupportedOperation(
+                f"Spark {self.spark_version} calls {name}() with {len(args)} arguments on a {type(proxy).__name__}, "
+                f"which Forebay does not know (it knows {_KNOWN})"
+            )
+        invoke = self.class_("java.lang.reflect.InvocationHandler").invokeDefault
+        return invoke(proxy, method, self.array("java.lang.Object", args))
+
+    def _find_default(self, interfaces: Sequence[str], name: str, arguments: int) -> JavaObject | None:
+        by_name = self.class_("java.lang.Class").forName
+        for interface in interfaces:
+            for method in by_name(interface).getMethods():
+                if method.getName() == name and method.isDefault() and method.getParameterCount() == arguments:
+                    return method
+        return None
+
+    # ---- classes of our own -----------------------------------------------------------------------------------------
+
+    def compiled(self, name: str) -> Any:
+        """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once."""
+        known = self._compiled.get(name)
+        if known is None:
+            try:
+                known = self._compiled[name] = self._compile(name)
+            except Exception as e:
+                raise self.unknown_layout("compiler", e) from e
+        constructor = known
+        return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
+
+    def _compile(self, name: str) -> JavaObject:
+        compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
+        spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
+        compiler.setParentClassLoader(spark.getClassLoader())
+        compiler.cook((resources.files("forebay.spark.jvm") / "driver_java" / f"{name}.java").read_text())
+        return compiler.getClassLoader().loadClass(name).getConstructors()[0]
+
+    # ---- sessions and catalogs --------------------------------------------------------------------------------------
+
+    def weak(self, value: JavaObject) -> JavaObject:
+        return self.class_("java.lang.ref.WeakReference")(value)
+
+    def install_catalog(self, session: JavaObject, name: str, catalog: JavaObject) -> None:
+        """Make `catalog` the session's catalog `name`, in place of one that may be there."""
+        try:
+            manager = session.sessionState().catalogManager()
+            kind = manager.getClass()
+            field = None
+            while field is None and kind is not None:
+                field = next((f for f in kind.getDeclaredFields() if f.getName() == "catalogs"), None)
+                kind = kind.getSuperclass()
+            if field is None:
+                raise LookupError(f"{manager.getClass().getName()} has no field 'catalogs'")
+            field.setAccessible(True)
+            field.get(manager).put(name, catalog)
+        except Exception as e:
+            raise self.unknown_layout("catalog manager", e) from e
+
+    # ---- Python workers ---------------------------------------------------------------------------------------------
+
+    def python_of_formats(self) -> str:
+        """The interpreter by which Spark looks for formats that are written in Python: a path, or a name."""
+        try:
+            return str(self.scala_object("org.apache.spark.api.python.PythonUtils").defaultPythonExec())
+        except Exception as e:
+            raise self.unknown_layout("interpreter of Python data sources", e) from e
+
+    def knows_format(self, session: JavaObject, name: str) -> bool:
+        """Whether `session` has a format of this name that is written in Python. The first call looks for them."""
+        try:
+            return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
+        except Exception as e:
+            raise self.unknown_layout("list of Python data sources", e) from e
+
+    def input_partition(self, index: int, pickled: bytes) -> JavaObject:
+        return self.class_(_PYTHON + "PythonInputPartition")(index, pickled)
+
+    def reader_factory(self, pickled_command: bytes, schema: StructType) -> JavaObject:
+        """Runs `pickled_command`, (function from batches to batches, return type), on a partition's bytes."""
+        return self._factory("PythonPartitionReaderFactory", pickled_command, self.struct_type(schema))
+
+    def writer_factory(self, pickled_command: bytes, schema: JavaObject) -> JavaObject:
+        """Runs `pickled_command` on a task's rows; it yields one batch with the pickled commit message."""
+        return self._factory("PythonBatchWriterFactory", pickled_command, schema)
+
+    def streaming_writer_factory(self, pickled_command: bytes, schema: JavaObject) -> JavaObject:
+        """The same for a micro-batch."""
+        return self._factory("PythonStreamingWriterFactory", pickled_command, schema)
+
+    def _factory(self, name: str, command: bytes, schema: JavaObject) -> JavaObject:
+        try:
+            made = self.class_(_PYTHON + name)
+            arguments = (self._python_source(), command, schema, self._job_artifacts())
+            constructor = self.class_("java.lang.Class").forName(_PYTHON + name).getConstructors()[0]
+            # From 4.1 on a fifth argument names the session whose worker logs are collected.
+            extra = constructor.getParameterCount() - len(arguments)
+            return made(*arguments, *([self.none()] * extra))
+        except Exception as e:
+            raise self.unknown_layout(f"class {name}", e) from e
+
+    def _python_source(self) -> JavaObject:
+        """What tells Spark how to run Python: executable, version, environment, and files that users added."""
+        includes = tuple(self.context._python_includes or ())
+        if self._source is None or self._source[0] != includes:
+            from pyspark.sql.udf import _wrap_function
+
+            wrapped = _wrap_function(self.context, Jvm.__name__)  # type: ignore[arg-type]
+            self._source = (includes, self.class_(_PYTHON + "UserDefinedPythonDataSource")(wrapped))
+        return self._source[1]
+
+    def _job_artifacts(self) -> JavaObject:
+        """The id of the files that a session has added to its jobs, if it has, as an Option."""
+        state = self.scala_object("org.apache.spark.JobArtifactSet").getCurrentJobArtifactState()
+        return self.class_("scala.Option").apply(state.get().uuid()) if state.isDefined() else self.none()
+
+    def python_stream(
+        self, format_name: str, schema: StructType, options: Mapping[str, str], checkpoint: str
+    ) -> JavaObject:
+        """The MicroBatchStream of a format written in Python, which Spark knows by its name."""
+        try:
+            source = self.class_(_PYTHON + "PythonDataSourceV2")()
+            source.setShortName(format_name)
+            given = self.class_("org.apache.spark.sql.util.CaseInsensitiveStringMap")(self.map(options))
+            table = source.getTable(
+                self.struct_type(schema), self.array(CONNECTOR + "expressions.Transform", ()), given
+            )
+            scan = table.newScanBuilder(given).build()
+        except Exception as e:
+            raise self.unknown_layout("stream of a Python data source", e) from e
+        try:
+            return scan.toMicroBatchStream(checkpoint)
+        except Exception as e:  # a checked exception, of which Spark would show nothing if a proxy threw it
+            cause = getattr(e, "java_exception", None) or getattr(e, "_origin", None)
+            if cause is None:
+                raise
+            raise JavaThrow(self.class_("java.lang.IllegalArgumentException")(str(cause.getMessage()), cause)) from e
+
+    def query_is_active(self, session: JavaObject, query_id: str) -> bool:
+        """Whether the streaming query with this id (which it keeps over restarts) runs, in whichever session."""
+        try:
+            running = session.sharedState().activeStreamingQueries()
+            return bool(running.containsKey(self.class_("java.util.UUID").fromString(query_id)))
+        except Exception as e:
+            raise self.unknown_layout("list of active queries", e) from e
+
+    def plans_a_stream(self) -> bool:
+        """Whether who calls us plans a streaming query: from Spark 4.3 on it asks scans for no more than a batch does.
+
+        A batch in `foreachBatch` runs in the same thread, so the thread's name alone does not tell.
+        """
+        thread = self.class_("java.lang.Thread").currentThread()
+        if not str(thread.getName()).startswith("stream execution thread"):
+            return False
+        text = self.class_("java.io.StringWriter")()
+        self.class_("java.lang.Throwable")().printStackTrace(self.class_("java.io.PrintWriter")(text))
+        return "MicroBatchExecution.logicalPlan" in str(text.toString())
+
+    def python_metrics(self) -> JavaObject:
+        """The metrics that Spark's Python runner reports for every task, for the SQL tab."""
+        return self._python_source().createPythonMetrics()
+
+    def commit_message(self, message: JavaObject) -> bytes | None:
+        """The pickled message of a write task; None for a task that has none."""
+        return None if message is None else bytes(message.pickledMessage())

@@ -1,0 +1,164 @@
+"""Options of reads of Paimon tables, taken apart: those of Paimon, which choose what is read, and ours.
+
+Names are Paimon's (`scan.mode`, `scan.snapshot-id`, `incremental-between`, `consumer-id`), for limits on micro-batches
+also Spark's (`maxFilesPerTrigger`). Two places, the later one wins: the session's configuration
+(`spark.paimon.<option>` as in Paimon's own connector, `spark.sql.forebay.paimon.<option>`), and the options of the
+read. Spark does not keep capital letters, so names are the same in any case. An unknown option of a read is
+refused, and so is one that does nothing here, or would read files in another way than they were written. The session's
+configuration may be meant for writes as well, so what is no option of reads is passed over there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from forebay.base.arguments import did_you_mean
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.quantity import parse_memory_bytes
+from forebay.paimon.option_names import KNOWN
+from forebay.spark.options import READ_NATIVE, boolean, of_option, positive_integer
+
+FORMAT_NAME = "forebay-paimon"
+"""The format for tables of a lake."""
+
+CATALOG_PREFIX = "catalog."
+"""Before the options of a table's catalog, among those of the format."""
+
+SCHEMA_ID = "schema-id"
+"""The version of the table's schema to read with: the one under which Spark has planned a query."""
+
+SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
+"""Where the session's configuration has options of reads; the later one wins."""
+
+COLUMNS, FILTER, LIMIT, CORES = "columns", "filter", "limit", "cores"
+OWN = (COLUMNS, FILTER, LIMIT, CORES)
+"""What the format takes beside Paimon's options; Spark passes all of this to the catalog's tables."""
+
+READ_CHANGELOG = "read.changelog"
+_FLAGS = {READ_CHANGELOG: "false", READ_NATIVE: "true"}
+
+MAX_FILES, MAX_ROWS, MAX_BYTES = "maxFilesPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger"
+MIN_ROWS, MAX_DELAY = "minRowsPerTrigger", "maxTriggerDelayMs"
+_LIMITS = (MAX_FILES, MAX_ROWS, MAX_BYTES, MIN_ROWS, MAX_DELAY)
+_LIMIT_PREFIX = "read.stream."
+
+READ = (
+    "scan.mode", "log.scan", "scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp",
+    "scan.timestamp-millis", "scan.watermark", "scan.file-creation-time-millis", "scan.creation-time-millis",
+    "scan.bounded.watermark", "scan.bucket", "scan.plan-sort-partition", "incremental-between",
+    "incremental-between-timestamp", "incremental-between-scan-mode", "incremental-between-tag-to-snapshot",
+    "incremental-to-auto-tag", "streaming-read-overwrite", "streaming-read-append-overwrite",
+    "streaming.read.snapshot.delay", "consumer-id", "consumer.expiration-time", "consumer.ignore-progress",
+    "consumer.mode", "source.split.target-size", "source.split.open-file-cost", "sort-spill-buffer-size",
+    "sort-spill-threshold",
+)  # fmt: skip
+"""Paimon's options that change what is read here, or how."""
+
+_OF_STREAMS = ("consumer-id", "consumer.ignore-progress", "consumer.mode", "scan.bounded.watermark")
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """How much one micro-batch takes: at most so many files, rows and bytes (whole files, one at least).
+
+    With `min_rows` a batch waits until so many rows are there, or until `max_delay_ms` have passed since the last one.
+    """
+
+    files: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    min_rows: int | None = None
+    max_delay_ms: int | None = None
+
+    @property
+    def are_given(self) -> bool:
+        return self != StreamLimits()
+
+
+@dataclass(frozen=True)
+class PaimonReadOptions:
+    """`table`: Paimon's options, by their names there. `own`: those of `OWN` that were given.
+
+    With `use_native` Spark may read files directly if there is nothing to merge or filter out.
+    """
+
+    table: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    limits: StreamLimits = field(default_factory=StreamLimits)
+    changelog: bool = False
+    use_native: bool = True
+
+    def refuse_for_batches(self) -> None:
+        """Raise `UnsupportedOperation` for options that only streams have."""
+        given = [MAX_ROWS] if self.limits.are_given else [name for name in _OF_STREAMS if name in self.table]
+        if given:
+            raise UnsupportedOperation(f"read option '{given[0]}' is for streams (spark.readStream)")
+
+
+def paimon_read_options(
+    options: Mapping[str, str], session: Mapping[str, str] | None = None, own: Iterable[str] = ()
+) -> PaimonReadOptions:
+    """`options` of a read over those of the `session`. Raises `InvalidRequest` for unknown ones and bad values.
+
+    `own` are the names among ours that this read may have.
+    """
+    allowed = tuple(own)
+    table: dict[str, str] = {}
+    mine: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    of_session = {name: value for name, value in (session or {}).items() if _is_read_option(name)}
+    for name, value in [*of_session.items(), *options.items()]:
+        lowered = name.lower()
+        limit = next((known for known in _LIMITS if lowered.removeprefix(_LIMIT_PREFIX) == known.lower()), None)
+        if limit is not None:
+            limits[limit] = value
+        elif lowered in allowed:
+            mine[lowered] = value
+        else:
+            _check(name, allowed)
+            table[lowered] = value
+    flags = {name: boolean(name, table.pop(name, default)) for name, default in _FLAGS.items()}
+    return PaimonReadOptions(table, mine, _stream_limits(limits), flags[READ_CHANGELOG], flags[READ_NATIVE])
+
+
+def _is_read_option(name: str) -> bool:
+    lowered = name.lower()
+    return lowered in READ or lowered in _FLAGS or lowered.removeprefix(_LIMIT_PREFIX) in map(str.lower, _LIMITS)
+
+
+def _check(name: str, own: tuple[str, ...]) -> None:
+    """Raise `InvalidRequest` for what is no option of reads."""
+    if _is_read_option(name):
+        return
+    if name.lower() in map(str.lower, KNOWN):
+        raise InvalidRequest(
+            f"option '{name}' of Paimon belongs to tables or to writes, or does nothing here: it is no option of reads",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    hint = did_you_mean(name.lower(), [*READ, *_FLAGS, *own, *_LIMITS])
+    raise InvalidRequest(f"there is no read option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
+
+
+def _stream_limits(given: Mapping[str, str]) -> StreamLimits:
+    if (MIN_ROWS in given) != (MAX_DELAY in given):
+        raise InvalidRequest(
+            f"options '{_LIMIT_PREFIX}{MIN_ROWS}' and '{_LIMIT_PREFIX}{MAX_DELAY}' belong together",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    numbers = {name: positive_integer(name, text) for name, text in given.items() if name != MAX_BYTES}
+    return StreamLimits(
+        numbers.get(MAX_FILES),
+        numbers.get(MAX_ROWS),
+        _bytes(given[MAX_BYTES]) if MAX_BYTES in given else None,
+        numbers.get(MIN_ROWS),
+        numbers.get(MAX_DELAY),
+    )
+
+
+def _bytes(text: str) -> int:
+    with of_option(MAX_BYTES):
+        size = parse_memory_bytes(text)
+    if size < 1:
+        raise InvalidRequest(f"option '{MAX_BYTES}' is '{text}', which is nothing", ErrorCode.CONFIG_EXCEPTION)
+    return size

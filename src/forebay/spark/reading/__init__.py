@@ -1,0 +1,1 @@
+"""Batch reads: what Spark pushes down, the plan of each side, and what workers run."""

@@ -1,0 +1,242 @@
+"""Planning scans of Paimon tables: a snapshot, or what changed between two, as tasks. Needs no JVM.
+
+Partitions, buckets and files are left out by the filter (forebay.paimon.read.snapshot_planner). What is left is dealt
+out to few tasks (forebay.spark.reading.task_sizes): splits are cut to files where these can be read one by one, and the pieces of
+a task put together again. Splits that must be merged stay whole. Where all files of a scan can be read by Spark's own
+Parquet reader, or many rows are in such files, these are named beside the tasks (`NativeFiles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+from forebay.base.errors import ErrorCode, NotFound
+from forebay.metadata.table import Column
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
+from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit
+from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.facade import travelled
+from forebay.paimon.read.pieces import by_file, joined
+from forebay.paimon.read.plain_files import plain_files
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.table import Table
+from forebay.spark.lake_schemas import columns_of
+from forebay.spark.reading import task_sizes
+from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonPartition, PaimonRead
+from forebay.spark.reading.native_files import ROWS_MIN
+from forebay.spark.reading.scan_plan import NativeFiles, OpenedScan, Pushdown
+from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+
+READ_OPTIMIZED = "ro"
+
+SYSTEM_TABLES = (AUDIT_LOG, BINLOG, READ_OPTIMIZED)
+"""Paimon's system tables that show a table's rows, and so are read by tasks."""
+
+SIDE_TABLES = (*SYSTEM_TABLES, "changelog")
+"""What can stand behind a table's name ("t$audit_log") and is read by tasks. `changelog` is like a stream table's."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Splits that one task reads, one after the other."""
+
+    splits: tuple[ChangeSplit, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(split.row_count for split in self.splits)
+
+
+@dataclass(frozen=True)
+class PaimonPlan:
+    """A `ScanPlan` of a Paimon table: the splits of each task, how they are read, and about how many rows they have."""
+
+    read: PaimonRead
+    tasks: Sequence[tuple[ChangeSplit, ...]]
+    rows: int | None
+    native: NativeFiles | None = None
+    beside_native: Sequence[tuple[ChangeSplit, ...]] = ()
+
+    def open(self, *, beside_native: bool = False) -> OpenedScan:
+        """Nothing is pinned: what a snapshot needs stays as long as the snapshot does."""
+        return OpenedScan([PaimonPartition(task) for task in (self.beside_native if beside_native else self.tasks)])
+
+
+@dataclass(frozen=True)
+class PaimonScan:
+    """A table that is to be scanned, or one of its `SIDE_TABLES`, under the schema and options of `table`.
+
+    Picklable.
+    """
+
+    table: TableContext
+    name: str
+    side: str | None = None
+
+    @classmethod
+    def of(cls, table: Table, name: str, side: str | None = None) -> PaimonScan:
+        """The scan of a table as its options say: under time travel, with the columns that it had then.
+
+        Raises `NotFound` for side tables that are none, and for snapshots that the options name and are not there.
+        """
+        if side is not None and side not in SIDE_TABLES:
+            raise NotFound(f"table {name} has no '${side}'; there are {', '.join(SIDE_TABLES)}", ErrorCode.CLIENT_ERROR)
+        context = travelled(table.context)
+        return cls(context, name, side)
+
+    def with_options(self, options: Mapping[str, str]) -> PaimonScan:
+        """The same columns, read as `options` say."""
+        if not options:
+            return self
+        schema = self.table.schema
+        return replace(self, table=self.table.with_schema(schema.with_options({**schema.options, **options})))
+
+    # ---- what Spark sees --------------------------------------------------------------------------------------------
+
+    @property
+    def form(self) -> str:
+        if self.side == "changelog":
+            return CHANGES
+        return self.side if self.side in (AUDIT_LOG, BINLOG) else ROWS
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that filters may be about. None in a binlog, where columns are lists."""
+        return () if self.form == BINLOG else columns_of(self.table.schema)
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        return tuple(self.table.schema.partition_keys)
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark sees, kinds of rows in front."""
+        fields = to_spark_schema(columns_of(self.table.schema)).fields
+        if self.form == ROWS:
+            return StructType(fields)
+        if self.form == BINLOG:
+            fields = [StructField(f.name, ArrayType(f.dataType, True), f.nullable, f.metadata) for f in fields]
+        return StructType([StructField(KIND_COLUMNS[self.form], StringType(), False), *fields])
+
+    # ---- planning ---------------------------------------------------------------------------------------------------
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> PaimonRead:
+        """How each task is read; `schema` is Spark's of the wanted columns."""
+        kind = None if self.form == ROWS else KIND_COLUMNS[self.form]
+        return PaimonRead(
+            self.table,
+            self.name,
+            tuple(path for field in schema if field.name != kind for path in self._paths(field)),
+            spark_arrow_schema(schema),
+            wanted.filter,
+            wanted.limit,
+            self.form,
+        )
+
+    def _paths(self, field: StructField) -> list[str]:
+        """`field` as columns of a reader: its name, or the paths of the parts that Spark wants of it."""
+        found = next((c for c in self.columns if c.name == field.name), None)
+        if found is None or "." in field.name:
+            return [field.name]
+        return [field.name + tail for tail in _tails(found.data_type, field.dataType)]
+
+    def splits(self, wanted: Pushdown) -> list[ChangeSplit]:
+        """What there is to read, in order. Raises `NotFound` for snapshots that are not there."""
+        table = self.table
+        scan_filter = ScanFilter.of(table.schema, wanted.filter)
+        with telling_expiry(table.snapshots, None):
+            if self.side == READ_OPTIMIZED:
+                top = table.options.num_levels - 1
+                keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
+                scan = BatchScan(table)
+                planner = ChangePlanner(table, keep)
+                return list(planner.plan(scan.snapshot(), scan_filter, wanted.limit).splits)
+            if self.form == ROWS and not chooses_snapshot(table.options):
+                return list(SnapshotPlanner(table).plan(table.snapshots.latest(), scan_filter, wanted.limit).splits)
+            scan = BatchScan(table)
+            return list(scan.plan(scan_filter).splits)
+
+    def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> PaimonPlan:
+        splits = self.splits(wanted)
+        total = sum(split.row_count for split in splits)
+        rows = total if wanted.limit is None else min(total, wanted.limit)
+        one_task = wanted.limit is not None and wanted.limit <= task_sizes.LIMIT_ONE_TASK_MAX
+        if one_task and splits:
+            tasks = [tuple(splits)]
+        elif self.form == ROWS:
+            tasks = deal(splits, cores)
+        else:
+            tasks = deal_groups(in_order(self.table, splits), cores)
+        files, rest = self._native_share(splits, wanted) if use_native else (None, [])
+        native = None if files is None else NativeFiles(files, is_all=not rest)
+        return PaimonPlan(self.read_function(wanted, schema), tasks, rows, native, deal(rest, cores))
+
+    def _native_share(
+        self, splits: Sequence[ChangeSplit], wanted: Pushdown
+    ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
+        """Return the files that Spark can read directly (None: it reads none), and the other splits."""
+        if self.form != ROWS or not wanted.columns:
+            return None, []  # rows are counted by metadata, which is faster
+        fields = self.table.schema.fields_named(wanted.columns)
+        files: list[str] = []
+        rest: list[ChangeSplit] = []
+        rows = 0
+        for piece in by_file(splits):
+            plain = plain_files(self.table, piece, fields) if isinstance(piece, DataSplit) else None
+            if plain is not None and all(path.startswith("/") for path in plain):  # Spark needs nothing to read these
+                files += plain
+                rows += piece.row_count
+            else:
+                rest.append(piece)
+        if not files or (rest and (wanted.limit is not None or rows < ROWS_MIN)):
+            return None, []
+        return tuple(files), rest
+
+
+def deal(splits: Iterable[ChangeSplit], cores: int) -> list[tuple[ChangeSplit, ...]]:
+    """`splits` as tasks of about the same number of rows, in any order."""
+    return deal_groups([Group((split,)) for split in by_file(splits)], cores)
+
+
+def in_order(table: TableContext, splits: Iterable[ChangeSplit]) -> list[Group]:
+    """`splits` in groups that keep what order there is: the changes of a bucket, and the rows of an ordered one.
+
+    The rows of a primary-key table in full are of different keys, and those of buckets without an order have none.
+    """
+    keyed = table.schema.has_primary_key
+    ordered = keyed or (table.options.bucket > 0 and table.options.bucket_append_ordered)
+    groups: dict[object, list[ChangeSplit]] = {}
+    for place, split in enumerate(splits):
+        is_free = not ordered or (keyed and isinstance(split, DataSplit) and not split.is_streaming)
+        groups.setdefault(place if is_free else (split.partition, split.bucket), []).append(split)
+    return [Group(tuple(group)) for group in groups.values()]
+
+
+def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, ...]]:
+    """The splits of each task: a group goes to one task, whole and in its order."""
+    if not groups:
+        return []
+    count = task_sizes.task_count(sum(group.rows for group in groups), cores, len(groups))
+    tasks = task_sizes.spread(groups, count)
+    return [tuple(joined(split for group in task for split in group.splits)) for task in tasks]
+
+
+def _tails(held: DataType, wanted: object) -> list[str]:
+    """The parts of a row of type `held` that Spark type `wanted` has, as ends of paths; [""] if it has all."""
+    if held.root is not TypeRoot.ROW or not isinstance(wanted, StructType):
+        return [""]
+    names = {f.name: f.data_type for f in held.fields}
+    if any("." in name for name in names) or not wanted.fields or not names.keys() >= set(wanted.names):
+        return [""]
+    tails = [(f.name, _tails(names[f.name], f.dataType)) for f in wanted.fields]
+    if len(tails) == len(names) and all(inner == [""] for _, inner in tails):
+        return [""]
+    return [f".{name}{end}" for name, inner in tails for end in inner]

@@ -1,0 +1,132 @@
+"""What Spark's workers run to read Paimon tables: splits -> record batches with exactly Spark's schema.
+
+A `PaimonRead` is pickled once for a scan, a `PaimonPartition` for each task. The read carries the table under the
+schema that the scan was planned with, so a column that is added meanwhile changes nothing. A task that is run again
+reads the same: a split names its files.
+
+How rows look is the scan's *form*. ROWS are rows of the table; of splits that hold changes, those that were inserted or
+are what an update left. CHANGES have every change, with `_change_type` as in changelogs of stream tables. AUDIT_LOG
+and BINLOG are Paimon's system tables, with `rowkind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.client.log_decode import CHANGE_TYPES
+from forebay.client.views import rows_without_columns
+from forebay.metadata.predicate import Predicate
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.change_planner import ChangeSplit
+from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
+from forebay.paimon.read.expired import told_of_expiry
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import exact_rows
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.system_tables.row_views import ROW_KIND as AUDIT_KIND
+from forebay.paimon.system_tables.row_views import binlog_schema, packed
+from forebay.spark.reading.live_read import for_spark, sent_partitions
+from forebay.spark.worker_errors import short_errors
+
+ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
+
+KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
+"""What each form calls the column of row kinds; ROWS do not show it."""
+
+
+class PaimonPartition(InputPartition):
+    """The splits of one task, in the order in which they are read."""
+
+    def __init__(self, splits: tuple[ChangeSplit, ...]) -> None:
+        super().__init__(None)
+        self.splits = splits
+
+    def __repr__(self) -> str:
+        return f"PaimonPartition({len(self.splits)} splits)"
+
+
+@dataclass(frozen=True)
+class PaimonRead:
+    """How the splits of one scan are read.
+
+    `columns` are the table's columns that are wanted, parts of nested rows by their paths (`address.city`); `schema` is
+    what Spark wants to see; `name` is the table's, for errors.
+    """
+
+    table: TableContext
+    name: str
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    predicate: Predicate | None = None
+    limit: int | None = None
+    form: str = ROWS
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a Python worker calls: `tasks` is one batch with one value, the pickled `PaimonPartition`."""
+        for partition in sent_partitions(tasks, PaimonPartition):
+            yield from self.read(partition)
+
+    def read(self, partition: PaimonPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task's splits. Raises `ForebayError`, which names the table."""
+        with short_errors(f"reading table {self.name}"):
+            batches = (batch for split in partition.splits for batch in self._rows(split))
+            yield from for_spark(batches, self.schema, self.limit)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    # ---- one split --------------------------------------------------------------------------------------------------
+
+    def _rows(self, split: ChangeSplit) -> Iterator[pa.RecordBatch]:
+        if self.form == ROWS and isinstance(split, DataSplit) and not split.is_streaming:
+            if not self.schema.names and self._filter.rows is None:
+                count = exact_rows(self.table.schema, split)
+                if count is not None:
+                    return iter([rows_without_columns(count)] if count else [])
+            return told_of_expiry(self._state.read(split), self.table.snapshots, split.snapshot_id)
+        changes = self._changes.read(split, keep_deletes=self.form in (AUDIT_LOG, BINLOG))
+        match self.form:
+            case "rows":
+                return without_deletions(changes)
+            case "changes":
+                return map(_in_words, changes)
+            case "binlog":
+                return packed(changes, binlog_schema(self._changes.schema))
+        return changes
+
+    @cached_property
+    def _filter(self) -> ScanFilter:
+        return ScanFilter.of(self.table.schema, self.predicate)
+
+    @cached_property
+    def _state(self) -> SplitReader:
+        return SplitReader(self.table, self.columns, self._filter)
+
+    @cached_property
+    def _changes(self) -> ChangeReader:
+        return ChangeReader(self.table, self.columns, self._filter, KIND_COLUMNS[self.form], kind_first=True)
+
+
+def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of `changes`, kinds in front, that were inserted or are what an update left, without their kinds."""
+    for batch in changes:
+        kept = without_deletes(batch, batch.column(0))
+        if kept.num_rows == 0:
+            continue
+        if kept.num_columns == 1:
+            yield rows_without_columns(kept.num_rows)
+        else:
+            yield kept.select(list(range(1, kept.num_columns)))
+
+
+def _in_words(changes: pa.RecordBatch) -> pa.RecordBatch:
+    words = CHANGE_TYPES.take(pc.index_in(changes.column(0), value_set=KINDS))
+    return pa.RecordBatch.from_arrays([words, *changes.columns[1:]], schema=changes.schema)

@@ -1,0 +1,250 @@
+"""Planning a scan: partitions, buckets, offsets and row counts -> tasks. Needs a connection and no JVM.
+
+All that a scan reads is decided here and carried by its input partitions. A table with a lake is planned by
+forebay.unionread, everything else here. Logs are read from the earliest to the latest
+offset of the moment of planning; primary-key tables at the instant of a table snapshot, which is opened when the tasks
+are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.client.connection import Connection
+from forebay.client.table_snapshot import TableSnapshot
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.spark.filters import matching_partitions
+from forebay.spark.options import SERVER_SCAN, START, ReadOptions
+from forebay.spark.reading import task_sizes
+from forebay.spark.reading.lake_tasks import lake_tasks, plan_lake_table, plan_window
+from forebay.spark.reading.live_read import ReadFunction, SplitsPartition
+from forebay.spark.reading.native_files import native_share
+from forebay.spark.reading.scan_plan import NativeFiles, OpenedScan, Pushdown
+from forebay.spark.reading.snapshots import open_for_query
+from forebay.spark.reading.splits import KvBatchSplit, Split
+from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+from forebay.unionread.plan import UnionPlan
+
+VIRTUAL_SEPARATOR = "$"
+"""Between a table's name and that of a virtual table beside it."""
+
+CHANGELOG, LAKE = "changelog", "lake"
+
+CHANGELOG_FIELDS = (
+    StructField("_change_type", StringType(), False),
+    StructField("_log_offset", LongType(), False),
+    StructField("_commit_timestamp", TimestampType(), True),
+)
+"""Metadata columns of a changelog, in front of the table's. Rows of a snapshot, with which a stream may begin, have no
+time; records of the log always have one."""
+
+_INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
+"""What the client calls them."""
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A `ScanPlan` of a stream table: tasks, how each is read, and how many rows all have (if that is known).
+
+    `open_snapshot` opens the table snapshot that tasks are to read; None where they need none. `beside_native` are the
+    tasks of what is not in `native`, where there is that.
+    """
+
+    read: ReadFunction
+    tasks: Sequence[tuple[Split, ...]]
+    rows: int | None
+    open_snapshot: Callable[[], TableSnapshot | None]
+    native: NativeFiles | None = None
+    beside_native: Sequence[tuple[Split, ...]] = ()
+
+    def open(self, *, beside_native: bool = False) -> OpenedScan:
+        """Pins the table snapshot that the tasks read, if they read one. It releases itself when it is collected."""
+        tasks = self.beside_native if beside_native else self.tasks
+        snapshot = self.open_snapshot() if _pinned_buckets(tasks) else None
+        return OpenedScan(task_partitions(tasks, snapshot), snapshot)
+
+
+@dataclass(frozen=True)
+class LiveScan:
+    """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`)."""
+
+    info: TableInfo
+    options: ReadOptions
+    is_changelog: bool = False
+    is_lake: bool = False
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark sees."""
+        fields = to_spark_schema(self.info.schema.columns).fields
+        return StructType([*CHANGELOG_FIELDS, *fields] if self.is_changelog else fields)
+
+    @property
+    def strategy(self) -> str | None:
+        """How the rows of a primary-key table are found; None for logs."""
+        return None if self.is_changelog or not self.info.has_primary_key else self.options.strategy
+
+    @property
+    def reads_lake(self) -> bool:
+        """Whether the lake's rows belong to the scan."""
+        if self.is_changelog or self.options.window is not None:
+            return False
+        return self.is_lake or (self.info.lake_enabled and self.options.from_the_lake_on)
+
+    @property
+    def way(self) -> str | None:
+        """How rows are found, for people."""
+        if self.options.window is not None:
+            return "log alone"
+        if not self.reads_lake:
+            return self.strategy
+        return "lake alone" if self.is_lake or self.options.read_optimized else "lake and stream"
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
+        """How each task is read; `schema` is Spark's of the wanted columns."""
+        include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
+        return ReadFunction(
+            self.options.settings,
+            self.info,
+            tuple(name for name in wanted.columns if not (self.is_changelog and name in _INCLUDE)),
+            spark_arrow_schema(schema),
+            wanted.row_filter,
+            wanted.limit,
+            self.strategy or SERVER_SCAN,
+            tuple(include),
+        )
+
+    def tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
+        """The splits of each task."""
+        plan = self._union_plan(connection, wanted)
+        if plan is not None:
+            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
+            return self._lake_tasks(connection, cores, wanted, plan, covered)
+        return self._stream_tasks(connection, cores, wanted)
+
+    def _stream_tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
+        info = self.info
+        buckets = wanted_buckets(connection, info, wanted.partition_filters)
+        if self.strategy is not None:
+            return task_sizes.plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
+        offsets = log_ranges(connection, info, buckets)
+        limit = wanted.limit
+        # An offset of a primary-key table's log may hold no change, so there a limit cannot be turned into offsets.
+        every_offset_is_a_row = not info.has_primary_key and wanted.row_filter is None
+        if limit is not None and limit <= task_sizes.LIMIT_ONE_TASK_MAX and every_offset_is_a_row:
+            return task_sizes.cut_logs_for_limit(offsets, limit)
+        return task_sizes.cut_logs(offsets, cores, self.options.records_per_partition)
+
+    def _union_plan(self, connection: Connection, wanted: Pushdown) -> UnionPlan | None:
+        """The plan of a table with a lake, or of a time range; None where the stream alone is read."""
+        info, window = self.info, self.options.window
+        if window is not None:
+            if self.is_changelog or self.is_lake:
+                raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
+            return plan_window(connection, info, wanted, window)
+        if not self.reads_lake:
+            return None
+        return plan_lake_table(connection, info, wanted, lake_only=self.is_lake or self.options.read_optimized)
+
+    def _lake_tasks(
+        self, connection: Connection, cores: int, wanted: Pushdown, plan: UnionPlan, covered: Collection[TableBucket]
+    ) -> list[tuple[Split, ...]]:
+        return lake_tasks(
+            plan,
+            covered,
+            lambda buckets: row_counts(connection, self.info, buckets),
+            cores,
+            wanted.limit,
+            self.options.records_per_partition,
+        )
+
+    def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
+        """The table snapshot that these tasks read; None where they read logs, or as the cluster can."""
+        buckets = _pinned_buckets(tasks)
+        if not buckets or self.strategy != SERVER_SCAN:
+            return None
+        return open_for_query(connection, self.info, buckets, self.options.lease)
+
+    def plan(self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType) -> TablePlan:
+        """Return what tasks read and, for a table with a lake, the part that Spark can read directly."""
+        union = self._union_plan(connection, wanted)
+        native, beside = None, list[tuple[Split, ...]]()
+        if union is None:
+            tasks = self._stream_tasks(connection, cores, wanted)
+        else:
+            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
+            tasks = self._lake_tasks(connection, cores, wanted, union, covered)
+            share = native_share(union, covered, wanted.limit) if self.options.use_native else None
+            if share is not None:
+                native = share.native_files()
+                beside = self._lake_tasks(connection, cores, wanted, share.rest, covered)
+        return TablePlan(
+            self.read_function(wanted, schema),
+            tasks,
+            task_sizes.estimated_rows(tasks, wanted.limit),
+            lambda: self.open_snapshot(connection, tasks),
+            native,
+            beside,
+        )
+
+
+def _pinned_buckets(tasks: Sequence[tuple[Split, ...]]) -> list[TableBucket]:
+    """The buckets that are read as of one instant."""
+    return [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+
+
+def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:
+    """What each task is sent: its splits, and of the snapshot what it needs."""
+    made = []
+    for task in tasks:
+        buckets = [split.bucket for split in task if isinstance(split, KvBatchSplit)]
+        made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
+    return made
+
+
+def wanted_buckets(
+    connection: Connection, info: TableInfo, partition_filters: Sequence[Predicate] = ()
+) -> list[TableBucket]:
+    """The buckets of the partitions that the filters leave."""
+    if not info.is_partitioned:
+        return [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
+    keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
+    existing = connection.table(info).partitions()
+    return [
+        TableBucket(info.table_id, number, partition.partition_id)
+        for partition in matching_partitions(existing, keys, partition_filters)
+        for number in range(info.bucket_count)
+    ]
+
+
+def log_ranges(
+    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
+) -> dict[TableBucket, tuple[int, int]]:
+    """(earliest, latest) offset of each bucket, now. Nothing is asked where there is no bucket."""
+    if not buckets:
+        return {}
+    stops = connection.admin.list_offsets(info, "latest", buckets=buckets)
+    starts = connection.admin.list_offsets(info, "earliest", buckets=buckets)
+    return {bucket: (min(starts[bucket], stops[bucket]), stops[bucket]) for bucket in buckets}
+
+
+def row_counts(
+    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
+) -> dict[TableBucket, int | None]:
+    """The rows of each bucket, None where the cluster does not count them."""
+    if not buckets:
+        return {}
+    partitions = None
+    if info.is_partitioned:
+        wanted = {bucket.partition_id for bucket in buckets}
+        partitions = [p.name for p in connection.table(info).partitions() if p.partition_id in wanted]
+    try:
+        counts = connection.admin.table_stats(info, partitions).row_counts
+    except UnsupportedOperation:
+        return dict.fromkeys(buckets)
+    return {bucket: counts.get(bucket) for bucket in buckets}

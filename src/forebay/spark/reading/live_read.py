@@ -1,0 +1,264 @@
+"""What Spark's workers run to read: splits -> record batches with exactly Spark's schema.
+
+A `ReadFunction` is pickled once for a scan, an `InputPartition` for each task. Both carry all that a worker needs; a
+worker process opens one connection for a cluster and keeps it for later tasks. Batches have about `BATCH_ROWS` rows:
+smaller ones cost the JVM per batch, larger ones memory.
+
+A task that fails part of the way is run again by Spark from its beginning. It reads the same again: the log between two
+offsets never changes, and buckets of a primary-key table belong to a table snapshot (forebay.spark.reading.snapshots).
+Without one, on clusters that have none, a bucket is read as it is then.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
+from forebay.base.errors import InternalError, NotFound
+from forebay.client.connection import Connection, shared_connection
+from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from forebay.client.replay import current_rows, rows_at
+from forebay.client.settings import Settings
+from forebay.client.snapshot_scan import GONE, SnapshotReader
+from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.views import RowView, rows_without_columns
+from forebay.codec.cast import cast_batch
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.spark.options import SERVER_SCAN
+from forebay.spark.reading.splits import KvBatchSplit, LakePart, LogInput, Split
+from forebay.spark.worker_errors import short_errors
+
+BATCH_ROWS = 1 << 16
+"""Rows of a batch for the JVM: 32 to 64 thousand are fastest."""
+
+SESSIONS_PER_TASK = 2
+"""Buckets that one task scans at the same time, where the user does not say otherwise."""
+
+_SESSIONS = "client.scanner.kv.max-sessions"
+
+NO_OFFSET = -1
+"""`_log_offset` of a row that comes from a snapshot: before every record of the log, as in Fluss's readers."""
+
+_OF_SNAPSHOT_ROWS = {
+    "change_type": (CHANGE_TYPE_COLUMN, INSERT, pa.string()),
+    "offset": (LOG_OFFSET_COLUMN, NO_OFFSET, pa.int64()),
+    "timestamp": (COMMIT_TIMESTAMP_COLUMN, None, pa.timestamp("ms", "UTC")),
+}
+"""What metadata columns of the log say of a row that comes from a snapshot. (An Arrow scalar would import pandas.)"""
+
+
+class SplitsPartition(InputPartition):
+    """The splits of one task, and the table snapshot that they belong to, if they do."""
+
+    def __init__(self, splits: tuple[Split, ...], snapshot: TableSnapshot | None = None) -> None:
+        super().__init__(None)
+        self.splits = splits
+        self.snapshot = snapshot
+
+    def __repr__(self) -> str:
+        return f"SplitsPartition({', '.join(map(str, self.splits))})"
+
+
+@dataclass(frozen=True)
+class ReadFunction:
+    """How the splits of one scan are read.
+
+    `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
+    (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
+    without a time; `schema` is what Spark wants to see.
+    """
+
+    settings: Settings
+    info: TableInfo
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    predicate: Predicate | None = None
+    limit: int | None = None
+    strategy: str = SERVER_SCAN
+    include: tuple[str, ...] = ()
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
+        for partition in sent_partitions(tasks, SplitsPartition):
+            with short_errors(f"reading table {self.info.path}"):
+                yield from self.read(partition)
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task's splits. Raises `ForebayError`, which names table and bucket."""
+        connection = shared_connection(self._worker_settings())
+        yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
+
+    def _worker_settings(self) -> Settings:
+        given = dict(self.settings.given)
+        return replace(self.settings, given=tuple(sorted({_SESSIONS: SESSIONS_PER_TASK, **given}.items())))
+
+    def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        for part in partition.splits:
+            if isinstance(part, LakePart):
+                yield from self._as_inserts(part.reader.read(part.split, connection))
+        if logs:
+            yield from self._log_rows(connection, logs)
+        if buckets:
+            yield from self._as_inserts(self._bucket_rows(connection, partition, buckets))
+
+    def _as_inserts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows of a snapshot with the metadata columns that are wanted."""
+        for batch in batches:
+            yield snapshot_inserts(batch, self.include) if self.include else batch
+
+    def _bucket_rows(
+        self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
+    ) -> Iterator[pa.RecordBatch]:
+        if partition.snapshot is not None:
+            yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets)
+            return
+        if self.strategy == SERVER_SCAN:
+            table = connection.table(self.info)
+            with table.scan(self.columns, self.predicate, self.limit, buckets=buckets).reader() as rows:
+                yield from rows
+            return
+        view = RowView(self.info, self.columns, self.predicate)
+        for bucket in buckets:
+            yield from current_rows(connection, self.info, bucket, view, self.limit).batches
+
+    def _snapshot_rows(
+        self, connection: Connection, snapshot: TableSnapshot, buckets: list[TableBucket]
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of a table snapshot. One that has ended is rebuilt from the changelog up to its log offsets.
+
+        That takes longer and needs memory for a bucket, but gives exactly the same rows: a server may restart in the
+        middle of a query, and an old plan may be run again. A bucket of which rows have been handed out cannot go
+        on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
+        """
+        view = RowView(self.info, self.columns, self.predicate)
+        reader = SnapshotReader(snapshot, buckets, view, self.limit)
+        try:
+            with reader:
+                yield from reader
+        except NotFound as e:
+            if e.code not in GONE or reader.partly_read:
+                raise
+            for bucket in reader.unread:
+                rows = rows_at(connection, self.info, bucket, view, snapshot.log_offsets[bucket])
+                if rows is None:
+                    raise
+                yield from rows
+
+    def _log_rows(self, connection: Connection, splits: list[LogInput]) -> Iterator[pa.RecordBatch]:
+        reader = connection.table(self.info).changes(
+            {split.bucket: split.start for split in splits},
+            {split.bucket: split.stop for split in splits},
+            columns=self.columns,
+            filter=self.predicate,
+            include=self.include,
+        )
+        with closing(reader):
+            yield from reader
+            self._check_complete(splits, reader.position)
+
+    def _check_complete(self, splits: list[LogInput], positions: object) -> None:
+        """A task must never be silently short: every split has to be read to its end."""
+        if not isinstance(positions, dict):
+            raise InternalError(f"the log reader of {self.info.path} has no positions")
+        for split in splits:
+            reached = positions.get(split.bucket, split.start)
+            if reached < split.stop:
+                raise InternalError(
+                    f"the log of bucket {split.bucket} of table {self.info.path} ended at offset {reached} instead of "
+                    f"{split.stop}"
+                )
+
+
+Sent = TypeVar("Sent", bound=InputPartition)
+
+
+def sent_partitions(tasks: Iterable[pa.RecordBatch], kind: type[Sent]) -> Iterator[Sent]:
+    """The input partitions of class `kind` that Spark has sent to a worker, each pickled in a row."""
+    for batch in tasks:
+        for pickled in batch.column(0).to_pylist():
+            partition = pickle.loads(pickled)
+            if isinstance(partition, kind):
+                yield partition
+
+
+def for_spark(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows (None: all) in batches of a good size, with exactly Spark's `schema`."""
+    if limit is not None:
+        batches = first_rows(batches, limit)
+    if not schema.names:
+        yield from counted(batches)
+        return
+    for batch in gathered(batches, BATCH_ROWS):
+        yield cast_batch(batch, schema, truncate=True)
+
+
+def snapshot_inserts(batch: pa.RecordBatch, include: Iterable[str]) -> pa.RecordBatch:
+    """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say."""
+    said = [_OF_SNAPSHOT_ROWS[wanted] for wanted in include]
+    arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
+    names = [*(name for name, _, _ in said), *batch.schema.names]
+    return pa.RecordBatch.from_arrays([*arrays, *batch.columns], names)
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows of `batches`; nothing is taken from them that is not needed."""
+    left = limit
+    iterator = iter(batches)
+    try:
+        while left > 0:
+            batch = next(iterator, None)
+            if batch is None:
+                return
+            yield batch if batch.num_rows <= left else batch.slice(0, left)
+            left -= batch.num_rows
+    finally:
+        close: Callable[[], None] | None = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+
+
+def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at least `rows` // 2 and at most `rows` rows, but for the last one."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if waiting and count + batch.num_rows > rows:
+            yield joined(waiting)
+            waiting, count = [], 0
+        start = 0
+        while batch.num_rows - start > rows:
+            yield batch.slice(start, rows)
+            start += rows
+        waiting.append(batch.slice(start) if start else batch)
+        count += batch.num_rows - start
+        if count > rows // 2:
+            yield joined(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield joined(waiting)
+
+
+def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch with the rows of all."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As many rows, without columns: all that count(*) needs."""
+    rows = sum(batch.num_rows for batch in batches)
+    if rows:
+        yield rows_without_columns(rows)

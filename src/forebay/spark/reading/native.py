@@ -1,0 +1,251 @@
+"""Parquet files in Spark's own hands: a scan, or a part of one, without Python workers.
+
+Two ways, both without a jar. Where all rows of a scan are in plain files, the scan is Spark's own `ParquetScan` of
+exactly these. Where only a part is, the scan is a union of the files' part and the part of Python tasks. Rows of files
+that do not count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks
+find it out when the query runs (forebay.spark.reading.marking).
+
+A scan cannot be a union, so a rule of the session's optimizer puts the union in its place
+(forebay.spark.reading.native_rule). Where the rule does not apply (a session without an attached catalog, a subquery
+that Spark creates later), the scan is a `V1Scan`, a public interface of Spark: its relation gives the rows of the union
+as an inner query. These rows are made twice, and the tasks that mark run when the query is planned.
+
+Exactness comes first: a session may ask Spark to pass over files that are missing or damaged, or to move old dates to
+another calendar; none of that holds here (`_OPTIONS`).
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from forebay.base.errors import ForebayError
+from forebay.spark.context import SessionContext
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.reading.marking import MARKS_SCHEMA, MarkFunction, MarkPartition
+from forebay.spark.reading.native_java import compile_all, file_index, planned_table, relation, task_scan
+from forebay.spark.reading.native_rule import with_output
+from forebay.spark.reading.scan_plan import Marking, NativeFiles, OpenedScan, ReadTasks
+from forebay.unionread.overridden import local_path
+
+_READ = CONNECTOR + "read."
+_SQL = "org.apache.spark.sql."
+_SOURCES = _SQL + "execution.datasources."
+
+_OPTIONS = {
+    "recursiveFileLookup": "true",  # directories like day=1 make no columns of their own
+    "__globPaths__": "false",  # names are names, also those with a star in them
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+
+_COLUMN = _SQL + "Column"
+_ROW_NUMBER = "_tmp_metadata_row_index"
+"""A column of this name is filled by Spark's reader with the number of each row in its file."""
+
+_GROUP, _FILE_NUMBER, _MARKS = "_forebay_group", "_forebay_file", "_forebay_marks"
+"""Columns: a number for the task that marks a row's file, the file's number among those of the task, and its marks."""
+
+_MARK_TASKS_MAX = 4
+"""The most tasks that mark rows: each is a job of its own."""
+
+_LAST_BIT = 63
+
+_NEEDED = (
+    _SOURCES + "v2.parquet.ParquetTable",
+    _SOURCES + "v2.parquet.ParquetScan",
+    _SOURCES + "v2.DataSourceV2Relation",
+    _SOURCES + "v2.V2ScanRelationPushDown",
+    _SQL + "internal.connector.PredicateUtils",
+    _SQL + "classic.Dataset",
+)
+_able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
+logger = logging.getLogger(__name__)
+
+
+def parquet_scan(context: SessionContext, files: Sequence[str], schema: StructType, filters: JavaObject) -> JavaObject:
+    """Spark's scan of the columns `schema` of local `files`.
+
+    `filters` (an array of V2 predicates) let it skip row groups and pages; what it gives must be filtered once more.
+    Raises `NotFound` for a file that is gone, and `UnsupportedOperation` where Spark looks different from the releases
+    that we know.
+    """
+    return _parquet_scan(context, [files], schema, StructType([]), filters)
+
+
+def _parquet_scan(
+    context: SessionContext,
+    groups: Sequence[Sequence[str]],
+    schema: StructType,
+    numbers: StructType,
+    filters: JavaObject,
+) -> JavaObject:
+    """The scan of all files of `groups`, with the columns `numbers` at the end (see `file_index`)."""
+    jvm = context.jvm
+    paths = [[str(local_path(file)) for file in group] for group in groups]
+    try:
+        given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map(_OPTIONS))
+        struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
+        form = jvm.class_("java.lang.Class").forName(_SOURCES + "parquet.ParquetFileFormat")
+        table = jvm.class_(_SOURCES + "v2.parquet.ParquetTable")(
+            "parquet", context.session, given, jvm.sequence([]), jvm.class_("scala.Some")(struct), form
+        )
+        scan = table.newScanBuilder(given).build()
+        names = [str(scan.productElementName(i)) for i in range(scan.productArity())]
+        values = [scan.productElement(i) for i in range(len(names))]
+        values[names.index("fileIndex")] = file_index(jvm, context.session, paths, last)
+        values[names.index("readDataSchema")] = struct  # the builder takes every column for nullable
+        values[names.index("readPartitionSchema")] = last
+        to_v1 = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1
+        values[names.index("pushedFilters")] = to_v1(filters)
+        return scan.copy(*values)
+    except ForebayError:
+        raise
+    except Exception as e:
+        raise jvm.unknown_layout("scan of Parquet files", e) from e
+
+
+class MixedScan(JavaProxy):
+    """A scan of rows in plain files and rows of Python tasks. It is planned already.
+
+    It is a `Function` from its relation in a query's plan to the plan that takes the relation's place.
+    """
+
+    interfaces = (_READ + "V1Scan", "java.util.function.Function")
+
+    def __init__(
+        self,
+        context: SessionContext,
+        text: str,
+        schema: StructType,
+        parts: tuple[NativeFiles, ReadTasks, OpenedScan],
+        filters: JavaObject,
+    ) -> None:
+        super().__init__(context.jvm)
+        self._context, self._text, self._schema = context, text, schema
+        self._native, self._read, self._opened = parts
+        self._filters = filters
+        self._struct = context.jvm.struct_type(schema)
+        self._relation: JavaObject | None = None
+
+    def readSchema(self) -> JavaObject:
+        return self._struct
+
+    def description(self) -> str:
+        return self._text
+
+    def apply(self, relation: JavaObject) -> JavaObject:
+        """The union, as a logical plan that needs no optimizer, with the attributes of `relation`."""
+        return with_output(self.jvm, self._union().analyzed(), relation.output())
+
+    def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:
+        """Return the scan. Spark asks again when it replans the rest of a query after its first stages."""
+        if self._relation is None:
+            self._relation = relation(self.jvm, sql_context, self._struct, self._union().toRdd())
+        return self._relation
+
+    def _union(self) -> JavaObject:
+        """A QueryExecution of the union; nothing of it has run."""
+        whole, *others = self._frames()
+        for frame in others:
+            whole = whole.union(frame)
+        return whole.queryExecution()
+
+    def _frames(self) -> list[JavaObject]:
+        """The parts of the union: Datasets of Java."""
+        files = self._native.files
+        frames = []
+        if files:
+            frames.append(self._frame_of(self._struct, parquet_scan(self._context, files, self._schema, self._filters)))
+        if self._native.marking:
+            frames.append(self._marked_frame())
+        if self._opened.partitions:
+            partitions = java_partitions(self.jvm, self._opened.partitions)
+            frames.append(self._task_frame(self._schema, self._read, partitions, self._text))
+        return frames
+
+    def _marked_frame(self) -> JavaObject:
+        """The rows that count of all files that are marked."""
+        marking = self._native.marking
+        count = min(len(marking), self._context.cores, _MARK_TASKS_MAX)
+        groups = [marking[number::count] for number in range(count)]
+        frame = self._numbered_frame([[file for one in group for file in one.files] for group in groups])
+        functions, columns = self.jvm.class_(_SQL + "functions"), self._columns(frame)
+        words = self._words(groups[-1])
+        for number in reversed(range(count - 1)):
+            words = functions.when(frame.col(_GROUP).equalTo(number), self._words(groups[number])).otherwise(words)
+        row, file = frame.col(_ROW_NUMBER), frame.col(_FILE_NUMBER)
+        known = frame.select(self.jvm.array(_COLUMN, [*columns, row, file, words.alias(_MARKS)]))
+        marks = known.col(_MARKS)
+        word = marks.getItem(marks.getItem(file).plus(functions.shiftright(row, 6)).cast("int"))
+        counts = functions.getbit(word, row.bitwiseAND(_LAST_BIT).cast("int")).equalTo(0)
+        # Spark gives the numbers by a column of this name; one that does not know it would give nulls.
+        unknown = functions.raise_error(functions.lit("this Spark does not number the rows of Parquet files"))
+        kept = known.filter(functions.coalesce(self.jvm.array(_COLUMN, [counts, unknown.cast("boolean")])))
+        return kept.select(self.jvm.array(_COLUMN, columns))
+
+    def _numbered_frame(self, groups: Sequence[Sequence[str]]) -> JavaObject:
+        """The rows of the files of all groups, with the number of each in its file, and the file's and group's."""
+        read = StructType([*self._schema.fields, StructField(_ROW_NUMBER, LongType())])
+        numbers = StructType([StructField(name, IntegerType(), False) for name in (_GROUP, _FILE_NUMBER)])
+        scan = _parquet_scan(self._context, groups, read, numbers, self._filters)
+        return self._frame_of(scan.readSchema(), scan)
+
+    def _words(self, marking: Sequence[Marking]) -> JavaObject:
+        """The marks of the files of `marking` (`MARKS_SCHEMA`) as a column: a subquery, which is one task."""
+        partitions = java_partitions(self.jvm, [MarkPartition(tuple(marking))])
+        text = f"changed rows of {self._text}"
+        return self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, text).scalar()
+
+    def _columns(self, frame: JavaObject) -> list[JavaObject]:
+        return [frame.col(_quoted(name)) for name in self._schema.fieldNames()]
+
+    def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
+        struct = self.jvm.struct_type(schema)
+        factory = self.jvm.reader_factory(pickle.dumps((read, schema)), schema)
+        return self._frame_of(struct, task_scan(self.jvm, struct, text, partitions, factory))
+
+    def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:
+        """A Dataset of `scan`, which needs no optimizer any more."""
+        jvm = self.jvm
+        table = planned_table(jvm, struct, scan)
+        relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(table, jvm.none(), jvm.none())
+        scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
+        return jvm.class_(_SQL + "classic.Dataset").ofRows(self._context.session, scanned)
+
+
+def java_partitions(jvm: Jvm, partitions: Sequence[object]) -> JavaObject:
+    """An InputPartition[] of Spark for tasks of Python workers."""
+    made = [jvm.input_partition(index, pickle.dumps(partition)) for index, partition in enumerate(partitions)]
+    return jvm.array(_READ + "InputPartition", made)
+
+
+def reads_files(jvm: Jvm) -> bool:
+    """Whether this Spark has what is used here. Where it has not, Python tasks read everything, and a warning says so.
+
+    Found out once for a JVM.
+    """
+    known = _able.get(jvm)
+    if known is None:
+        try:
+            compile_all(jvm)
+            for name in _NEEDED:
+                jvm.class_("java.lang.Class").forName(name)
+            known = True
+        except Exception as e:  # noqa: BLE001 - whatever it is, all of it can be read another way
+            logger.warning("lake files are read by Python alone: %s", jvm.unknown_layout("Parquet reader", e))
+            known = False
+        _able[jvm] = known
+    return known
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

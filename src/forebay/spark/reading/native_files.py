@@ -1,0 +1,131 @@
+"""Which part of a union read Spark's own Parquet reader takes. Needs no JVM.
+
+- A split of the lake that nothing overrides goes to Spark where its files are plain (`LakeSide.plain_files`).
+- So does a bucket of a primary-key table whose log has moved on, if its files are plain. Python tasks look up which
+  rows the log overrides (`forebay.unionread.overridden`), Spark leaves these out by their numbers, and other Python
+  tasks give the rows of the tail.
+- All else is for Python tasks: merges within the lake, deletes, other file formats, stores that are no file system.
+
+A query that mixes both is a union, which costs about 0.05 s to plan, and Spark's choice of joins knows the size of its
+files alone. So small reads (`ROWS_MIN`) are not mixed, nor those with a limit. Where rows are looked up, tasks run
+before the others, so that pays only for many rows (`MARKED_ROWS_MIN`) of which not too many changed. Nothing speaks
+against files alone.
+
+Measured on two cores, nothing else running, all 8 columns of so many rows in a lake of Paimon, seconds by the clock
+with 1 %, 10 % and 25 % of the keys changed, medians of nine turns. Files and marks: 0.82, 0.56, 0.70 (0.5 M rows);
+0.56, 0.76, 0.82 (1 M); 0.62, 0.82, 1.23 (2 M). All merged by Python tasks: 0.78, 0.56, 0.66; 0.74, 0.84, 0.86; 0.99,
+1.17, 1.31. A lake of Iceberg: the same within a tenth. (An anti join by Spark with the changed keys, broadcast, takes
+longer than leaving out rows by number.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from forebay.metadata.table import TableBucket
+from forebay.spark.reading.lake_tasks import lake_rows
+from forebay.spark.reading.scan_plan import NativeFiles
+from forebay.unionread.overridden import MarkBucket, local_path
+from forebay.unionread.plan import UnionPlan
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
+
+ROWS_MIN = 400_000
+"""The fewest rows in files for which files and Python tasks are mixed."""
+
+MARKED_ROWS_MIN, MARKED_SHARE_MAX = 1_000_000, 0.5
+"""Rows are left out of files by Spark where these have so many rows at least, and so few log records for each row. An
+update is two records, so this is up to 25 % of the keys."""
+
+MARKED_ROWS_MAX = 400_000_000
+"""Maximum number of rows of such files. Rows to skip are marked by a bit for each: 50 MB on the driver."""
+
+
+@dataclass(frozen=True)
+class NativeShare:
+    """Paths of files that are read as they are, and `marking`, the tasks for files some rows of which do not count.
+
+    `rest` is the plan of what Python tasks read beside the files.
+    """
+
+    files: tuple[str, ...]
+    marking: tuple[MarkBucket, ...]
+    rest: UnionPlan
+
+    def native_files(self) -> NativeFiles:
+        return NativeFiles(self.files, self.marking, not self.rest.splits)
+
+
+def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int | None) -> NativeShare | None:
+    """The share of Spark's own reader; None where Python tasks read all. `covered`: buckets that filters leave."""
+    share = _Share(plan)
+    for split in plan.splits:
+        share.add(split, covered)
+    share.give_back_marked()
+    if not share.files and not share.marking:
+        return None
+    if share.rest and (limit is not None or not share.is_large):
+        return None
+    return NativeShare(tuple(share.files), tuple(share.marking), replace(plan, splits=tuple(share.rest)))
+
+
+class _Share:
+    """Splits, sorted out."""
+
+    def __init__(self, plan: UnionPlan) -> None:
+        self._plan = plan
+        self.files: list[str] = []
+        self.marking: list[MarkBucket] = []
+        self.rest: list[UnionSplit] = []
+        self._marked: list[LakeSnapshotAndLogSplit] = []
+        self._rows = self._marked_rows = 0
+
+    @property
+    def is_large(self) -> bool:
+        return self._rows + self._marked_rows >= ROWS_MIN
+
+    def add(self, split: UnionSplit, covered: Collection[TableBucket]) -> None:
+        match split:
+            case LakeSnapshotSplit():
+                files = self._plain([split])
+                if files is not None:
+                    self.files += files
+                    self._rows += lake_rows(split) or 0
+                    return
+            case LakeSnapshotAndLogSplit(bucket, lakes, start, stop) if lakes and bucket in covered:
+                alone = [LakeSnapshotSplit(lake) for lake in lakes]
+                files = self._plain(alone)
+                if files is not None:
+                    self.marking.append(MarkBucket(self._plan.reader, bucket, start, stop, tuple(files)))
+                    self._marked.append(split)
+                    self._marked_rows += sum(lake_rows(one) or 0 for one in alone)
+                    self.rest.append(replace(split, lake=()))
+                    return
+        self.rest.append(split)
+
+    def give_back_marked(self) -> None:
+        """Have buckets merged in Python after all where marks do not pay, or are too many."""
+        changes = sum(task.stop - task.start for task in self.marking)
+        is_worth_it = self._marked_rows >= MARKED_ROWS_MIN and changes <= self._marked_rows * MARKED_SHARE_MAX
+        if is_worth_it and self._marked_rows <= MARKED_ROWS_MAX:
+            return
+        tails = {replace(split, lake=()): split for split in self._marked}
+        self.rest = [
+            tails.get(split, split) if isinstance(split, LakeSnapshotAndLogSplit) else split for split in self.rest
+        ]
+        self.marking, self._marked_rows = [], 0
+
+    def _plain(self, splits: list[LakeSnapshotSplit]) -> list[str] | None:
+        side = self._plan.reader.lake
+        found: list[str] = []
+        for split in splits:
+            files = None if side is None else side.plain_files(split.lake)
+            if files is None or not all(map(is_local, files)):
+                return None
+            found += files
+        return found
+
+
+def is_local(path: str) -> bool:
+    """Whether a path is one of the file system, which Spark reads without further libraries and secrets."""
+    return local_path(path) is not None

@@ -1,0 +1,203 @@
+"""CREATE TABLE and ALTER TABLE of Spark -> definitions and schema changes of the lake engine.
+
+Table properties are Paimon's options, by Paimon's names. `primary-key` names the primary key (a PRIMARY KEY constraint
+says the same), and `comment` is the table's comment. PARTITIONED BY takes columns. Options that contradict each other
+or look misspelt are refused by the engine, whose words the user sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.metadata.types import DataType
+from forebay.paimon.format.schema import DataField, TableSchema
+from forebay.paimon.option_names import check_spelling
+from forebay.paimon.store.schema_changes import (
+    AddColumn,
+    MoveColumn,
+    Position,
+    RemoveOption,
+    SchemaChange,
+    SetOption,
+    UpdateComment,
+)
+from forebay.paimon.write.incoming import missing_column
+from forebay.spark.lake_schemas import to_fields
+from forebay.spark.options import split_names
+from forebay.spark.sql.catalog import Asked
+from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, Transform
+
+PAIMON = "paimon"
+"""What `USING` may say, and the provider of every table here."""
+
+_PROVIDERS = (PAIMON, "forebay-paimon")
+
+PRIMARY_KEY = "primary-key"
+LOCATION = "location"
+MANAGED = "is_managed_location"
+PATH = "path"
+_TYPED_LITERAL = re.compile(r"(?:DATE|TIMESTAMP(?:_NTZ|_LTZ)?)\s*(?P<value>'[^']*')$", re.IGNORECASE)
+_SPARKS_OWN = ("owner", MANAGED, "table_type")
+_REFUSED = {"collation": "only the default collation UTF8_BINARY can be stored"}
+
+
+def is_paimon(provider: str | None) -> bool:
+    """Whether a table of this provider goes to a lake."""
+    return provider is not None and provider.lower() in _PROVIDERS
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What the engine needs to make a table."""
+
+    fields: Sequence[DataField]
+    primary_keys: tuple[str, ...]
+    partition_keys: tuple[str, ...]
+    options: Mapping[str, str]
+    comment: str | None
+
+
+def definition(asked: Asked, *, is_copy: bool = False) -> Definition:
+    """The definition of a new table, or of a copy: CREATE TABLE LIKE.
+
+    Raises `InvalidRequest` for what contradicts itself or is not known.
+    """
+    properties = _own_properties(asked.properties)
+    keys = split_names(properties.pop(PRIMARY_KEY, ""))
+    if asked.primary_key and keys and asked.primary_key != keys:
+        raise InvalidRequest(
+            f"the primary key is stated twice, as ({', '.join(asked.primary_key)}) and, by property '{PRIMARY_KEY}', "
+            f"as ({', '.join(keys)})"
+        )
+    comment = properties.pop(COMMENT, None)
+    location = properties.pop(LOCATION, None)
+    if location is not None:
+        properties[PATH] = location
+    fields = [replace(f, default=stored_default(f.name, f.type, f.default)) for f in to_fields(asked.schema, is_copy)]
+    return Definition(fields, asked.primary_key or keys, _partition_keys(asked.transforms), properties, comment)
+
+
+def stored_default(column: str, t: DataType, text: str | None) -> str | None:
+    """What a table keeps of DEFAULT `text`, which every engine has to understand: the text of a value.
+
+    Raises `InvalidRequest` for expressions. Of nested types Spark and Java Paimon alone read the text.
+    """
+    if text is None or text.upper() == "NULL":
+        return None
+    if t.is_nested:
+        return text
+    literal = _TYPED_LITERAL.match(text)
+    kept = literal["value"] if literal else text
+    try:
+        if kept[:2].upper() == "X'":
+            raise InvalidRequest("bytes are written as text")
+        missing_column(DataField(-1, column, t, None, kept), 1, deletes=False)
+    except (InvalidRequest, UnsupportedOperation) as e:
+        raise InvalidRequest(
+            f"column '{column}' cannot have DEFAULT {text}: a lake keeps a value, no expression; write a literal of "
+            f"type {t} ({e.message})"
+        ) from e
+    return kept
+
+
+def _own_properties(given: Mapping[str, str]) -> dict[str, str]:
+    provider = given.get(PROVIDER, PAIMON)
+    if not is_paimon(provider):
+        raise InvalidRequest(
+            f"a table of a lake cannot be USING {provider}; leave USING out, or write USING paimon (DataFrames: "
+            "df.writeTo(table).create(), or .format('forebay-paimon') before .saveAsTable or .toTable)"
+        )
+    for name, why in _REFUSED.items():
+        if name in given:
+            raise InvalidRequest(f"table property '{name}' = '{given[name]}' cannot be: {why}")
+    # OPTIONS(...) arrives twice, plain and with a prefix.
+    left = {k: v for k, v in given.items() if k not in (PROVIDER, *_SPARKS_OWN) and not k.startswith("option.")}
+    if "primary.key" in left:
+        raise InvalidRequest(f"there is no table property 'primary.key'; did you mean '{PRIMARY_KEY}'?")
+    return left
+
+
+def _partition_keys(transforms: Iterable[Transform]) -> tuple[str, ...]:
+    keys: list[str] = []
+    for transform in transforms:
+        names = [".".join(column) for column in transform.columns]
+        if transform.name == "bucket":
+            raise UnsupportedOperation(
+                f"CLUSTERED BY ({', '.join(names)}) is not possible: say TBLPROPERTIES('bucket' = "
+                f"'{transform.number}', 'bucket-key' = '{','.join(names)}')"
+            )
+        if transform.name != "identity":
+            raise UnsupportedOperation(
+                f"PARTITIONED BY {transform.name}({', '.join(names)}) is not possible: tables are partitioned by the "
+                "values of columns; store what you partition by in a column of its own"
+            )
+        nested = [".".join(column) for column in transform.columns if len(column) > 1]
+        if nested:
+            raise InvalidRequest(f"field {nested[0]} inside a column cannot be a partition key")
+        keys += names
+    return tuple(keys)
+
+
+def table_properties(schema: TableSchema) -> dict[str, str]:
+    """What SHOW TBLPROPERTIES shows: with these, CREATE TABLE makes the same table again."""
+    shown = {name: value for name, value in schema.options.items() if name != PATH}
+    if schema.primary_keys:
+        shown[PRIMARY_KEY] = ",".join(schema.primary_keys)
+    if schema.comment is not None:
+        shown[COMMENT] = schema.comment
+    return {**shown, PROVIDER: PAIMON}
+
+
+# ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
+
+
+def set_property(name: str, value: str) -> SchemaChange:
+    """SET TBLPROPERTIES, one of them; COMMENT ON."""
+    _refuse_fixed(name)
+    check_spelling(name)
+    return UpdateComment(value) if name == COMMENT else SetOption(name, value)
+
+
+def remove_property(name: str) -> SchemaChange:
+    """UNSET TBLPROPERTIES, one of them."""
+    _refuse_fixed(name)
+    return UpdateComment(None) if name == COMMENT else RemoveOption(name)
+
+
+def _refuse_fixed(name: str) -> None:
+    if name == PRIMARY_KEY:
+        raise UnsupportedOperation(f"'{PRIMARY_KEY}' is fixed when a table is created")
+    if name in (LOCATION, PROVIDER, *_SPARKS_OWN):
+        raise UnsupportedOperation(f"a table has no {name} that could be changed")
+
+
+def add_column(
+    path: tuple[str, ...], t: DataType, comment: str | None, position: Position | None, has_default: bool
+) -> SchemaChange:
+    """ADD COLUMN."""
+    if has_default:
+        raise UnsupportedOperation(
+            f"column '{'.'.join(path)}' cannot be added with a DEFAULT: rows that are there have null in a new column. "
+            "Add it without, then ALTER COLUMN ... SET DEFAULT for new rows"
+        )
+    return AddColumn(path, t, comment, position)
+
+
+def move_column(path: tuple[str, ...], position: Position) -> SchemaChange:
+    """ALTER COLUMN FIRST, or AFTER."""
+    if len(path) > 1:
+        raise UnsupportedOperation(f"field '{'.'.join(path)}' is inside a column; only columns can be moved")
+    return MoveColumn(path[0], position)
+
+
+def other_change(kind: str) -> UnsupportedOperation:
+    """The error for a change that tables do not know, by the name of Spark's class for it."""
+    why = {
+        "ClusterBy": "the buckets of a table are set by 'bucket' and 'bucket-key'",
+        "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
+        "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
+    }
+    return UnsupportedOperation(why.get(kind, f"tables know no change of kind {kind}"))

@@ -1,0 +1,226 @@
+"""The catalog: what Spark SQL finds under `<catalog>.<database>.<table>`.
+
+These are the tables of a cluster; what a catalog is to Spark, forebay.spark.sql.catalog says.
+
+Beside a table `t` there are virtual ones: `t$changelog`, `t$partitions`, `t$buckets`
+(forebay.spark.sql.virtual_tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.metadata.table import Column, TableInfo, TablePath
+from forebay.spark.context import CatalogContext
+from forebay.spark.jvm.gateway import JavaObject
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.releases import TIME_TYPE
+from forebay.spark.options import read_options, write_options
+from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
+from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
+from forebay.spark.sql import live_ddl as ddl
+from forebay.spark.sql.catalog import SqlCatalog
+from forebay.spark.sql.live_tables import StagedTable, table_proxy
+from forebay.spark.sql.namespaces import ClusterNamespaces
+from forebay.spark.sql.procedures import PROCEDURES, Procedure
+from forebay.spark.sql.tiering_procedures import TIERING_PROCEDURES
+from forebay.spark.sql.virtual_tables import virtual_table
+
+_TIME_CONF = "spark.sql.timeType.enabled"
+_ALL_PROCEDURES = {**PROCEDURES, **TIERING_PROCEDURES}
+
+
+class ForebayCatalog(SqlCatalog, ClusterNamespaces):
+    """The tables of a cluster, for one Spark session. `forebay.spark.attach` makes and installs it."""
+
+    _context: CatalogContext
+
+    def _procedures(self) -> Mapping[str, Procedure]:
+        return _ALL_PROCEDURES
+
+    # ---- helpers ----------------------------------------------------------------------------------------------------
+
+    def _path(self, identifier: JavaObject) -> TablePath:
+        """Throws NoSuchTableException for an identifier that cannot be a table."""
+        return TablePath(*self._named(identifier))
+
+    @contextmanager
+    def _missing_is_no_such_table(self, identifier: JavaObject) -> Iterator[None]:
+        """Spark's own exception for a missing table, on which its analyzer and IF EXISTS depend."""
+        try:
+            yield
+        except NotFound as e:
+            if e.code in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
+                raise self._no_such_table(identifier) from e
+            raise
+
+    def _check_time(self, info: TableInfo) -> None:
+        name = uses_time(info.schema.columns)
+        if name is None:
+            return
+        if TIME_TYPE is None:
+            raise UnsupportedOperation(
+                f"column '{name}' of table {info.path} has type TIME, which Spark {self.jvm.spark_version} does not "
+                "have: it needs Spark 4.1 or newer"
+            )
+        if str(self._context.session.sessionState().conf().getConfString(_TIME_CONF, "false")).lower() != "true":
+            raise UnsupportedOperation(
+                f"column '{name}' of table {info.path} has type TIME, which Spark knows only with {_TIME_CONF}=true: "
+                f"SET {_TIME_CONF}=true"
+            )
+
+    def _table(self, info: TableInfo) -> JavaProxy:
+        self._check_time(info)
+        return table_proxy(self._context, info)
+
+    # ---- finding tables ---------------------------------------------------------------------------------------------
+
+    def _table_names(self, database: str) -> list[str]:
+        return self._context.connection.list_tables(database)
+
+    def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
+        """The table, or a virtual one beside it. `how` is one of Spark's ways to ask for time travel or writing."""
+        path = self._path(identifier)
+        name, separator, view = path.table.partition(VIRTUAL_SEPARATOR)
+        path = TablePath(path.database, name)
+        with self._missing_is_no_such_table(identifier):
+            try:
+                info = self._context.admin.table_info(path)
+            except InvalidRequest as e:  # a name that no table can have
+                raise self._no_such_table(identifier) from e
+        self._refuse_time_travel(path, how)
+        self._check_options(info, how)
+        return virtual_table(self._context, info, view) if separator else self._table(info)
+
+    def _check_options(self, info: TableInfo, how: tuple[Any, ...]) -> None:
+        """Refuse bad options early, where Spark tells them while it analyses."""
+        options = self._options_of(how)
+        if options and how[0].writePrivileges().isEmpty():
+            read_options(self._context.settings, info.descriptor, options)
+        elif options:
+            write_options(self._context.settings, options)
+
+    def _refuse_time_travel(self, path: TablePath, how: tuple[Any, ...]) -> None:
+        if self._time_travel(how) is not None:
+            raise UnsupportedOperation(
+                f"table {self._context.full_name(path)} cannot be read as of another time: servers keep the current "
+                "state and the changelog, which is `$changelog`"
+            )
+
+    def tableExists(self, identifier: JavaObject) -> bool:
+        namespace = [str(part) for part in identifier.namespace()]
+        name = str(identifier.name())
+        if len(namespace) != 1 or VIRTUAL_SEPARATOR in name:
+            return False
+        return self._context.connection.table_exists(TablePath(namespace[0], name))
+
+    # ---- making and changing tables ---------------------------------------------------------------------------------
+
+    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        return self._table(self._created(identifier, self._new(what)))
+
+    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
+        """`asked` has the columns and partition keys of `source`, and what the statement says beside them."""
+        new = self._new((asked,))
+        theirs = {str(key): str(value) for key, value in source.properties().items()}
+        if theirs.get(ddl.PROVIDER) in ddl.PROVIDERS:
+            new = replace(new, properties={**theirs, **new.properties}, primary_key=())
+        return self._table(self._created(identifier, new))
+
+    def _new(self, what: tuple[Any, ...]) -> ddl.NewTable:
+        asked = self._asked(what)
+        for column in asked.schema.fields:
+            if default_of(column) is not None:  # beside a lake, whose tables have them, Spark lets it pass
+                raise UnsupportedOperation(f"column '{column.name}': tables of a cluster have no DEFAULT values")
+        return ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
+
+    def _created(self, identifier: JavaObject, new: ddl.NewTable) -> TableInfo:
+        path = self._path(identifier)
+        try:
+            self._context.admin.create_table_as(path, ddl.new_descriptor(new))
+        except AlreadyExists as e:
+            if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
+                raise
+            raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
+        except NotFound as e:
+            raise self._translated_database_error(e, identifier.namespace()) from e
+        return self._context.admin.table_info(path)
+
+    def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
+        path = self._path(identifier)
+        with self._missing_is_no_such_table(identifier):
+            try:
+                self._alter(path, [self._change(change) for change in changes])
+            except InvalidRequest as e:
+                # Spark would wrap an IllegalArgumentException from here into one that PySpark does not translate.
+                raise UnsupportedOperation(e.message, e.code) from e
+            return self._table(self._context.admin.table_info(path))
+
+    def _alter(self, path: TablePath, changes: list[ddl.Change]) -> None:
+        table = self._context.connection.table(path)
+        asked = ddl.alteration(table.info, changes)
+        if asked.to_set or asked.to_reset:
+            table = table.alter(set=asked.to_set, reset=asked.to_reset)
+        if asked.columns:
+            table.alter(add_columns=asked.columns)
+
+    def _change(self, change: JavaObject) -> ddl.Change:
+        kind = str(change.getClass().getSimpleName())
+        match kind:
+            case "SetProperty":
+                return ddl.SetProperty(str(change.property()), str(change.value()))
+            case "RemoveProperty":
+                return ddl.RemoveProperty(str(change.property()))
+            case "AddColumn":
+                return self._added_column(change)
+            case _:
+                what = ""
+                if kind.endswith(("Column", "Type", "Nullability", "Comment", "Position", "Value")):
+                    what = f"column '{'.'.join(map(str, change.fieldNames()))}': "
+                return ddl.OtherChange(kind, what)
+
+    def _added_column(self, change: JavaObject) -> ddl.NewColumn:
+        path = tuple(str(part) for part in change.fieldNames())
+        wrapper = self.jvm.class_("org.apache.spark.sql.types.StructType")().add("c", change.dataType())
+        t = from_spark_type(self.jvm.python_schema(wrapper).fields[0].dataType, ".".join(path))
+        comment, position = change.comment(), change.position()
+        column = Column(path[-1], t if change.isNullable() else t.not_null(), None if comment is None else str(comment))
+        return ddl.NewColumn(path, column, None if position is None else str(position.toString()))
+
+    def dropTable(self, identifier: JavaObject) -> bool:
+        try:
+            self._context.connection.drop_table(self._path(identifier))
+        except NotFound:
+            return False
+        return True
+
+    def renameTable(self, old: JavaObject, new: JavaObject) -> None:
+        raise UnsupportedOperation(
+            f"table {self._context.full_name(self._path(old))} cannot be renamed: tables keep their names",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+
+    # ---- StagingTableCatalog: CREATE TABLE AS SELECT, and REPLACE TABLE ----------------------------------------------
+
+    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        info = self._created(identifier, self._new(what))
+        self._check_time(info)
+        return StagedTable(self._context, info)
+
+    def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        """Refuse: without staging Spark drops the table first, and its rows are lost if a later step fails."""
+        path = self._path(identifier)
+        if not self._context.connection.table_exists(path):
+            raise self._no_such_table(identifier)
+        raise UnsupportedOperation(
+            f"table {self._context.full_name(path)} cannot be replaced in one step: DROP TABLE it first, or write into "
+            "it, which upserts where it has a primary key"
+        )
+
+    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        exists = self._context.connection.table_exists(self._path(identifier))
+        return self.stageReplace(identifier, *what) if exists else self.stageCreate(identifier, *what)

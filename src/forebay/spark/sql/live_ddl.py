@@ -1,0 +1,281 @@
+"""CREATE TABLE and ALTER TABLE of Spark -> table descriptors and changes, and descriptors -> table properties.
+
+The properties are those of Fluss's Spark connector: `primary.key`, `bucket.key`, `bucket.num` and `comment` describe
+the table, `table.*` are options of the server, everything else is a custom property, kept and not interpreted. A name
+that looks like a misspelt one of the first kind is refused, because as a custom property it would silently do nothing.
+`CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` say the same as the properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from forebay.base.arguments import did_you_mean
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
+from forebay.spark.options import positive_integer, split_names
+
+PRIMARY_KEY = "primary.key"
+BUCKET_KEY = "bucket.key"
+BUCKET_COUNT = "bucket.num"
+COMMENT = "comment"
+AUTO_INCREMENT = "auto-increment.fields"
+PROVIDER = "provider"
+_SPECIAL = (PRIMARY_KEY, BUCKET_KEY, BUCKET_COUNT, COMMENT, AUTO_INCREMENT)
+
+PROVIDERS = ("forebay", "fluss")
+"""What `USING` may say."""
+
+_SPARKS_OWN = ("owner", "is_managed_location", "table_type")
+"""Properties that Spark adds automatically."""
+
+_REFUSED = {
+    "location": "the server decides where tables are kept; leave LOCATION out",
+    "external": "all tables are kept by the server; leave EXTERNAL out",
+    "collation": "only the default collation UTF8_BINARY can be stored",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """An item of PARTITIONED BY or CLUSTERED BY: its function, the columns, and the number of a bucket transform."""
+
+    name: str
+    columns: tuple[tuple[str, ...], ...]
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """What CREATE TABLE asks for."""
+
+    columns: Sequence[Column]
+    transforms: Sequence[Transform] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    primary_key: tuple[str, ...] = ()
+
+
+def _invalid(message: str) -> InvalidRequest:
+    return InvalidRequest(message, ErrorCode.INVALID_TABLE_EXCEPTION)
+
+
+def new_descriptor(new: NewTable) -> TableDescriptor:
+    """The descriptor of a new table. Raises `InvalidRequest` for anything that contradicts itself or is unknown."""
+    properties = _own_properties(new.properties)
+    partition_keys, bucket_keys, buckets = _layout(new.transforms)
+    primary_key = _one_of(new.primary_key, split_names(properties.pop(PRIMARY_KEY, "")), "primary key")
+    bucket_keys = _one_of(bucket_keys, split_names(properties.pop(BUCKET_KEY, "")), "bucket key")
+    if BUCKET_COUNT in properties:
+        given = positive_integer(BUCKET_COUNT, properties.pop(BUCKET_COUNT))
+        if buckets is not None and buckets != given:
+            raise _invalid(f"CLUSTERED BY asks for {buckets} buckets, but '{BUCKET_COUNT}' is {given}")
+        buckets = given
+    automatic = split_names(properties.pop(AUTO_INCREMENT, ""))
+    if len(automatic) > 1:
+        raise _invalid(f"'{AUTO_INCREMENT}' names {len(automatic)} columns; a table can have one")
+    comment = properties.pop(COMMENT, None)
+    schema = Schema.of(new.columns, primary_key, automatic[0] if automatic else None)
+    for key, what in ((partition_keys, "partition"), (bucket_keys, "bucket")):
+        for name in key:
+            if name not in schema.names:
+                raise _invalid(f"{what} key '{name}' is not a column; the columns are {', '.join(schema.names)}")
+    own, custom = divided(properties)
+    return TableDescriptor(schema, partition_keys, bucket_keys, buckets, comment, own, custom)
+
+
+def _one_of(stated: tuple[str, ...], given: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if stated and given and stated != given:
+        raise _invalid(f"the {what} is stated twice, as ({', '.join(stated)}) and as ({', '.join(given)})")
+    return stated or given
+
+
+def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that concern the table. Raises for those that ask for what cannot be."""
+    provider = properties.get(PROVIDER)
+    if provider is not None and provider.lower() not in PROVIDERS:
+        raise _invalid(
+            f"a table in this catalog cannot be USING {provider}; leave USING out, or write USING forebay (DataFrames: "
+            "df.write.format('forebay').saveAsTable, or df.writeTo)"
+        )
+    for name, why in _REFUSED.items():
+        if name in properties:
+            raise _invalid(f"table property '{name}' = '{properties[name]}' cannot be: {why}")
+    ours = {}
+    for name, value in properties.items():
+        # OPTIONS(...) arrives twice, plain and with this prefix.
+        if name == PROVIDER or name in _SPARKS_OWN or name.startswith("option."):
+            continue
+        check_name(name)
+        ours[name] = value
+    return ours
+
+
+def check_name(name: str) -> None:
+    """Raise `InvalidRequest` for a property that looks like a misspelt one of the table's own."""
+    if is_property(name) or name.startswith("client."):
+        return
+    plain = name.lower().replace("_", ".").replace("-", ".")
+    hint = did_you_mean(plain, _SPECIAL[:3], 0.8)
+    if hint:
+        raise _invalid(f"there is no table property '{name}'{hint}")
+
+
+def is_property(name: str) -> bool:
+    """Whether a name is that of one of the table's own properties."""
+    return name in _SPECIAL or name.startswith(TABLE_PREFIX)
+
+
+def divided(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """(options of the server, custom properties)."""
+    own = {key: value for key, value in properties.items() if key.startswith(TABLE_PREFIX)}
+    return own, {key: value for key, value in properties.items() if key not in own}
+
+
+def _layout(transforms: Iterable[Transform]) -> tuple[tuple[str, ...], tuple[str, ...], int | None]:
+    """(partition keys, bucket keys, bucket count)."""
+    partition_keys: list[str] = []
+    bucket_keys: tuple[str, ...] = ()
+    buckets: int | None = None
+    for transform in transforms:
+        nested = [".".join(column) for column in transform.columns if len(column) > 1]
+        if nested:
+            raise _invalid(f"field {nested[0]} inside a column cannot be a partition or bucket key")
+        names = tuple(column[0] for column in transform.columns)
+        if transform.name == "identity":
+            partition_keys += names
+        elif transform.name == "bucket" and transform.number is not None:
+            bucket_keys, buckets = names, transform.number
+        else:
+            raise UnsupportedOperation(
+                f"PARTITIONED BY {transform.name}({', '.join(names)}) is not possible: tables are partitioned by the "
+                "values of columns"
+            )
+    return tuple(partition_keys), bucket_keys, buckets
+
+
+def table_properties(info: TableInfo) -> dict[str, str]:
+    """What SHOW TBLPROPERTIES shows: with these, CREATE TABLE makes the same table again."""
+    descriptor = info.descriptor
+    shown: dict[str, str] = {}
+    if info.has_primary_key:
+        shown[PRIMARY_KEY] = ",".join(info.schema.primary_key)
+    if descriptor.bucket_keys:
+        shown[BUCKET_KEY] = ",".join(descriptor.bucket_keys)
+    shown[BUCKET_COUNT] = str(info.bucket_count)
+    if info.schema.auto_increment_column is not None:
+        shown[AUTO_INCREMENT] = info.schema.auto_increment_column
+    if descriptor.comment is not None:
+        shown[COMMENT] = descriptor.comment
+    # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
+    of_lake = lake_options_prefix(descriptor)
+    own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
+    return {**shown, **own, **descriptor.custom_properties}
+
+
+# ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperty:
+    """SET TBLPROPERTIES, one of them."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveProperty:
+    """UNSET TBLPROPERTIES, one of them."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewColumn:
+    """ADD COLUMN. `position` is Spark's text of FIRST or AFTER; None for the end."""
+
+    path: tuple[str, ...]
+    column: Column
+    position: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherChange:
+    """A change that tables do not know, by the name of Spark's class for it."""
+
+    kind: str
+    what: str
+
+
+Change = SetProperty | RemoveProperty | NewColumn | OtherChange
+
+_CANNOT = {
+    "RenameColumn": "columns cannot be renamed",
+    "DeleteColumn": "columns cannot be dropped",
+    "UpdateColumnType": "the type of a column cannot be changed",
+    "UpdateColumnNullability": "the nullability of a column cannot be changed",
+    "UpdateColumnComment": "the comment of a column cannot be changed",
+    "UpdateColumnPosition": "columns cannot be moved",
+    "UpdateColumnDefaultValue": "columns have no default values",
+    "ClusterBy": "the bucket key cannot be changed",
+    "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
+    "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
+}
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What ALTER TABLE changes: options, or columns."""
+
+    to_set: dict[str, str]
+    to_reset: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+
+def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
+    """The changes, checked. Raises for those that tables do not know, naming table and thing."""
+    to_set: dict[str, str] = {}
+    to_reset: list[str] = []
+    columns: list[Column] = []
+    for change in changes:
+        match change:
+            case SetProperty(name, value):
+                _check_alterable(info, name)
+                to_set[name] = value
+            case RemoveProperty(name):
+                _check_alterable(info, name)
+                to_reset.append(name)
+            case NewColumn():
+                columns.append(_added(info, change))
+            case OtherChange(kind, what):
+                why = _CANNOT.get(kind, f"{kind} is not known")
+                raise UnsupportedOperation(
+                    f"ALTER TABLE {info.path}: {what}{why}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+                )
+    return Alteration(to_set, tuple(to_reset), tuple(columns))
+
+
+def _check_alterable(info: TableInfo, name: str) -> None:
+    if name in _SPECIAL:
+        raise InvalidRequest(
+            f"ALTER TABLE {info.path}: '{name}' is fixed when a table is created",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    check_name(name)
+
+
+def _added(info: TableInfo, change: NewColumn) -> Column:
+    name = ".".join(change.path)
+    problem = None
+    if len(change.path) > 1:
+        problem = "fields cannot be added inside a column"
+    elif change.position is not None:
+        problem = f"new columns come last, not {change.position}"
+    elif not change.column.data_type.nullable:
+        problem = "a new column must be nullable, because the rows that are there have no value for it"
+    if problem is not None:
+        raise InvalidRequest(
+            f"ALTER TABLE {info.path} ADD COLUMN {name}: {problem}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+        )
+    return change.column

@@ -1,0 +1,169 @@
+"""Partitions as Spark manages them: the part of a table proxy that implements `SupportsAtomicPartitionManagement`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.metadata.partitions import partition_text, partition_value
+from forebay.metadata.table import Column, PartitionInfo, TableInfo
+from forebay.spark.filters import parse_literal
+from forebay.spark.jvm.expressions import Literal
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+
+
+def partition_rows(keys: Sequence[Column], partitions: Sequence[PartitionInfo]) -> pa.Table:
+    """The values of partitions, with Spark's Arrow schema."""
+    schema = spark_arrow_schema(to_spark_schema(keys))
+    arrays = []
+    for position, key in enumerate(keys):
+        values = [partition_value(key.data_type, partition.spec[position][1]) for partition in partitions]
+        arrays.append(pa.array(values, schema.field(position).type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+class PartitionManagement(JavaProxy):
+    """SHOW, ADD and DROP PARTITION, as Spark calls them. A partition is named by the values of all partition keys.
+
+    Subclasses know the partitions. Values are Python's, by the names of their keys.
+    """
+
+    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.SupportsAtomicPartitionManagement",)
+
+    if TYPE_CHECKING:
+        _context: Any
+        _name: str
+
+    # ---- what subclasses say ----------------------------------------------------------------------------------------
+
+    def _keys(self) -> list[Column]:
+        """The partition keys."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its partition keys are")
+
+    def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
+        """The values of the partitions that have these, one row each, with Spark's Arrow schema."""
+        raise NotImplementedError(f"{type(self).__name__} does not list partitions")
+
+    def _add_partition(self, values: Mapping[str, Any]) -> None:
+        """Raises `AlreadyExists`."""
+        raise NotImplementedError(f"{type(self).__name__} does not add partitions")
+
+    def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
+        """Drop them. Raises `NotFound`."""
+        raise NotImplementedError(f"{type(self).__name__} does not drop partitions")
+
+    # ---- helpers ----------------------------------------------------------------------------------------------------
+
+    def _partition_schema(self) -> StructType:
+        return to_spark_schema(self._keys())
+
+    def _values(self, row: JavaObject, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """The values in `row`, which has the partition keys `names`, or all."""
+        by_name = {key.name: key for key in self._keys()}
+        return {
+            name: None if row.isNullAt(position) else self._value(row, position, by_name[name])
+            for position, name in enumerate(by_name if names is None else names)
+        }
+
+    def _value(self, row: JavaObject, position: int, key: Column) -> Any:
+        """A value of an internal row, by way of a literal's text, which has the same form for all types."""
+        data_type = self.jvm.struct_type(to_spark_schema([key])).apply(0).dataType()
+        literal = self.jvm.class_(CONNECTOR + "expressions.LiteralValue")(row.get(position, data_type), data_type)
+        return parse_literal(Literal(str(literal.toString()), str(data_type.json())))
+
+    def _create(self, values: Mapping[str, Any], properties: JavaObject, row: JavaObject) -> None:
+        given = [str(key) for key in properties] if properties is not None else []
+        if given:
+            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(given)} of its own")
+        try:
+            self._add_partition(values)
+        except AlreadyExists as e:
+            raise self.jvm.thrown("PartitionsAlreadyExistException", self._name, row, self.partitionSchema()) from e
+
+    # ---- SupportsPartitionManagement --------------------------------------------------------------------------------
+
+    def partitionSchema(self) -> JavaObject:
+        return self.jvm.struct_type(self._partition_schema())
+
+    def listPartitionIdentifiers(self, names: JavaObject, row: JavaObject) -> JavaObject:
+        """The partitions that have the values in `row` for the keys `names`."""
+        found = self._partitions_with(self._values(row, [str(name) for name in names]))
+        return self.jvm.rows(self._context.session, self._partition_schema(), found)
+
+    def partitionExists(self, row: JavaObject) -> bool:
+        return bool(self._partitions_with(self._values(row)).num_rows)
+
+    def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
+        return self.jvm.map({})
+
+    def createPartition(self, row: JavaObject, properties: JavaObject) -> None:
+        self._create(self._values(row), properties, row)
+
+    def dropPartition(self, row: JavaObject) -> bool:
+        try:
+            self._remove_partitions([self._values(row)])
+        except NotFound:
+            return False
+        return True
+
+    # ---- SupportsAtomicPartitionManagement --------------------------------------------------------------------------
+
+    def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
+        """All of them, or, when one cannot be made, none."""
+        asked = [self._values(row) for row in rows]
+        made: list[Mapping[str, Any]] = []
+        try:
+            for index, values in enumerate(asked):
+                self._create(values, properties[index], rows[index])
+                made.append(values)
+        except BaseException:
+            for partition in made:
+                with contextlib.suppress(NotFound):
+                    self._remove_partitions([partition])
+            raise
+
+    def replacePartitionMetadata(self, row: JavaObject, properties: JavaObject) -> None:
+        raise UnsupportedOperation(f"partitions of table {self._name} have no properties")
+
+    def truncatePartition(self, row: JavaObject) -> bool:
+        raise UnsupportedOperation(f"partitions of table {self._name} cannot be emptied; drop them")
+
+    def renamePartition(self, old: JavaObject, new: JavaObject) -> bool:
+        raise UnsupportedOperation(f"partitions of table {self._name} cannot be renamed: their names are their values")
+
+
+class Partitions(PartitionManagement):
+    """The partitions of a table of the cluster."""
+
+    if TYPE_CHECKING:
+        _info: TableInfo
+
+    def _keys(self) -> list[Column]:
+        return [self._info.schema.column(name) for name in self._info.descriptor.partition_keys]
+
+    def _spec(self, values: Mapping[str, Any]) -> dict[str, str]:
+        for name, value in values.items():
+            if value is None:
+                raise InvalidRequest(f"partition key '{name}' of table {self._name} cannot be NULL")
+        return {name: partition_text(self._info.schema.column(name).data_type, value) for name, value in values.items()}
+
+    def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
+        return partition_rows(self._keys(), self._context.connection.table(self._info).partitions(self._spec(values)))
+
+    def _add_partition(self, values: Mapping[str, Any]) -> None:
+        self._context.connection.table(self._info).create_partition(self._spec(values))
+
+    def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
+        for values in partitions:
+            self._context.connection.table(self._info).drop_partition(self._spec(values))
+
+    def dropPartitions(self, rows: JavaObject) -> bool:
+        dropped = [self.dropPartition(row) for row in rows]
+        return all(dropped)

@@ -1,0 +1,1 @@
+"""Streaming reads: the shell that faces Spark, and how each side plans micro-batches."""

@@ -1,0 +1,301 @@
+"""The stream reader behind `spark.readStream` on Paimon tables.
+
+What a stream delivers. Of an append table: the rows that are added. Of a primary-key table: rows that were inserted,
+and what updates left; deletes and old images are left out, since a plain row cannot tell what it is. With
+`read.changelog`, of `t$changelog` and of `t$audit_log`: every change, with its kind. First come all rows of the latest
+snapshot, unless `scan.mode` says otherwise.
+
+A micro-batch holds all that is new, or as many files as the limits allow; files are never cut. The changes of one
+bucket are read by one task, in the order in which they were made. The rows of a primary-key table in full have no
+order; they are micro-batches of their own, so that changes come later.
+
+Spark keeps one Python process for a running query, where this reader plans. It remembers nothing there that a restart
+needs: all of that is in the offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
+from forebay.paimon.read.change_planner import ChangeSplit
+from forebay.paimon.read.pieces import byte_count, file_count
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.stream import StreamScan, check_streamable
+from forebay.paimon.store.schemas import SchemaManager
+from forebay.spark.lake_options import StreamLimits
+from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
+from forebay.spark.reading.lake_read import BINLOG, PaimonPartition
+from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.streaming.lake_offsets import PaimonOffset
+from forebay.spark.worker_errors import short_errors
+
+CONSUMER_REFRESHES = 4
+"""How often in its expiration time a consumer that waits for new snapshots shows that it is alive."""
+
+
+class Admission:
+    """Decides split by split what fits into one micro-batch: the first always does."""
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self._limits = limits
+        self.files = self.rows = self.bytes = 0
+
+    def admit(self, split: ChangeSplit) -> bool:
+        files, rows, size = self.files + file_count(split), self.rows + split.row_count, self.bytes + byte_count(split)
+        limits = ((files, self._limits.files), (rows, self._limits.rows), (size, self._limits.bytes))
+        if self.files and any(limit is not None and value > limit for value, limit in limits):
+            return False
+        self.files, self.rows, self.bytes = files, rows, size
+        return True
+
+
+class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
+
+    def __init__(
+        self,
+        scan: PaimonScan,
+        wanted: Pushdown,
+        schema: StructType,
+        limits: StreamLimits,
+        cores: int,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
+        table = scan.table
+        check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
+        self._function = scan.read_function(wanted, schema)
+        self._planner = LakeStreamPlanner(scan, wanted, limits, cores, clock)
+        self._name = scan.name
+
+    # ---- in the query's process -------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        with short_errors(self._doing("beginning")):
+            return self._planner.first_offset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The limits themselves stay here, because Spark takes one only. This one makes Spark cut its batches."""
+        limits = self._planner.limits
+        if limits.files is not None:
+            return ReadMaxFiles(limits.files)
+        if limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with short_errors(self._doing("planning")):
+            everything = isinstance(limit, ReadAllAvailable)
+            return self._planner.next_offset(PaimonOffset.from_json(start), everything=everything).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        newest = self._planner.newest
+        return None if newest is None else newest.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with short_errors(self._doing("planning")):
+            self._planner.stop_at_now()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        with short_errors(self._doing("planning")):
+            return [*self._planner.tasks(PaimonOffset.from_json(start), PaimonOffset.from_json(end))]
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        with short_errors(self._doing("recording")):
+            self._planner.read_until(PaimonOffset.from_json(end))
+
+    def _doing(self, what: str) -> str:
+        return f"{what} a stream of table {self._name}"
+
+    # ---- in tasks ---------------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, PaimonPartition):
+            raise InvalidRequest(f"{partition!r} is not a partition of this reader")
+        yield from self._function.read(partition)
+
+
+@dataclass
+class LakeStreamPlanner:
+    """Plans the micro-batches of one stream. Picklable while it has not planned."""
+
+    scan: PaimonScan
+    wanted: Pushdown
+    limits: StreamLimits
+    cores: int
+    clock: Clock = SYSTEM_CLOCK
+    newest: PaimonOffset | None = None
+    """Where the newest snapshot ends, as far as it is known."""
+
+    def __post_init__(self) -> None:
+        self._first: PaimonOffset | None = None
+        self._target: int | None = None
+        self._last_batch_ms = 0
+        self._recorded_ms = 0
+
+    @cached_property
+    def _table_id(self) -> str:
+        return self._read_table_id()
+
+    def _read_table_id(self) -> str:
+        """What tells the table from another one of its name: its first schema, and when that was made."""
+        table = self.scan.table
+        schemas = SchemaManager(table.io, table.paths)
+        ids = schemas.ids()
+        if not ids:
+            raise NotFound(f"table {self.scan.name} was dropped", ErrorCode.TABLE_NOT_EXIST)
+        first = schemas.schema(ids[0])
+        return f"{first.id}-{first.time_millis}"
+
+    @cached_property
+    def _stream(self) -> StreamScan:
+        table = self.scan.table
+        return StreamScan(
+            replace(table, clock=self.clock),
+            ScanFilter.of(table.schema, self.wanted.filter),
+            # In a binlog the two halves of an update are one row, and may lie in two files.
+            cut_by_file=self.scan.form != BINLOG,
+        )
+
+    def _here(self) -> PaimonOffset:
+        return PaimonOffset.of_state(self._table_id, self._stream.state())
+
+    # ---- where a stream begins --------------------------------------------------------------------------------------
+
+    def first_offset(self) -> PaimonOffset:
+        """Where the stream begins. Spark asks more than once, and always gets the same answer from this object."""
+        if self._first is None:
+            self._first = replace(self._begin(), is_first=True)
+        return self._first
+
+    def _begin(self, start: PaimonOffset | None = None) -> PaimonOffset:
+        """Where a stream begins that is new, or (at `start`) has found its table empty so far; it may still be."""
+        if start is not None:
+            self._stream.restore(start.state())
+        self._stream.begin()
+        found = self._here()
+        if self._target is not None and found.full is not None:
+            self._target = max(self._target, found.full)  # "now" is when a stream begins
+        return found
+
+    # ---- how far it can go ------------------------------------------------------------------------------------------
+
+    def next_offset(self, start: PaimonOffset, *, everything: bool) -> PaimonOffset:
+        """Where the batch from `start` ends; `start` itself if there is no news."""
+        self._check(start, self._table_id)
+        self.read_until(start)  # whoever asks for more has done with what was in front
+        if not start.is_settled:
+            # The beginning is an offset of its own: a batch that is read again after a restart has the same one then.
+            return self._begin(start).after(start)
+        admission = Admission(StreamLimits() if everything else self.limits)
+        end = self._advance(start, admission).after(start)
+        if self._may_wait(admission.rows):
+            return start
+        if end != start:
+            self._check(start, self._read_table_id())
+            self._last_batch_ms = self.clock.now_ms()
+        return end
+
+    def _advance(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
+        target, stream = self._target, self._stream
+        stream.restore(start.state())
+
+        def accept(place: int, split: ChangeSplit) -> bool:
+            return (target is None or split.snapshot_id <= target) and admission.admit(split)
+
+        while True:
+            plan = stream.plan(accept=accept)
+            end = self._here()
+            if plan is None or not plan.is_last or plan.is_full:
+                break
+        newest = self.scan.table.snapshots.latest_id()
+        self.newest = None if newest is None else end.in_front_of(newest + 1)
+        if target is not None and end.place > (target + 1, 0):
+            # Snapshots that say nothing were passed, but those behind the target are for the next run.
+            last = self.scan.table.snapshots.find(target)
+            stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
+            return max(start, stop, key=lambda offset: offset.place)
+        return end
+
+    def _may_wait(self, rows: int) -> bool:
+        """Whether so few rows need not be a batch yet."""
+        wanted, delay = self.limits.min_rows, self.limits.max_delay_ms
+        if wanted is None or delay is None or self._target is not None or rows >= wanted:
+            return False
+        return self.clock.now_ms() - self._last_batch_ms <= delay
+
+    def stop_at_now(self) -> None:
+        """Nothing that is committed from now on is for this stream."""
+        self._target = self.scan.table.snapshots.latest_id() or 0
+
+    def _check(self, offset: PaimonOffset, table_id: str) -> None:
+        if offset.table != table_id:
+            raise Conflict(
+                f"table {self.scan.name} was dropped and recreated since the stream's checkpoint was written: start "
+                "the stream with another checkpoint",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
+
+    # ---- what it reads ----------------------------------------------------------------------------------------------
+
+    def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[PaimonPartition]:
+        """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for."""
+        start = end.start_of_batch or start
+        self._check(start, self._table_id)
+        groups = in_order(self.scan.table, self._between(start, end))
+        return [PaimonPartition(task) for task in deal_groups(groups, self.cores)]
+
+    def _between(self, start: PaimonOffset, end: PaimonOffset) -> list[ChangeSplit]:
+        """The splits from one offset to another, in order."""
+        if not start.is_settled or start.place >= end.place:
+            return []
+        stream = self._stream
+        stream.restore(start.state())
+
+        def accept(place: int, split: ChangeSplit) -> bool:
+            return (split.snapshot_id, place) < end.place
+
+        found: list[ChangeSplit] = []
+        while self._here().place < end.place:
+            plan = stream.plan(accept=accept)
+            if plan is None:
+                break
+            found += plan.splits
+            if not plan.is_last:
+                break
+        reached = self._here()
+        if reached.place < end.place or (end.split and reached.place == end.place and reached.plan != end.plan):
+            raise Conflict(
+                f"a batch of table {self.scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
+                f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"
+            )
+        return found
+
+    # ---- what others may forget -------------------------------------------------------------------------------------
+
+    def read_until(self, offset: PaimonOffset) -> None:
+        """All before `offset` is done: the stream's consumer (`consumer-id`) does not need it any more."""
+        expires_in = self.scan.table.options.consumer_expiration_time_ms
+        now = self.clock.now_ms()
+        # A stream that waits for news shows now and then that it is there, before its consumer is taken for a dead one.
+        again = expires_in is not None and now - self._recorded_ms >= expires_in / CONSUMER_REFRESHES
+        if again:
+            self._recorded_ms = now
+        self._stream.acknowledge(offset.state(), again=again)

@@ -1,0 +1,292 @@
+"""Planning a stream on a cluster: where it begins, how far it can go, and the tasks of a micro-batch.
+
+The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
+`StreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls what
+is dear to ask for. Nothing that it remembers is needed to go on after a restart: all of that is in the offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.client.connection import Connection, shared_connection
+from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
+from forebay.client.table_snapshot import TableSnapshot
+from forebay.metadata.table import TableBucket
+from forebay.spark import streaming_options
+from forebay.spark.options import SERVER_SCAN
+from forebay.spark.reading import task_sizes
+from forebay.spark.reading.lake_tasks import lake_rows
+from forebay.spark.reading.live_plan import LiveScan, row_counts, task_partitions
+from forebay.spark.reading.live_read import SplitsPartition
+from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.reading.snapshots import open_for_query
+from forebay.spark.reading.splits import KvBatchSplit, LakePart, Split
+from forebay.spark.streaming_options import StreamOptions
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, UnionReader
+from forebay.unionread.streaming import (
+    FullRead,
+    MicroBatch,
+    StreamOffset,
+    capped,
+    lake_pieces,
+    lake_snapshot_to_begin_with,
+    micro_batch,
+    next_offset,
+)
+
+T = TypeVar("T")
+
+GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+"""How servers answer for a partition that was dropped."""
+
+_BEHIND_SECONDS = 10.0
+"""How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one stream."""
+
+    def __init__(self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, cores: int) -> None:
+        self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
+        self._info = scan.info
+        of_table = set(scan.info.schema.names)
+        self._columns = tuple(name for name in wanted.columns if name in of_table)
+        self._partitions: list[int] | None = None
+        self._listed_at = 0.0
+        self._first: StreamOffset | None = None
+        self._target: dict[TableBucket, int] | None = None
+        self._snapshots: dict[str, TableSnapshot] = {}
+        self._pieces: tuple[FullRead, list[Split]] | None = None
+        self.newest: StreamOffset | None = None
+        """Where the logs ended when they were last asked."""
+
+    @property
+    def _connection(self) -> Connection:
+        return shared_connection(self._options.read.settings)
+
+    @property
+    def _is_keyed(self) -> bool:
+        """Whether rows are what changes come to, and not the changes."""
+        return self._info.has_primary_key and not self._scan.is_changelog
+
+    # ---- where a stream begins --------------------------------------------------------------------------------------
+
+    def first_offset(self) -> StreamOffset:
+        """Where the stream begins. Spark asks more than once, and always gets the same answer from this object."""
+        if self._first is None:
+            log, full = self._known_partitions(self._begin)
+            self._first = StreamOffset(self._info.table_id, log, full, is_first=True)
+        return self._first
+
+    def _begin(self) -> tuple[dict[TableBucket, int], FullRead | None]:
+        buckets = self._buckets()
+        match self._options.mode:
+            case streaming_options.LATEST:
+                return self._ask(buckets, LATEST), None
+            case streaming_options.TIMESTAMP:
+                return self._at_time(buckets, self._options.timestamp_ms or 0), None
+            case streaming_options.FULL if self._info.has_primary_key or self._info.lake_enabled:
+                return self._begin_full(buckets)
+            case _:
+                return self._ask(buckets, EARLIEST), None
+
+    def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
+        """The first offsets written then or later; where the logs end, for a time that has not come yet."""
+        try:
+            found = self._ask(buckets, time_ms)
+        except ForebayError as e:
+            if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+                raise
+            return self._ask(buckets, LATEST)
+        earliest = self._ask(buckets, EARLIEST)
+        return {bucket: max(found[bucket], earliest[bucket]) for bucket in buckets}
+
+    def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
+        table = self._connection.table(self._info)
+        snapshot = lake_snapshot_to_begin_with(table, buckets, lambda found: self._ask(found, EARLIEST))
+        held = {} if snapshot is None else snapshot.log_offsets
+        log = {bucket: held[bucket] for bucket in buckets if bucket in held}
+        rest = [bucket for bucket in buckets if bucket not in held]
+        pinned = None
+        if not self._info.has_primary_key:
+            log |= self._ask(rest, EARLIEST)
+        elif rest:
+            pinned = self._pin(rest)
+            log |= self._from_the_beginning(rest) if pinned is None else pinned.log_offsets
+        read = () if pinned is None else tuple(bucket for bucket in rest if log[bucket] > 0)
+        if pinned is not None and not read:
+            pinned.release()
+        if snapshot is None and not read:
+            return log, None
+        lake_id = None if snapshot is None else snapshot.snapshot_id
+        if pinned is None or pinned.snapshot_id is None or not read:
+            return log, FullRead(lake_id)
+        self._snapshots[pinned.snapshot_id] = pinned
+        return log, FullRead(lake_id, pinned.snapshot_id, read)
+
+    def _pin(self, buckets: Sequence[TableBucket]) -> TableSnapshot | None:
+        """A table snapshot that outlives this process; None where the cluster has none."""
+        if self._options.read.strategy != SERVER_SCAN:
+            return None
+        opened = open_for_query(self._connection, self._info, buckets, self._options.read.lease)
+        return None if opened is None else opened.keep()
+
+    def _from_the_beginning(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
+        """Where there is no table snapshot the whole changelog comes to the same rows, if it is all there."""
+        starts = self._ask(buckets, EARLIEST)
+        cut = [bucket for bucket, start in starts.items() if start > 0]
+        if cut:
+            raise UnsupportedOperation(
+                f"a stream cannot begin with all rows of table {self._info.path}: this cluster has no table snapshots, "
+                f"and the beginning of the changelog of bucket {cut[0]} is gone. Begin at 'latest' or 'earliest'"
+            )
+        return starts
+
+    # ---- how far it can go ------------------------------------------------------------------------------------------
+
+    def next_offset(self, start: StreamOffset, limit: int | None) -> StreamOffset:
+        """Where the batch from `start` ends, with at most `limit` log records; `start` itself if there is no news."""
+        self._check(start)
+        pieces: list[int | None] = [] if start.full is None else [piece.rows for piece in self.pieces(start)]
+        ends = self._ends(start)
+        self.newest = StreamOffset(self._info.table_id, ends)
+        if self._target is not None:
+            ends = capped(start, ends, self._target)
+        return next_offset(start, ends, pieces, limit)
+
+    def stop_at_now(self) -> None:
+        """Nothing that comes from now on is for this stream."""
+        self._partitions = None
+        self._target = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
+
+    def _ends(self, start: StreamOffset) -> dict[TableBucket, int]:
+        clock = self._connection.clock
+        deadline = clock.monotonic() + _BEHIND_SECONDS
+        while True:
+            ends = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
+            behind = [bucket for bucket, end in ends.items() if end < start.log.get(bucket, 0)]
+            if not behind:
+                return ends
+            if clock.monotonic() > deadline:
+                raise CorruptData(
+                    f"the log of bucket {behind[0]} of table {self._info.path} ends at offset {ends[behind[0]]}, and "
+                    f"the stream is at {start.log[behind[0]]}: records were lost, or the checkpoint is another table's"
+                )
+            clock.sleep(_BEHIND_SECONDS / 50)
+
+    def _check(self, offset: StreamOffset) -> None:
+        if offset.table_id != self._info.table_id:
+            raise Conflict(
+                f"table {self._info.path} was dropped and recreated since the stream's checkpoint was written: start "
+                "the stream with another checkpoint",
+                ErrorCode.TABLE_NOT_EXIST,
+            )
+
+    # ---- what it reads ----------------------------------------------------------------------------------------------
+
+    def pieces(self, start: StreamOffset) -> list[Split]:
+        """All pieces of the full read that `start` is part of, in the order in which they are counted."""
+        full = start.full
+        if full is None:
+            return []
+        key = FullRead(full.lake_snapshot, full.table_snapshot, full.buckets)
+        if self._pieces is None or self._pieces[0] != key:
+            self._pieces = (key, self._make_pieces(key))
+        return self._pieces[1]
+
+    def _make_pieces(self, full: FullRead) -> list[Split]:
+        made: list[Split] = []
+        connection = self._connection
+        if full.lake_snapshot is not None:
+            table = connection.table(self._info)
+            reader, splits = lake_pieces(table, full.lake_snapshot, self._columns, self._wanted.row_filter)
+            made += [LakePart(reader, split, lake_rows(split)) for split in splits]
+        if full.buckets:
+            present = [bucket for bucket in full.buckets if self._exists(bucket)]
+            counts = row_counts(connection, self._info, present)
+            made += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
+        return made
+
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
+        """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for.
+
+        Partitions that were dropped meanwhile are left out.
+        """
+        batch = micro_batch(start, end)
+        self._check(batch.start)
+        if self._info.is_partitioned and (batch.logs or batch.full is not None):
+            self._partitions = None
+        pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
+        pieces = [p for p in pieces if not isinstance(p, KvBatchSplit) or self._exists(p.bucket)]
+        logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
+        if self._is_keyed:
+            read = self._options.read.settings
+            reader = UnionReader(read, self._info, self._columns, self._wanted.row_filter)
+            for bucket, (first, stop) in logs.items():
+                # One split for a bucket: what is known of a key must not come to two tasks.
+                pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
+            logs = {}
+        tasks = task_sizes.cut_logs(logs, self._cores)
+        if pieces:
+            known = [piece.rows for piece in pieces if piece.rows is not None]
+            total = sum(known) if len(known) == len(pieces) else None
+            tasks += task_sizes.spread(pieces, task_sizes.task_count(total, self._cores, len(pieces)))
+        return task_partitions(tasks, self._snapshot(batch))
+
+    def _snapshot(self, batch: MicroBatch) -> TableSnapshot | None:
+        """The table snapshot that a batch reads, though another process may have opened it."""
+        full = batch.full
+        if full is None or full.table_snapshot is None:
+            return None
+        known = self._snapshots.get(full.table_snapshot)
+        if known is None:
+            offsets = {bucket: batch.start.log[bucket] for bucket in full.buckets}
+            known = TableSnapshot(
+                self._connection, self._info, full.table_snapshot, offsets, dict.fromkeys(full.buckets)
+            )
+            self._snapshots[full.table_snapshot] = known
+        return known
+
+    def read_until(self, offset: StreamOffset) -> None:
+        """All before `offset` has been read for good: snapshots that are no longer needed are released."""
+        if offset.full is not None:
+            return
+        while self._snapshots:
+            self._snapshots.popitem()[1].release()
+        self._pieces = None
+
+    # ---- partitions and offsets -------------------------------------------------------------------------------------
+
+    def _ask(self, buckets: Sequence[TableBucket], place: str | int) -> dict[TableBucket, int]:
+        return list_offsets(self._connection.cluster, self._info, buckets, place) if buckets else {}
+
+    def _buckets(self) -> list[TableBucket]:
+        """The buckets there are. Partitions are looked up again after the discovery interval."""
+        info = self._info
+        numbers = range(info.bucket_count)
+        if not info.is_partitioned:
+            return [TableBucket(info.table_id, number) for number in numbers]
+        now = self._connection.clock.monotonic()
+        if self._partitions is None or now - self._listed_at >= self._options.discovery_seconds:
+            self._partitions = sorted(p.partition_id for p in list_partitions(self._connection.cluster, info.path))
+            self._listed_at = now
+        return [TableBucket(info.table_id, number, partition) for partition in self._partitions for number in numbers]
+
+    def _exists(self, bucket: TableBucket) -> bool:
+        if bucket.partition_id is None:
+            return True
+        self._buckets()
+        return bucket.partition_id in (self._partitions or ())
+
+    def _known_partitions(self, ask: Callable[[], T]) -> T:
+        """`ask()`, once more with the partitions of then if one of them was dropped meanwhile."""
+        try:
+            return ask()
+        except ForebayError as e:
+            if e.code not in GONE or not self._info.is_partitioned:
+                raise
+        self._partitions = None
+        return ask()

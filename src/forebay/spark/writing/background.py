@@ -1,0 +1,253 @@
+"""Compaction beside a streaming query: tasks of their own, for which writing does not wait.
+
+A thread of the driver learns of every commit's new files, plans what is worth compacting, has Spark do it, and commits
+that as a user of its own. At most some tasks run at a time, fewer than the machine has cores for, so that the query's
+own tasks always find free cores, whatever Spark's scheduler prefers.
+
+The faster commit wins: if another job compacted or overwrote the same files, the work is discarded and replanned from
+the current files. When the query ends, the running round finishes, too, and earlier commits are checked once more;
+small files that wait for more of them stay for the next writer, or for `CALL sys.compact`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from forebay.base.errors import Conflict, ForebayError, NotFound
+from forebay.paimon.compact.append import AppendCoordinator, AppendRules, pack
+from forebay.paimon.compact.running import TaskRunner, rows_read
+from forebay.paimon.compact.tasks import CompactTask, run_task
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE
+from forebay.spark.writing.committing import InlineCompaction
+
+IDLE_SECONDS = 0.5
+"""How often a thread that has nothing to do looks whether its query still runs."""
+
+PACKED_MAX = 10_000
+"""Groups of packed files that are remembered, some for each partition; the oldest ones stay as they are."""
+
+_log = logging.getLogger(__name__)
+
+BucketKey = tuple[bytes, int]
+NewFiles = dict[bytes, list[DataFileMeta]]
+"""New data files by partition."""
+
+
+def new_files(messages: Iterable[CommitMessage]) -> NewFiles:
+    """The data files that a commit of `messages` brings."""
+    found: NewFiles = {}
+    for m in messages:
+        found.setdefault(m.partition, []).extend(m.data.new_files)
+    return found
+
+
+class FewAtATime:
+    """A `TaskRunner` that gives another one a few tasks at a time."""
+
+    def __init__(self, inner: TaskRunner, parallelism: int) -> None:
+        self._inner, self.parallelism = inner, parallelism
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **how: Any) -> list[Any]:
+        done: list[Any] = []
+        rows, discard = how["rows"], how.get("discard", lambda results: None)
+        try:
+            for at in range(0, len(tasks), self.parallelism):
+                some = slice(at, at + self.parallelism)
+                done += self._inner.run(function, tasks[some], rows=rows[some], discard=discard)
+        except BaseException:
+            discard(done)
+            raise
+        return done
+
+
+class PackRounds:
+    """Rounds of compaction of an append table without buckets: small files of a partition are packed together.
+
+    What comes out may still be small. It is packed again when there are as many files as it takes that were packed as
+    often: so a row is rewritten only as often as the logarithm of the number of files, and few files are left. (Paimon
+    packs such a file again with the next few small ones: as few are left, and a row is rewritten over and over.)
+    """
+
+    def __init__(self, table: Table, runner: TaskRunner) -> None:
+        self._table, self._runner = table, runner
+        self._rules = AppendRules.of(table.context.options)
+        self.full_is_due = False  # of no meaning here: small files are packed, and others left alone
+        self._coordinator: AppendCoordinator | None = None
+        self._packed: dict[tuple[bytes, int], list[DataFileMeta]] = {}  # small ones, by how often they were packed
+
+    @property
+    def waiting(self) -> int:
+        """Small files that wait for more."""
+        return 0 if self._coordinator is None else sum(map(len, self._coordinator.waiting.values()))
+
+    def run(self, new_files: NewFiles, *, replaced: bool = False) -> int:
+        """One round, after commits that brought `new_files`; how many files became fewer ones.
+
+        `replaced`: they replaced what was there.
+        """
+        if self._coordinator is None or replaced:
+            self._coordinator, new_files = AppendCoordinator(self._rules), self._live_files()
+            self._packed = {}
+        coordinator, self._coordinator = self._coordinator, None  # start over if this fails, or other jobs committed
+        planned = [(partition, 0, files) for partition, files in coordinator.plan(new_files)]
+        compacted = 0
+        while planned:
+            some, planned = planned[: self._runner.parallelism], planned[self._runner.parallelism :]
+            done = self._compact([CompactTask(partition, 0, UNAWARE, tuple(files)) for partition, _, files in some])
+            if done is None:
+                return compacted
+            for (partition, times, files), message in zip(some, done, strict=True):
+                compacted += len(files)
+                planned += self._pack_again((partition, times + 1), message.compact.compact_after)
+        self._coordinator = coordinator
+        return compacted
+
+    def _pack_again(
+        self, key: tuple[bytes, int], files: Iterable[DataFileMeta]
+    ) -> list[tuple[bytes, int, list[DataFileMeta]]]:
+        """The packs that are due now that there are `files`, too, of the partition and number of times of `key`."""
+        waiting = self._packed.pop(key, []) + [f for f in files if self._rules.is_small(f)]
+        packs = pack(waiting, self._rules)
+        taken = {f.file_name for files in packs for f in files}
+        if left := [f for f in waiting if f.file_name not in taken]:
+            self._packed[key] = left  # at the end: `key` was used last
+        while len(self._packed) > PACKED_MAX:
+            del self._packed[next(iter(self._packed))]
+        return [(*key, files) for files in packs]
+
+    def _compact(self, tasks: Sequence[CompactTask]) -> list[CommitMessage] | None:
+        """The messages of `tasks`, which are committed; None if others were faster."""
+        committer = self._table.new_commit()
+        try:
+            done: list[CommitMessage] = self._runner.run(
+                partial(run_task, self._table.context),
+                tasks,
+                rows=[rows_read(task.files) for task in tasks],
+                discard=committer.abort,
+            )
+        except NotFound as e:
+            _log.info("compaction of %s is replanned: %s", self._table.name, e)
+            return None
+        try:
+            committer.commit(done)
+        except Conflict as e:
+            committer.abort(done)
+            _log.info("compaction of %s is replanned: %s", self._table.name, e)
+            return None
+        return done
+
+    def _live_files(self) -> NewFiles:
+        found: NewFiles = {}
+        latest = self._table.context.snapshots.latest()
+        for e in [] if latest is None else self._table.context.manifests.live_files(latest):
+            found.setdefault(e.partition, []).append(e.file)
+        return found
+
+
+class BucketRounds:
+    """Rounds of compaction of a table with buckets, as its options say."""
+
+    waiting = 0
+
+    def __init__(self, table: Table, compaction: InlineCompaction) -> None:
+        self._table, self._compaction = table, compaction
+        self.full_is_due = False
+
+    def run(self, new_files: NewFiles, *, replaced: bool = False) -> int:
+        """One round, as of `PackRounds`; files are not counted."""
+        full, self.full_is_due = self.full_is_due, False
+        self._compaction.run(set(new_files), full=full, replaced=replaced)
+        return 0
+
+
+Rounds = PackRounds | BucketRounds
+
+
+class BackgroundCompaction:
+    """The thread of one query and table. Give it every commit's messages; it starts and ends automatically."""
+
+    def __init__(self, name: str, rounds: Rounds, is_active: Callable[[], bool]) -> None:
+        """`is_active` tells whether the query still runs."""
+        self._name, self.rounds, self._is_active = name, rounds, is_active
+        self._lock = threading.Condition()
+        self._news: list[CommitMessage] = []
+        self._runs: Counter[BucketKey] = Counter()  # files since the last round that looked at a bucket
+        self._taken: Counter[BucketKey] = Counter()  # those of `_runs` that the round under way looks at
+        self._thread: threading.Thread | None = None
+        self._is_working = False
+        self.done = self.files = 0
+        """Rounds that ended, and files that they put together."""
+
+    def committed(self, messages: Iterable[CommitMessage]) -> None:
+        """Tell of a commit."""
+        with self._lock:
+            self._news += messages
+            self._runs.update({(m.partition, m.bucket): len(m.data.new_files) for m in messages})
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"forebay-compact-{self._name}", daemon=True)
+                self._thread.start()
+            self._lock.notify_all()
+
+    def wait_until_runs_below(self, limit: int) -> None:
+        """Wait while a bucket has got `limit` or more files since the last round, and rounds go on."""
+        with self._lock:
+            while self._thread is not None and max(self._runs.values(), default=0) >= limit:
+                self._lock.wait(IDLE_SECONDS)
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until all commits so far have been looked at; False if that takes longer than `timeout` seconds."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._news and not self._is_working, timeout)
+
+    def _work(self) -> None:
+        try:
+            while (news := self._next()) is not None:
+                self._round(news)
+        finally:
+            with self._lock:
+                self._thread, self._is_working = None, False
+                self._lock.notify_all()
+
+    def _next(self) -> list[CommitMessage] | None:
+        """What was committed since the last round; None when the query has ended."""
+        with self._lock:
+            self._is_working = False
+            self._lock.notify_all()
+            while not self._news:
+                if not self._lock.wait(IDLE_SECONDS) and not self._news and not self._query_runs():
+                    self._thread = None
+                    return None
+            news, self._news, self._is_working = self._news, [], True
+            self._taken = self._runs.copy()
+            return news
+
+    def _query_runs(self) -> bool:
+        try:
+            return self._is_active()
+        except ForebayError as e:  # Spark has been stopped
+            _log.info("compaction beside %s ends: %s", self._name, e)
+            return False
+
+    def _round(self, news: Sequence[CommitMessage]) -> None:
+        try:
+            self.files += self.rounds.run(new_files(news))
+            self.done += 1
+        except Exception as e:  # noqa: BLE001 - see below
+            # The rows are safe, and the query must not end for it; the next commit makes another round.
+            reason = str(e).strip().splitlines()  # an error of the JVM brings its stack
+            # Where Spark is stopped together with the query, its errors say no more than that.
+            stopped = not isinstance(e, ForebayError) and not self._query_runs()
+            level, what = (logging.INFO, "is given up") if stopped else (logging.WARNING, "failed")
+            _log.log(level, "compaction beside %s %s: %s", self._name, what, reason[0] if reason else type(e).__name__)
+            _log.debug("how compaction beside %s failed", self._name, exc_info=True)
+        with self._lock:
+            self._runs.subtract(self._taken)
+            self._lock.notify_all()

@@ -1,0 +1,222 @@
+"""DELETE FROM and TRUNCATE on Paimon tables.
+
+Three ways, the cheapest that does:
+
+- a condition on partition columns alone drops whole partitions, which touches no data;
+- in a table with primary key, tasks find the rows and write a delete of each;
+- in an append table, tasks rewrite the files that hold matching rows without these rows (copy on write). If another
+  job compacts or overwrites one of the files in the meantime, everything is repeated on the current files.
+
+Each is one commit. Rows that are written while a DELETE looks for its rows are not deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
+from forebay.codec.filters import mask
+from forebay.metadata.predicate import Predicate, all_of
+from forebay.paimon.compact.append import rewrite_files
+from forebay.paimon.compact.dedicated import TRIES
+from forebay.paimon.compact.running import rows_read
+from forebay.paimon.files.pruning import bind_filter, columns_of
+from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.file_meta import DataFileMeta
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.io.closing import closed_after
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.table import Table
+from forebay.paimon.write.incoming import DELETE, Intake
+from forebay.paimon.write.table_write import WriterShard
+from forebay.spark.jvm.spark_jobs import active_context
+from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.writing.committing import commit_and_compact
+from forebay.spark.writing.lake_write import new_write
+
+
+def truncate(table: Table) -> None:
+    """Delete all rows."""
+    table.new_commit().truncate()
+    table.maintenance().after_commit(batch=True)
+
+
+def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
+    """Delete the rows that match all `predicates`, in one commit; it needs a Spark context.
+
+    Raises `UnsupportedOperation` for tables that cannot lose single rows, `Conflict` if others were always faster.
+    """
+    predicate = all_of(predicates)
+    if predicate is None:
+        truncate(table)
+    elif predicate.columns() <= set(table.schema.partition_keys):
+        _drop_partitions(table, predicate)
+    elif table.schema.has_primary_key:
+        _delete_keys(table, predicate)
+    else:
+        _rewrite_files(table, predicate)
+
+
+def _drop_partitions(table: Table, predicate: Predicate) -> None:
+    latest = table.context.snapshots.latest()
+    if latest is None:
+        return
+    there = {e.partition for e in table.context.manifests.live_files(latest)}
+    layout = row_layout(table.schema.partition_fields)
+    chosen = ScanFilter.of(table.schema, predicate).partitions_matching(there)
+    values = [dict(zip(table.schema.partition_keys, layout.decode(p), strict=True)) for p in sorted(chosen)]
+    if values:
+        table.new_commit().drop_partitions(values)
+        table.maintenance().after_commit(batch=True)
+
+
+# ---- tables with primary key ----------------------------------------------------------------------------------------
+
+
+def _delete_keys(table: Table, predicate: Predicate) -> None:
+    _check_takes_deletes(table)
+    splits = table.scan(filter=predicate).plan()
+    if not splits:
+        return
+    runner = partial(SparkTasks, active_context())
+    committer = table.new_commit()
+    done: list[list[CommitMessage]] = runner(f"DELETE FROM {table.name}").run(
+        _DeleteRows(table.context, predicate, len(splits)),
+        list(enumerate(splits)),
+        rows=[rows_read(split.files) for split in splits],
+        discard=lambda results: committer.abort(m for messages in results for m in messages),
+    )
+    commit_and_compact(table, [m for each in done for m in each], None, runner)
+
+
+def _check_takes_deletes(table: Table) -> None:
+    options = table.context.options
+    option = {
+        "deduplicate": None,
+        "partial-update": "partial-update.remove-record-on-delete",
+        "aggregation": "aggregation.remove-record-on-delete",
+    }.get(options.merge_engine, "")
+    flags = {
+        "partial-update.remove-record-on-delete": options.partial_update_remove_record_on_delete,
+        "aggregation.remove-record-on-delete": options.aggregation_remove_record_on_delete,
+    }
+    if option == "":
+        raise UnsupportedOperation(
+            f"DELETE FROM {table.name}: merge engine {options.merge_engine} keeps rows for ever; only whole partitions "
+            "can be deleted"
+        )
+    if option is not None and not flags[option]:
+        raise UnsupportedOperation(
+            f"DELETE FROM {table.name}: merge engine {options.merge_engine} takes no deletes unless the table has "
+            f"'{option}' = 'true'; only whole partitions can be deleted"
+        )
+    if options.ignore_delete:
+        raise UnsupportedOperation(f"DELETE FROM {table.name}: the table has 'ignore-delete' = 'true'")
+
+
+@dataclass(frozen=True)
+class _DeleteRows:
+    """A task: finds the rows of a split that match, and writes deletes of them. `tasks` is how many there are."""
+
+    table: TableContext
+    predicate: Predicate
+    tasks: int
+
+    def __call__(self, task: tuple[int, DataSplit]) -> list[CommitMessage]:
+        index, split = task
+        reader = SplitReader(self.table, None, ScanFilter.of(self.table.schema, self.predicate))
+        intake = Intake(self.table.schema)
+        with new_write(self.table, WriterShard(index, self.tasks)) as write:
+            for batch in reader.read(split):
+                for rows in intake.batches(batch):
+                    write.write_batch(rows, np.full(rows.num_rows, DELETE, np.int8))
+            return write.prepare_commit()
+
+
+# ---- append tables --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _File:
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    file: DataFileMeta
+
+
+def _rewrite_files(table: Table, predicate: Predicate) -> None:
+    if table.context.options.deletion_vectors_enabled:
+        raise UnsupportedOperation(
+            f"DELETE FROM {table.name}: rows of an append table with 'deletion-vectors.enabled' are deleted by writing "
+            "deletion vectors, which is not supported; whole partitions can be deleted"
+        )
+    for left in reversed(range(TRIES)):
+        try:
+            _rewrite_once(table, predicate)
+            return
+        except (Conflict, NotFound):
+            if not left:
+                raise
+
+
+def _rewrite_once(table: Table, predicate: Predicate) -> None:
+    files = [
+        _File(split.partition, split.bucket, split.total_buckets, f)
+        for split in table.scan(filter=predicate).plan()
+        for f in split.files
+    ]
+    committer = table.new_commit()
+    done: list[CommitMessage | None] = SparkTasks(active_context(), f"DELETE FROM {table.name}").run(
+        _RewriteWithout(table.context, predicate),
+        files,
+        rows=[f.file.row_count for f in files],
+        discard=lambda results: committer.abort(m for m in results if m is not None),
+    )
+    messages = [m for m in done if m is not None]
+    if not messages:
+        return
+    try:
+        committer.commit(messages, check_conflicts=True)
+    except Conflict:
+        committer.abort(messages)
+        raise
+    table.maintenance().after_commit(batch=True)
+
+
+@dataclass(frozen=True)
+class _RewriteWithout:
+    """A task: the file without the rows that match; None if none does."""
+
+    table: TableContext
+    predicate: Predicate
+
+    def __call__(self, task: _File) -> CommitMessage | None:
+        bound = bind_filter(self.predicate, self.table.schema.fields)
+        fields = self.table.schema.fields_named(sorted(columns_of(bound)))
+        reader = DataFileReader(self.table.io, self.table.schemas.schema, fields)
+        path = self.table.paths.data_file(task.partition, task.bucket, task.file)
+        with closed_after(reader.read(task.file, path)) as batches:
+            if not any(pc.any(mask(bound, batch)).as_py() for batch in batches):
+                return None
+
+        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                rest = batch.filter(pc.invert(mask(bound, batch)))
+                if rest.num_rows:
+                    yield rest
+
+        rewritten = rewrite_files(self.table, task.partition, task.bucket, [task.file], arrange=kept)
+        # To all readers the rows are what a writer wrote.
+        new_files = tuple(replace(f, file_source=task.file.file_source) for f in rewritten.compact_after)
+        increment = DataIncrement(new_files, (task.file,))
+        return CommitMessage(task.partition, task.bucket, task.total_buckets, increment)

@@ -1,0 +1,79 @@
+"""Writing through the format "forebay-paimon": `df.write`, and what `df.writeStream` (`stream_sink`) has of it, too.
+
+Tasks run as they do behind the catalog. But Spark commits in a Python process that has no session, so what belongs to
+a commit (compaction, `precommit-compact`) happens in threads of that process, and the commit waits for it; rows cannot
+be shuffled before they are written, so every task may write every bucket. Tables with dynamic buckets, whose keys one
+task must assign, are therefore written through the catalog only, or from data with one partition.
+
+Spark does not tell a writer whether a failed commit was tried before it aborts, so nothing is deleted then. Files that
+no snapshot names are found by `remove_orphan_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.paimon.compact.running import TaskRunner, TaskThreads
+from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE
+from forebay.spark.lake_write_options import LakeWriteOptions, dynamic_overwrite, with_write_options, write_options
+from forebay.spark.worker_errors import short_errors
+from forebay.spark.writing.committing import Overwrite, commit_batch
+from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of
+
+
+class Sink:
+    """A write of `table`, as Spark hands it from process to process. `overwrite`: it replaces what is there."""
+
+    def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._name, self._proxied = name, table
+        self._options: LakeWriteOptions = write_options(name, table, given)
+        self._table = with_write_options(table, self._options)
+        with short_errors(f"writing to table {name}"):
+            Incoming(self._table.schema, schema.names)
+        self._overwrite = None
+        if overwrite:
+            self._overwrite = Overwrite(dynamic=dynamic_overwrite(self._options, self._table))
+        # Spark hands over the pickled writer, and a table would be reopened under the schema of that time.
+        self._function = LakeWriteFunction(self._table.context, name, overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task."""
+        return self._function.write(iterator)
+
+    def written(self, messages: Iterable[Any]) -> list[WrittenFiles]:
+        """What the tasks wrote. Raises `UnsupportedOperation` where several have assigned dynamic buckets."""
+        written = [m for m in messages if isinstance(m, WrittenFiles)]
+        table = self._table
+        if (
+            table.schema.has_primary_key
+            and table.context.options.bucket == UNAWARE
+            and sum(bool(w.rows) for w in written) > 1
+        ):
+            table.new_commit().abort(messages_of(written))
+            raise UnsupportedOperation(
+                f"writing to table {self._name}: it has dynamic buckets, whose keys one task must assign; write it "
+                "through a catalog (forebay.spark.attach), or coalesce the data to one partition"
+            )
+        return written
+
+
+class PaimonSink(Sink, DataSourceArrowWriter):
+    """`df.write.format("forebay-paimon")`: one commit."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with short_errors(f"writing to table {self._name}"):
+            commit_batch(self._table, messages_of(self.written(messages)), self._overwrite, threads)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: see above."""
+
+
+def threads(_what: str) -> TaskRunner:
+    return TaskThreads()

@@ -1,0 +1,244 @@
+"""Writing Paimon tables: the proxies between INSERT, `writeTo`, `writeStream` and the workers' `LakeWriteFunction`.
+
+A statement is one commit, made on the driver from the messages of all tasks. An overwrite replaces, in that commit,
+what is there at that moment. For a streaming query Spark makes a new builder for every micro-batch; what lasts as long
+as the query is kept by forebay.spark.writing.stream_commits.
+"""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from typing import Any, ClassVar
+
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
+from forebay.paimon.read.predicates import split_conjuncts
+from forebay.paimon.table import Table
+from forebay.spark.filters import to_predicate
+from forebay.spark.jvm.expressions import ALWAYS_TRUE
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.lake_context import PaimonContext
+from forebay.spark.lake_schemas import columns_of
+from forebay.spark.lake_write_options import dynamic_overwrite, with_write_options, write_options
+from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.worker_errors import short_errors
+from forebay.spark.writing.committing import Overwrite, commit_batch
+from forebay.spark.writing.distribution import dealing
+from forebay.spark.writing.lake_write import MESSAGE_COLUMN, Incoming, LakeWriteFunction, WrittenFiles, messages_of
+from forebay.spark.writing.stream_commits import Epoch, stream_commits
+
+_WRITE = CONNECTOR + "write."
+_EXPRESSIONS = CONNECTOR + "expressions."
+_MESSAGE_TYPE = StructType([StructField(MESSAGE_COLUMN, BinaryType())])
+
+
+class PaimonWriteBuilder(JavaProxy):
+    """Makes the write of one statement, or of one micro-batch."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (_WRITE + "SupportsOverwriteV2", _WRITE + "SupportsDynamicOverwrite")
+
+    def __init__(
+        self, context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+    ) -> None:
+        """`info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
+        super().__init__(context.jvm)
+        self._context, self._name = context, name
+        self._options = write_options(name, table, options)
+        self._proxied, self._table = table, with_write_options(table, self._options)
+        self._schema, self._query = info.schema(), str(info.queryId())
+        self._overwrite: Overwrite | None = None
+        with short_errors(f"writing to table {name}"):  # before any task finds out
+            Incoming(self._table.schema, [str(column) for column in self._schema.fieldNames()])
+
+    # ---- what is replaced -------------------------------------------------------------------------------------------
+
+    def truncate(self) -> JavaProxy:
+        """INSERT OVERWRITE of a table, CREATE OR REPLACE ... AS SELECT, or a stream in mode complete."""
+        self._overwrite = Overwrite(dynamic=dynamic_overwrite(self._options, self._table))
+        return self
+
+    def overwriteDynamicPartitions(self) -> JavaProxy:
+        self._overwrite = Overwrite(dynamic=bool(self._table.schema.partition_keys))
+        return self
+
+    def canOverwrite(self, predicates: JavaObject) -> bool:
+        """Always: what cannot be overwritten is said by `overwrite`, with the reason."""
+        return True
+
+    def overwrite(self, predicates: JavaObject) -> JavaProxy:
+        partition = self._partition(predicates)
+        if partition is None:
+            shown = " AND ".join(str(p.toString()) for p in predicates)
+            raise UnsupportedOperation(
+                f"{self._name} cannot be overwritten where {shown}: only partitions can be replaced, by equality with "
+                f"values of {', '.join(self._table.schema.partition_keys) or '(it has no partition columns)'}"
+            )
+        if not partition:
+            return self.truncate()
+        self._overwrite = Overwrite(partition)
+        return self
+
+    def _partition(self, predicates: JavaObject) -> dict[str, Any] | None:
+        """The values of the partition columns that the predicates name; None if they say anything else."""
+        schema = self._table.schema
+        found: dict[str, Any] = {}
+        for java in predicates:
+            expression = self.jvm.expression(java)
+            if expression == ALWAYS_TRUE:
+                continue
+            predicate = to_predicate(expression, columns_of(schema))
+            for part in [None] if predicate is None else split_conjuncts(predicate):
+                value = _named_value(part)
+                if value is None or value[0] not in schema.partition_keys or value[0] in found:
+                    return None
+                found[value[0]] = value[1]
+        return found
+
+    # ---- the write --------------------------------------------------------------------------------------------------
+
+    def build(self) -> JavaProxy:
+        return PaimonWrite(self)
+
+
+class PaimonUpsertBuilder(PaimonWriteBuilder):
+    """The builder of a table with primary key: rows of a query in output mode update replace those with their key."""
+
+    interfaces: ClassVar[tuple[str, ...]] = ("org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",)
+
+
+def write_builder(
+    context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+) -> PaimonWriteBuilder:
+    """The builder for a write to `table`."""
+    kind = PaimonUpsertBuilder if table.schema.has_primary_key else PaimonWriteBuilder
+    return kind(context, name, table, options, info)
+
+
+class PaimonWrite(JavaProxy):
+    """A write: how its rows are dealt to tasks, and its batch or stream."""
+
+    interfaces = (_WRITE + "RequiresDistributionAndOrdering",)
+
+    def __init__(self, builder: PaimonWriteBuilder) -> None:
+        super().__init__(builder.jvm)
+        self._builder = builder
+        self._dealing = dealing(builder._table, builder._context.cores)
+
+    def description(self) -> str:
+        overwrite = self._builder._overwrite
+        what = "append to" if overwrite is None else "overwrite"
+        if overwrite is None and self._builder._table.schema.has_primary_key:
+            what = "upsert into"
+        partition = "" if overwrite is None or not overwrite.partition else f" {dict(overwrite.partition)}"
+        return f"forebay: {what} {self._builder._name}{partition}"
+
+    def toString(self) -> str:
+        return self.description()
+
+    def requiredDistribution(self) -> JavaObject:
+        distributions = self.jvm.class_(CONNECTOR + "distributions.Distributions")
+        if not self._dealing.columns:
+            return distributions.unspecified()
+        column = self.jvm.class_(_EXPRESSIONS + "Expressions").column
+        quoted = [column("`" + name.replace("`", "``") + "`") for name in self._dealing.columns]
+        return distributions.clustered(self.jvm.array(_EXPRESSIONS + "Expression", quoted))
+
+    def requiredNumPartitions(self) -> int:
+        return self._dealing.tasks
+
+    def requiredOrdering(self) -> JavaObject:
+        return self.jvm.array(_EXPRESSIONS + "SortOrder", [])
+
+    def supportedCustomMetrics(self) -> JavaObject:
+        return self.jvm.python_metrics()
+
+    def toBatch(self) -> JavaProxy:
+        return PaimonBatchWrite(self._builder)
+
+    def toStreaming(self) -> JavaProxy:
+        return PaimonStreamingWrite(self._builder)
+
+
+class _TaskWrites(JavaProxy):
+    """What batches and streams share: the workers' function."""
+
+    def __init__(self, builder: PaimonWriteBuilder) -> None:
+        super().__init__(builder.jvm)
+        self._context, self._table, self._name = builder._context, builder._table, builder._name
+        self._schema, self._overwrite = builder._schema, builder._overwrite
+        self._is_settled = False
+        """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
+
+    def _command(self, physical: JavaObject) -> bytes:
+        tasks = max(int(physical.numPartitions()), 1)
+        function = LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
+        return pickle.dumps((function, _MESSAGE_TYPE))
+
+    def _written(self, messages: JavaObject) -> list[WrittenFiles]:
+        pickled = (self.jvm.commit_message(message) for message in messages)
+        return [pickle.loads(found) for found in pickled if found is not None]
+
+    def _discard(self, messages: JavaObject) -> None:
+        """Delete what finished tasks wrote, unless a commit was tried."""
+        if not self._is_settled:
+            self._table.new_commit().abort(messages_of(self._written(messages)))
+
+    def useCommitCoordinator(self) -> bool:
+        return True
+
+
+class PaimonBatchWrite(_TaskWrites):
+    """The tasks of a statement, and its commit."""
+
+    interfaces = (_WRITE + "BatchWrite",)
+
+    def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
+        return self.jvm.writer_factory(self._command(physical), self._schema)
+
+    def onDataWriterCommit(self, message: JavaObject) -> None:
+        """Nothing to do: the messages come together to `commit`."""
+
+    def commit(self, messages: JavaObject, *summary: Any) -> None:
+        self._is_settled = True
+        runner = partial(SparkTasks, self.jvm.context)
+        commit_batch(self._table, messages_of(self._written(messages)), self._overwrite, runner)
+
+    def abort(self, messages: JavaObject) -> None:
+        self._discard(messages)
+
+
+class PaimonStreamingWrite(_TaskWrites):
+    """The tasks of one micro-batch, and its commit."""
+
+    interfaces = (_WRITE + "streaming.StreamingWrite",)
+
+    def __init__(self, builder: PaimonWriteBuilder) -> None:
+        super().__init__(builder)
+        self._commits = stream_commits(self._context, self._name, builder._proxied, builder._query, builder._options)
+
+    def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
+        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+
+    def commit(self, epoch: int, messages: JavaObject) -> None:
+        self._is_settled = True
+        written = self._written(messages)
+        rows = sum(w.rows for w in written)
+        self._commits.commit(Epoch(int(epoch), messages_of(written), rows, self._overwrite))
+
+    def abort(self, epoch: int, messages: JavaObject) -> None:
+        self._discard(messages)
+
+
+def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
+    """Column and value of `column = value` or `column IS NULL`; None for all else."""
+    if not isinstance(predicate, Leaf):
+        return None
+    if predicate.function is LeafFunction.IS_NULL:
+        return predicate.column, None
+    if predicate.function is LeafFunction.EQUAL and len(predicate.literals) == 1:
+        return predicate.column, predicate.literals[0]
+    return None

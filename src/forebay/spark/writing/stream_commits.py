@@ -1,0 +1,278 @@
+"""Commits of a streaming query, each micro-batch once.
+
+The user of the commits is made of the query's id, which its checkpoint keeps over restarts, and a commit's number is
+that of its micro-batch. A micro-batch that Spark repeats after a failure is found by both and adds nothing: its new
+files are deleted again. A query with a new checkpoint is another user, and writes on.
+
+Compaction runs beside the query (forebay.spark.writing.background), but where a commit must wait for it: where readers
+see nothing of new files before (`lookup-wait`), where it makes the changelog of each commit (`full-compaction`), or
+where `commit.force-compact` asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.quantity import parse_bool
+from forebay.paimon.commit.committer import Committable, FileStoreCommit
+from forebay.paimon.compact.running import TaskRunner
+from forebay.paimon.format.commit_message import CommitMessage
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE
+from forebay.spark.lake_context import PaimonContext
+from forebay.spark.lake_write_options import (
+    COMPACTION_PARALLELISM,
+    LakeWriteOptions,
+    positive,
+    with_write_options,
+)
+from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.writing.background import (
+    BackgroundCompaction,
+    BucketRounds,
+    FewAtATime,
+    PackRounds,
+    Rounds,
+    new_files,
+)
+from forebay.spark.writing.committing import InlineCompaction, Overwrite, put_together
+
+USER_PREFIX = "commit.user-prefix"
+STOP_TRIGGER = "num-sorted-run.stop-trigger"
+_LOOKUP_WAIT = ("lookup-wait", "changelog-producer.lookup-wait")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A micro-batch: its number, what its tasks wrote, and what it replaces."""
+
+    number: int
+    messages: list[CommitMessage]
+    rows: int = 0
+    overwrite: Overwrite | None = None
+
+
+@dataclass
+class Counts:
+    """What a query has done since it was started; for its progress."""
+
+    rows: int = 0
+    files: int = 0
+    commits: int = 0
+    repeated: int = 0
+    seconds: float = 0.0
+    snapshot: int | None = None
+
+
+@dataclass
+class StreamCommits:
+    """The commits of one run of a query to one table. Used by one thread.
+
+    `is_active` tells whether the query still runs; `cores` is how many tasks run at a time.
+    """
+
+    name: str
+    table: Table
+    query: str
+    options: LakeWriteOptions
+    runner: Callable[[str], TaskRunner]
+    is_active: Callable[[], bool]
+    cores: int
+    proxied: Table
+    """The table without the options of this write, by which Spark's proxy of it is known."""
+
+    beside: bool = True
+    """Whether compaction may run beside the query; else every commit waits for it."""
+    counts: Counts = field(default_factory=Counts, init=False)
+
+    def __post_init__(self) -> None:
+        prefix = self.table.schema.options.get(USER_PREFIX, "forebay")
+        self.user = f"{prefix}-{self.query}"
+        self.inline = InlineCompaction(self.table, self.runner)
+        self.rounds = self._rounds()
+        waits = not self.beside or must_wait(self.table)
+        self.background = None
+        if self.rounds is not None and not waits:
+            self.background = BackgroundCompaction(self.name, self.rounds, self.is_active)
+        self._is_first = True
+
+    def _rounds(self) -> Rounds | None:
+        """The compaction that the table wants; None if it wants none."""
+        table = self.table
+        if table.context.options.write_only:
+            return None
+        parallelism = table.schema.options.get(COMPACTION_PARALLELISM)
+        few = max(1, self.cores // 2) if parallelism is None else positive(COMPACTION_PARALLELISM, parallelism)
+
+        def runner(what: str) -> TaskRunner:
+            return FewAtATime(self.runner(what), few) if self.beside else self.runner(what)
+
+        if table.context.options.bucket == UNAWARE and not table.schema.has_primary_key:
+            has_vectors = table.context.options.deletion_vectors_enabled
+            return None if has_vectors else PackRounds(table, runner(f"compaction beside {self.name}"))
+        inline = InlineCompaction(table, runner)
+        return BucketRounds(table, inline) if inline.is_on else None
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+
+    def commit(self, epoch: Epoch) -> list[Snapshot]:
+        """Commit a micro-batch, unless it is committed already; the snapshots made.
+
+        Raises `Conflict` if it cannot be committed: nothing was then, and Spark will repeat it when it is restarted.
+        """
+        started = SYSTEM_CLOCK.monotonic()
+        committer = self.table.new_commit(self.user)
+        self._check_memory(committer, epoch)
+        epoch = replace(epoch, messages=put_together(self.table, epoch.messages, self.runner))
+        full = self.inline.full_is_due()
+        try:
+            made = self._commit_once(committer, epoch)
+        except (Conflict, InvalidRequest):  # nothing was committed; after other errors that is not known
+            committer.abort(epoch.messages)
+            raise
+        if made:
+            self._compact(epoch, full)
+            self.table.maintenance().after_commit()
+        elif epoch.messages:
+            committer.abort(epoch.messages)
+            self.counts.repeated += 1
+        self._count(epoch, made, SYSTEM_CLOCK.monotonic() - started)
+        return made
+
+    def _commit_once(self, committer: FileStoreCommit, epoch: Epoch) -> list[Snapshot]:
+        work = Committable(epoch.number, tuple(epoch.messages))
+        if epoch.overwrite is None:
+            return committer.filter_and_commit([work])
+        if not committer.filter_committed([work]):
+            return []
+        overwrite = epoch.overwrite
+        return committer.overwrite(epoch.messages, overwrite.partition, epoch.number, dynamic=overwrite.dynamic)
+
+    def _check_memory(self, committer: FileStoreCommit, epoch: Epoch) -> None:
+        """Warn where a restarted query cannot know whether its last micro-batch was committed."""
+        if not self._is_first:
+            return
+        self._is_first = False
+        snapshots = committer.snapshots
+        if epoch.number > 0 and (snapshots.earliest_id() or 1) > 1 and snapshots.latest_of_user(self.user) is None:
+            _log.warning(
+                "query %s goes on with micro-batch %s of %s, but all snapshots that it made have expired: if the batch "
+                "was committed before the query stopped, its rows are written twice. Restart queries sooner, or raise "
+                "'snapshot.time-retained'",
+                self.query, epoch.number, self.name,
+            )  # fmt: skip
+
+    def _compact(self, epoch: Epoch, full: bool) -> None:
+        if self.rounds is None:
+            return
+        self.rounds.full_is_due |= full
+        if self.background is None:
+            self.rounds.run(new_files(epoch.messages), replaced=epoch.overwrite is not None)
+            return
+        self.background.committed(epoch.messages)
+        if self.table.schema.has_primary_key:
+            self.background.wait_until_runs_below(stop_trigger(self.table))
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def _count(self, epoch: Epoch, made: list[Snapshot], seconds: float) -> None:
+        files = sum(len(m.data.new_files) for m in epoch.messages) if made else 0
+        counts = self.counts
+        counts.seconds += seconds
+        if made:
+            counts.commits += 1
+            counts.rows += epoch.rows
+            counts.files += files
+            counts.snapshot = made[-1].id
+        what = f"{epoch.rows:,} rows in {files} files, snapshot {made[-1].id}" if made else "nothing new"
+        line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{self._waiting_text()}"
+        _log.info(line)
+        if self.options.shows_progress:
+            print(line, file=sys.stderr, flush=True)
+
+    def _waiting_text(self) -> str:
+        waiting = 0 if self.rounds is None else self.rounds.waiting
+        return f"; {waiting} small files wait for compaction" if waiting else ""
+
+    def metrics(self) -> dict[str, str]:
+        """For `sink.metrics` of the query's progress; counted since this run of the query began."""
+        counts, background = self.counts, self.background
+        found = {
+            "rowsWritten": counts.rows,
+            "filesWritten": counts.files,
+            "commits": counts.commits,
+            "repeatedBatches": counts.repeated,
+            "commitMillis": int(counts.seconds * 1000),
+            "snapshotId": counts.snapshot,
+            "compactionRounds": None if background is None else background.done,
+            "filesCompacted": None if background is None else background.files,
+            "filesWaiting": None if self.rounds is None else self.rounds.waiting,
+        }
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def must_wait(table: Table) -> bool:
+    """Whether a commit is complete only when its buckets are compacted."""
+    options = table.context.options
+    if options.write_only:
+        return False
+    if options.commit_force_compact or options.changelog_producer == "full-compaction":
+        return True
+    waits = next((table.schema.options[n] for n in _LOOKUP_WAIT if n in table.schema.options), "true")
+    return table.schema.has_primary_key and options.needs_lookup and parse_bool(waits)
+
+
+def stop_trigger(table: Table) -> int:
+    """New files of a bucket at which a stream waits for compaction (`num-sorted-run.stop-trigger`)."""
+    text = table.schema.options.get(STOP_TRIGGER)
+    return table.context.options.num_sorted_run_compaction_trigger + 3 if text is None else positive(STOP_TRIGGER, text)
+
+
+# ---- the queries of this process ------------------------------------------------------------------------------------
+
+_running: dict[tuple[str, str, str], StreamCommits] = {}
+_lock = threading.Lock()
+
+
+def stream_commits(
+    context: PaimonContext, name: str, proxied: Table, query: str, options: LakeWriteOptions
+) -> StreamCommits:
+    """The commits of query `query` to `proxied` under `options`, the same for all micro-batches since its start."""
+    table = with_write_options(proxied, options)
+    key = (table.context.paths.root, table.context.paths.branch, query)
+    with _lock:
+        known = _running.get(key)
+        if known is None or known.table is not table:
+            is_active = partial(_is_active, context, query)
+            runner = partial(SparkTasks, context.jvm.context)
+            known = StreamCommits(name, table, query, options, runner, is_active, context.cores, proxied)
+            _forget_ended()
+            _running[key] = known
+        return known
+
+
+def _is_active(context: PaimonContext, query: str) -> bool:
+    return context.jvm.query_is_active(context.session, query)
+
+
+def _forget_ended() -> None:
+    for key, commits in list(_running.items()):
+        if not commits.is_active():
+            del _running[key]
+
+
+def sink_metrics(table: Table) -> dict[str, str]:
+    """The metrics of the query that Spark gave the table object `table` to; none if there is none."""
+    with _lock:
+        found = [c for c in _running.values() if c.proxied is table]
+    return found[-1].metrics() if found else {}
