@@ -23,7 +23,7 @@ from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.table import Table
 from forebay.paimon.write.table_write import WriterShard
-from forebay.spark.lake_write_options import write_options
+from forebay.spark.lake_options import write_options
 from forebay.spark.writing.lake_write import new_write
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits
 

@@ -102,7 +102,7 @@ class PlainWriter:
     """A streaming query that writes one table."""
 
     def __init__(self, warehouse: Path, folder: Path, name: str) -> None:
-        from forebay.spark.lake_write_options import write_options
+        from forebay.spark.lake_options import write_options
         from forebay.spark.writing.stream_commits import StreamCommits
 
         self._table = open_table(warehouse, name)

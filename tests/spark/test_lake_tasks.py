@@ -10,8 +10,8 @@ import pytest
 
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket
-from forebay.spark.reading.lake_tasks import lake_rows, lake_tasks
-from forebay.spark.reading.splits import KvBatchSplit, LakePart, LogInput
+from forebay.spark.reading.live_plan import lake_tasks
+from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, lake_rows
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows

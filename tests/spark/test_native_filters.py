@@ -6,8 +6,8 @@ import pytest
 
 from forebay.metadata import types
 from forebay.metadata.table import Column
+from forebay.spark.filters import may_skip_by
 from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
-from forebay.spark.reading.native_filters import may_skip_by
 
 COLUMNS = [
     Column("i", types.int_()),

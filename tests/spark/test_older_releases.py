@@ -15,8 +15,7 @@ sys.modules["pyspark.sql.streaming.datasource"] = None  # came with 4.2
 vars(pyspark.sql.datasource).pop("DataSourceStreamArrowWriter", None)  # came with 4.1
 
 NEEDS_NEWER = {
-    "forebay.spark.streaming.live_reader",
-    "forebay.spark.streaming.lake_reader",
+    "forebay.spark.streaming.reader",
     "forebay.spark.writing.lake_stream_sink",
 }
 import forebay.spark

@@ -6,16 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.metadata.table import TableBucket
-from forebay.spark.reading import task_sizes
-from forebay.spark.reading.splits import KvBatchSplit, LogInput
-from forebay.spark.reading.task_sizes import (
-    ROWS_PER_TASK_MIN,
-    cut_logs,
-    cut_logs_for_limit,
-    plan_kv,
-    spread,
-    task_count,
-)
+from forebay.spark.reading import live_plan, plan
+from forebay.spark.reading.live_plan import cut_logs, cut_logs_for_limit, plan_kv
+from forebay.spark.reading.live_read import KvBatchSplit, LogInput
+from forebay.spark.reading.plan import ROWS_PER_TASK_MIN, spread, task_count
 
 BIG = ROWS_PER_TASK_MIN
 
@@ -79,7 +73,7 @@ def test_every_bucket_is_scanned_by_exactly_one_task(
     assert sorted(split.bucket.bucket for task in tasks for split in task) == sorted(b.bucket for b in counts)
     assert all(tasks)
     assert len(tasks) <= 2 * cores
-    if limit is not None and limit <= task_sizes.LIMIT_ONE_TASK_MAX:
+    if limit is not None and limit <= plan.LIMIT_ONE_TASK_MAX:
         assert len(tasks) <= 1
 
 
@@ -102,7 +96,7 @@ def test_a_table_of_few_rows_is_read_by_one_task_however_many_buckets_it_has() -
 
 def test_rows_are_estimated_unless_some_bucket_does_not_count() -> None:
     tasks = plan_kv({bucket(0): 10, bucket(1): 20}, 4)
-    assert task_sizes.estimated_rows(tasks) == 30
-    assert task_sizes.estimated_rows(tasks, limit=7) == 7
-    assert task_sizes.estimated_rows(plan_kv({bucket(0): None}, 4)) is None
-    assert task_sizes.estimated_rows([]) == 0
+    assert live_plan.estimated_rows(tasks) == 30
+    assert live_plan.estimated_rows(tasks, limit=7) == 7
+    assert live_plan.estimated_rows(plan_kv({bucket(0): None}, 4)) is None
+    assert live_plan.estimated_rows([]) == 0

@@ -23,12 +23,11 @@ from forebay.client.table import Table
 from forebay.metadata.predicate import col
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
-from forebay.spark.datasource import ForebayDataSource, ForebayReader
+from forebay.spark.datasource import BatchReader, ForebayDataSource
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
 from forebay.spark.reading.live_plan import LiveScan
-from forebay.spark.reading.live_read import ReadFunction, SplitsPartition, counted, first_rows, gathered
-from forebay.spark.reading.scan_plan import Pushdown
-from forebay.spark.reading.splits import LogInput
+from forebay.spark.reading.live_read import LogInput, ReadFunction, SplitsPartition, counted, first_rows, gathered
+from forebay.spark.reading.plan import Pushdown
 from tests.spark.tables import ids_of, make_table, rows
 
 
@@ -269,7 +268,7 @@ def options_of(server: EmbeddedServer, table: Table, **more: str) -> dict[str, s
     return {"bootstrap.servers": server.bootstrap_servers, "table": str(table.path), **more}
 
 
-def worker_rows(reader: ForebayReader, schema: StructType) -> pa.Table:
+def worker_rows(reader: BatchReader, schema: StructType) -> pa.Table:
     """What the JVM would get: planned and read by PySpark's own code, through pickles."""
     planner = importlib.import_module("pyspark.sql.worker.plan_data_source_read")
     if not hasattr(planner, "write_read_func_and_partitions"):
@@ -328,8 +327,8 @@ def test_the_data_source_reads_changelogs_and_empty_tables(
 
 def test_the_data_source_never_overrides_push_filters() -> None:
     """Reference fact 1: PySpark would give silently wrong answers."""
-    assert ForebayReader.__bases__ == (DataSourceReader,)
-    assert "pushFilters" not in vars(ForebayReader)
+    assert BatchReader.__bases__ == (DataSourceReader,)
+    assert "pushFilters" not in vars(BatchReader)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, SnapshotLease, read_options
-from forebay.spark.reading.live_plan import LiveScan, TablePlan, task_partitions
+from forebay.spark.reading.live_plan import LiveScan, task_partitions
 from forebay.spark.reading.live_read import ReadFunction, SplitsPartition
-from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.snapshots import LEASE_SECONDS, OpenSnapshots, open_snapshots
 from tests.spark.tables import ids_of, make_table, rows
 
@@ -51,13 +51,13 @@ def table(connection: Connection, database: str) -> Table:
     return made
 
 
-def planned(table: Table, wanted: Pushdown, lease: SnapshotLease = SnapshotLease()) -> TablePlan:  # noqa: B008
+def planned(table: Table, wanted: Pushdown, lease: SnapshotLease = SnapshotLease()) -> ScanPlan:  # noqa: B008
     scan = LiveScan(table.info, ReadOptions(table.connection.settings, lease=lease))
     schema = StructType([scan.schema[name] for name in wanted.columns])
     return scan.plan(table.connection, 2, wanted, schema)
 
 
-def run(plan: TablePlan, partitions: list[SplitsPartition]) -> list[pa.RecordBatch]:
+def run(plan: ScanPlan, partitions: list[SplitsPartition]) -> list[pa.RecordBatch]:
     function: ReadFunction = pickle.loads(pickle.dumps(plan.read))
     batches: list[pa.RecordBatch] = []
     for partition in partitions:
@@ -70,7 +70,7 @@ def run(plan: TablePlan, partitions: list[SplitsPartition]) -> list[pa.RecordBat
 
 def test_tasks_that_are_run_again_or_late_read_the_rows_of_one_instant(table: Table) -> None:
     plan = planned(table, Pushdown(("id", "amount")))
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
     expected = rows(0, 1000)["amount"].to_pylist()
@@ -89,7 +89,7 @@ def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table,
     table.upsert(rows(0, 300))
     table.delete([{"id": 3}])
     plan = planned(table, wanted)
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
     table.upsert(rows(1000, 1100))
@@ -102,7 +102,7 @@ def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table,
 
 def test_a_limit_holds_for_a_snapshot_that_is_made_anew_too(table: Table) -> None:
     plan = planned(table, Pushdown(("id",), limit=7))
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
     snapshot.release()
@@ -113,7 +113,7 @@ def test_without_the_beginning_of_the_changelog_an_ended_snapshot_is_an_error(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(table, Pushdown(("id",)))
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     assert snapshot is not None
     partitions = task_partitions(plan.tasks, snapshot)
     snapshot.release()
@@ -131,7 +131,7 @@ def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table
     small = replace(table.connection.settings, given=(("client.scanner.kv.fetch.max-bytes", 1024),))
     scan = LiveScan(table.info, ReadOptions(small))
     plan = scan.plan(table.connection, 2, Pushdown(("id",)), StructType([scan.schema["id"]]))
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     (partition,) = task_partitions(plan.tasks, snapshot)
     assert snapshot is not None
     assert partition.snapshot is not None
@@ -152,7 +152,7 @@ def test_limits_filters_and_counts_are_those_of_the_instant(table: Table) -> Non
         (Pushdown(()), 1000),
     ):
         plan = planned(table, wanted)
-        snapshot = plan.open_snapshot()
+        snapshot = plan.open().pinned
         partitions = task_partitions(plan.tasks, snapshot)
         table.delete([{"id": 995}])
         assert sum(batch.num_rows for batch in run(plan, partitions)) == expected
@@ -161,7 +161,7 @@ def test_limits_filters_and_counts_are_those_of_the_instant(table: Table) -> Non
 
 def test_a_task_is_sent_only_what_it_needs_of_the_snapshot(table: Table) -> None:
     plan = planned(table, Pushdown(("id",)))
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     for partition in task_partitions([plan.tasks[0][:1]], snapshot):
         sent: SplitsPartition = pickle.loads(pickle.dumps(partition))
         assert sent.snapshot is not None
@@ -171,10 +171,10 @@ def test_a_task_is_sent_only_what_it_needs_of_the_snapshot(table: Table) -> None
 def test_a_log_and_a_replayed_table_need_no_snapshot(table: Table, connection: Connection, database: str) -> None:
     log = make_table(connection, f"{database}.l")
     log.append(rows(0, 10))
-    assert planned(log, Pushdown(("id",))).open_snapshot() is None
+    assert planned(log, Pushdown(("id",))).open().pinned is None
     replayed = LiveScan(table.info, ReadOptions(connection.settings, "snapshot_merge"))
     plan = replayed.plan(connection, 2, Pushdown(("id",)), StructType([replayed.schema["id"]]))
-    assert plan.open_snapshot() is None
+    assert plan.open().pinned is None
     assert ids_of(run(plan, task_partitions(plan.tasks, None))) == list(range(1000))
 
 
@@ -187,7 +187,7 @@ def test_a_cluster_without_table_snapshots_is_read_as_its_buckets_are(
     )
     before = len(handles(server))
     plan = planned(table, Pushdown(("id",)))
-    assert plan.open_snapshot() is None
+    assert plan.open().pinned is None
     assert ids_of(run(plan, task_partitions(plan.tasks, None))) == list(range(1000))
     assert len(handles(server)) == before
 
@@ -197,11 +197,11 @@ def test_a_cluster_without_table_snapshots_is_read_as_its_buckets_are(
 
 def test_name_and_length_of_the_lease_are_options(table: Table, server: EmbeddedServer) -> None:
     plan = planned(table, Pushdown(("id",)), SnapshotLease("my query", 90.0))
-    snapshot = plan.open_snapshot()
+    snapshot = plan.open().pinned
     assert snapshot is not None
     assert snapshot.lease_seconds == 90
     assert "my query" in [handle.name for handle in handles(server)]
-    default = planned(table, Pushdown(("id",))).open_snapshot()
+    default = planned(table, Pushdown(("id",))).open().pinned
     assert default is not None
     assert default.lease_seconds == LEASE_SECONDS
     assert f"spark {table.path}" in [handle.name for handle in handles(server)]
@@ -222,7 +222,7 @@ def test_lease_options_are_read_from_the_read_and_from_the_session(connection: C
 def test_a_snapshot_ends_with_the_scan_that_opened_it(table: Table, server: EmbeddedServer) -> None:
     gc.collect()
     before = len(handles(server))
-    snapshot = planned(table, Pushdown(("id",))).open_snapshot()
+    snapshot = planned(table, Pushdown(("id",))).open().pinned
     assert len(handles(server)) == before + 1
     del snapshot
     wait_for_handles(server, before)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.server.embedded import EmbeddedServer
-from forebay.spark.formats import _runs_as_this
+from forebay.spark.sessions import _runs_as_this
 from tests.jvm import QUICK_JVM
 from tests.spark.releases import SPARK
 

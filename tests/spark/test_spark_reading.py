@@ -209,7 +209,7 @@ def test_a_table_of_many_buckets_is_read_by_few_tasks_within_the_server_s_sessio
         return opened
 
     monkeypatch.setattr(ScannerManager, "open", counted_open)
-    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 100)
+    monkeypatch.setattr("forebay.spark.reading.plan.ROWS_PER_TASK_MIN", 100)
     frame = spark.table(f"forebay.{database}.t")
     assert frame.rdd.getNumPartitions() == 4  # two for each of the two cores
     assert sorted(row.id for row in frame.select("id").collect()) == list(range(5000))

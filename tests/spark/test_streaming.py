@@ -13,7 +13,7 @@ from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
-from forebay.spark.streaming_options import is_for_streams, stream_options
+from forebay.spark.options import is_for_streams, stream_options
 from tests.spark.streams import Stream, changes, named, release
 from tests.spark.tables import ROWS_SCHEMA, ids_of, make_table, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, world

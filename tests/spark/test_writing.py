@@ -15,7 +15,8 @@ from forebay.client.table import Table
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.replica import BucketReplica
 from forebay.spark.datasource import ForebayDataSource
-from forebay.spark.writing.live_write import MESSAGE_COLUMN, WriteFunction, WrittenMessage, write_function
+from forebay.spark.workers import MESSAGE_COLUMN
+from forebay.spark.writing.live_write import WriteFunction, WrittenMessage, write_function
 from tests.spark.tables import make_table, rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,8 @@ from forebay.spark.options import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from forebay.paimon import Catalog
 
 
 @dataclass(frozen=True)
@@ -78,3 +82,36 @@ class CatalogContext(SessionContext):
         names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, READ_NATIVE)]
         found = {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
         return {**found, SESSION_ZONE: str(conf.sessionLocalTimeZone())}
+
+
+CatalogOptions = tuple[tuple[str, str], ...]
+"""Paimon's catalog options (warehouse, metastore, uri ...), sorted by name."""
+
+_catalogs: dict[CatalogOptions, Catalog] = {}
+_lock = threading.Lock()
+
+
+def shared_catalog(options: CatalogOptions) -> Catalog:
+    """The catalog with these options, opened once for a process."""
+    from forebay.paimon import Catalog  # a session of a cluster alone does not need the lake engine
+
+    with _lock:
+        if options not in _catalogs:
+            _catalogs[options] = Catalog.open(dict(options))
+        return _catalogs[options]
+
+
+@dataclass(frozen=True)
+class PaimonContext(SessionContext):
+    """What the proxies of a catalog of Paimon tables share: its options, beside the session."""
+
+    options: CatalogOptions
+
+    @classmethod
+    def of(cls, session: SparkSession, catalog: str, options: Mapping[str, str]) -> PaimonContext:
+        jvm = Jvm.of(session)
+        return cls(jvm, catalog, jvm.weak(session._jsparkSession), tuple(sorted(options.items())))
+
+    @property
+    def lake(self) -> Catalog:
+        return shared_catalog(self.options)

@@ -1,7 +1,10 @@
-"""The format "forebay": `spark.read`, `spark.readStream` and `df.write.format("forebay")`, also with Spark Connect.
+"""The formats of `spark.read`, `spark.readStream` and `df.write.format(...)`, also with Spark Connect; and "forebay".
 
-Options: `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`; `columns` ("a, b");
-for reads `filter` (forebay.spark.filter_text) and `limit`; `client.*`. The table may be a `$changelog`.
+`SideDataSource`, `Target` and `BatchReader` are what both formats share; forebay.spark.lake_datasource has the other.
+
+Options of "forebay": `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`;
+`columns` ("a, b"); for reads `filter` (forebay.spark.filter_text) and `limit`; `client.*`. The table may be a
+`$changelog`.
 
 Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
 DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
@@ -12,8 +15,8 @@ Everything here runs in Python processes of Spark, some of them without a Spark 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -27,46 +30,189 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.connection import Connection, shared_connection
+from forebay.client.connection import shared_connection
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
+from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filter_text import parse_filter
 from forebay.spark.jvm.releases import streams_have_limits
-from forebay.spark.options import FORMAT_NAME, LAKE_PREFIX, GivenOptions, positive_integer, read_options, split_names
-from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, task_partitions
+from forebay.spark.options import (
+    FORMAT_NAME,
+    LAKE_PREFIX,
+    MAX_ROWS,
+    GivenOptions,
+    ReadOptions,
+    positive_integer,
+    read_options,
+    split_names,
+    stream_options,
+)
+from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
 from forebay.spark.reading.live_read import SplitsPartition
-from forebay.spark.reading.scan_plan import Pushdown
-from forebay.spark.reading.task_sizes import DEFAULT_CORES, keeping_limit
+from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown
 from forebay.spark.schemas import spark_arrow_schema
-from forebay.spark.streaming_options import MAX_ROWS, stream_options
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.workers import short_errors
 from forebay.spark.writing.live_write import WriteFunction, write_function
+
+if TYPE_CHECKING:
+    from forebay.spark.streaming.reader import StreamPlanner
 
 _CHANGELOG_SUFFIX = VIRTUAL_SEPARATOR + CHANGELOG
 
 _OWN = ("bootstrap.servers", "table", "path", "user", "password", "columns", "filter", "limit", "cores")
 
 
-class ForebayDataSource(DataSource):
-    """What Spark makes of `format("forebay")`."""
+class SideDataSource(DataSource):
+    """A format: what Spark makes of `format(...)`. Subclasses know how options name a table."""
+
+    def target(self) -> Target:
+        """The table that the options name. Raises `InvalidRequest` for wrong options, `NotFound` without the table."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its options mean")
+
+    def schema(self) -> StructType:
+        """Return the schema of the table, or of the requested columns."""
+        with short_errors():
+            return self.target().schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with short_errors():
+            return self.target().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Raises `UnsupportedOperation` before Spark 4.2."""
+        with short_errors():
+            if not streams_have_limits():
+                raise UnsupportedOperation(f"readStream.format('{self.name()}') needs Spark 4.2 or newer")
+            from forebay.spark.streaming.reader import StreamReader
+
+            return StreamReader(self.target().stream_planner(schema))
+
+
+class TaskScan(Protocol):
+    """What the target of a format reads."""
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark sees."""
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> TaskRead: ...
+
+    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> Sequence[InputPartition]:
+        """What the tasks of a batch read; with a limit it is one task, since Spark does not limit them together."""
+
+
+class TaskRead(Protocol):
+    """How the tasks of a scan are read."""
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]: ...
+
+
+class Target:
+    """The table that the options of a format name, and how it is to be read. Raises for unknown options and columns."""
+
+    def __init__(self, name: str, columns: str | None, where: str | None, limit: str | None, cores: str | None) -> None:
+        self.name = name
+        self.columns = None if columns is None else split_names(columns)
+        self._filter, self._limit, self._cores = where, limit, cores
+
+    # ---- what subclasses say ----------------------------------------------------------------------------------------
+
+    def scan(self) -> TaskScan:
+        """The scan of a batch."""
+        raise NotImplementedError(f"{type(self).__name__} has no scan")
+
+    def predicate(self, text: str) -> Predicate:
+        """The filter that is written as `text`."""
+        raise NotImplementedError(f"{type(self).__name__} has no filters")
+
+    def stream_planner(self, schema: StructType) -> StreamPlanner:
+        """The planner of a stream."""
+        raise NotImplementedError(f"{type(self).__name__} has no streams")
+
+    @property
+    def full_schema(self) -> StructType:
+        """All that the table has."""
+        raise NotImplementedError(f"{type(self).__name__} has no schema")
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        """The keys that partitions are chosen by, before anything else is planned."""
+        return ()
+
+    # ---- what both sides share --------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> StructType:
+        """The fields of the columns that were asked for, in that order."""
+        return self.full_schema if self.columns is None else self._fields(self.columns)
+
+    def _fields(self, names: Sequence[str]) -> StructType:
+        full = self.full_schema
+        missing = [name for name in names if name not in full.names]
+        if missing:
+            raise NotFound(
+                f"table {self.name} has no column {', '.join(map(repr, missing))}; it has {', '.join(full.names)}",
+                ErrorCode.CLIENT_ERROR,
+            )
+        return StructType([full[name] for name in names])
+
+    def wanted(self, schema: StructType) -> Pushdown:
+        """What is asked for, with Spark's `schema`."""
+        self._fields(schema.fieldNames())
+        predicate = None if self._filter is None else self.predicate(self._filter)
+        of_partitions = predicate is not None and predicate.columns() <= set(self.partition_keys)
+        return Pushdown(
+            tuple(schema.fieldNames()),
+            (predicate,) if predicate is not None and of_partitions else (),
+            None if of_partitions else predicate,
+            None if self._limit is None else positive_integer("limit", self._limit),
+        )
+
+    @property
+    def cores(self) -> int:
+        return DEFAULT_CORES if self._cores is None else positive_integer("cores", self._cores)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(self.scan(), self.wanted(schema), schema, self.cores)
+
+    def refuse_limit(self) -> None:
+        """Raise `InvalidRequest` for a limit, which streams do not have."""
+        if self._limit is not None:
+            raise InvalidRequest(f"a stream has no option 'limit', but '{MAX_ROWS}'", ErrorCode.CONFIG_EXCEPTION)
+
+
+class BatchReader(DataSourceReader):
+    """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
+
+    def __init__(self, scan: TaskScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
+        self._scan, self._wanted, self._schema, self._cores = scan, wanted, schema, cores
+        self._function = scan.read_function(wanted, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        return [*self._scan.partitions(self._cores, self._wanted, self._schema)] or [SplitsPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SplitsPartition):
+            raise InvalidRequest(f"{partition!r} is not a partition of this reader")
+        yield from self._function.read(partition)
+
+
+# ---- tables of a cluster --------------------------------------------------------------------------------------------
+
+
+class ForebayDataSource(SideDataSource):
+    """The format "forebay"."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
 
-    def schema(self) -> StructType:
-        """Return the schema of the table, or of the requested columns."""
-        with short_errors():
-            target = Target.of(self.options)
-            return target.schema(target.columns)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        with short_errors():
-            return Target.of(self.options).reader(schema)
+    def target(self) -> LiveTarget:
+        return LiveTarget.of(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with short_errors():
-            target = Target.of(self.options)
+            target = self.target()
             if overwrite:
                 raise UnsupportedOperation(
                     f"table {target.info.path} cannot be overwritten as a whole: use mode('append'), which upserts "
@@ -74,29 +220,26 @@ class ForebayDataSource(DataSource):
                 )
             return target.writer(schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with short_errors():
-            return Target.of(self.options).stream_reader(schema)
-
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         raise UnsupportedOperation(
             "writeStream.format('forebay') is not served yet: write each batch in foreachBatch with df.write"
         )
 
 
-class Target:
-    """The table that options name, and how it is to be read or written."""
+class LiveTarget(Target):
+    """A table of a cluster, or its changelog."""
 
     def __init__(self, settings: Settings, name: str, given: GivenOptions) -> None:
         self.settings = settings
         self.given = given
         self.is_changelog = name.endswith(_CHANGELOG_SUFFIX)
-        self.info: TableInfo = self.connection.admin.table_info(TablePath.parse(name.removesuffix(_CHANGELOG_SUFFIX)))
-        columns = given.take("columns")
-        self.columns = None if columns is None else split_names(columns)
+        path = TablePath.parse(name.removesuffix(_CHANGELOG_SUFFIX))
+        self.info: TableInfo = shared_connection(settings).admin.table_info(path)
+        taken = (given.take(name) for name in ("columns", "filter", "limit", "cores"))
+        super().__init__(str(self.info.path), *taken)
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Target:
+    def of(cls, options: Mapping[str, str]) -> LiveTarget:
         """Raises `InvalidRequest` for missing options, `NotFound` for a missing table."""
         given = GivenOptions.of("format 'forebay'", options, _OWN)
         table, path = given.take("table"), given.take("path")
@@ -118,70 +261,35 @@ class Target:
         return cls(settings, table or path or "", given)
 
     @property
-    def connection(self) -> Connection:
-        return shared_connection(self.settings)
+    def full_schema(self) -> StructType:
+        return LiveScan(self.info, ReadOptions(self.settings), self.is_changelog).schema
 
-    def scan(self, options: Mapping[str, str]) -> LiveScan:
-        """The scan of the table with these read options."""
-        chosen = read_options(self.settings, self.info.descriptor, options)
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        return self.info.descriptor.partition_keys
+
+    def predicate(self, text: str) -> Predicate:
+        return parse_filter(text, self.info.schema.columns)
+
+    def scan(self) -> LiveScan:
+        chosen = read_options(self.settings, self.info.descriptor, self.given.values)
         return LiveScan(self.info, chosen, self.is_changelog)
 
-    def schema(self, columns: tuple[str, ...] | None) -> StructType:
-        """The fields of `columns`, in that order. Raises `NotFound` for one that the table does not have."""
-        full = self.scan({}).schema
-        if columns is None:
-            return full
-        missing = [name for name in columns if name not in full.names]
-        if missing:
-            raise NotFound(
-                f"table {self.info.path} has no column {', '.join(map(repr, missing))}; it has {', '.join(full.names)}",
-                ErrorCode.CLIENT_ERROR,
-            )
-        return StructType([full[name] for name in columns])
+    def stream_planner(self, schema: StructType) -> StreamPlanner:
+        from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
-    def reader(self, schema: StructType) -> ForebayReader:
-        """Raises `InvalidRequest` for unknown options and bad filters."""
-        self.schema(tuple(schema.fieldNames()))
-        given = self.given
-        limit, cores, text = given.take("limit"), given.take("cores"), given.take("filter")
-        predicate = None if text is None else parse_filter(text, self.info.schema.columns)
-        of_partitions = predicate is not None and predicate.columns() <= set(self.info.descriptor.partition_keys)
-        wanted = Pushdown(
-            tuple(schema.fieldNames()),
-            (predicate,) if predicate is not None and of_partitions else (),
-            None if of_partitions else predicate,
-            None if limit is None else positive_integer("limit", limit),
-        )
-        planned_cores = DEFAULT_CORES if cores is None else positive_integer("cores", cores)
-        return ForebayReader(self.scan(given.values), wanted, schema, planned_cores)
-
-    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        """Raises `InvalidRequest` for unknown options and bad filters, `UnsupportedOperation` before Spark 4.2."""
-        if not streams_have_limits():
-            raise UnsupportedOperation("readStream.format('forebay') needs Spark 4.2 or newer")
-        from forebay.spark.streaming.live_reader import ForebayStreamReader
-
-        self.schema(tuple(schema.fieldNames()))
-        given = self.given
-        if given.take("limit") is not None:
-            raise InvalidRequest(f"a stream has no option 'limit', but '{MAX_ROWS}'", ErrorCode.CONFIG_EXCEPTION)
-        cores, text = given.take("cores"), given.take("filter")
-        predicate = None if text is None else parse_filter(text, self.info.schema.columns)
-        options = stream_options(self.settings, self.info.descriptor, given.values, is_changelog=self.is_changelog)
-        return ForebayStreamReader(
-            LiveScan(self.info, options.read, self.is_changelog),
-            options,
-            Pushdown(tuple(schema.fieldNames()), (), predicate),
-            schema,
-            DEFAULT_CORES if cores is None else positive_integer("cores", cores),
-        )
+        self.refuse_limit()
+        options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=self.is_changelog)
+        scan = LiveScan(self.info, options.read, self.is_changelog)
+        wanted = self.wanted(schema)  # a stream looks for its partitions as it goes
+        wanted = Pushdown(wanted.columns, (), wanted.filter)
+        return LiveStreamPlanner(scan, options, wanted, schema, self.cores)
 
     def writer(self, schema: StructType) -> ForebayWriter:
         """Raises `InvalidRequest` for unknown options and for what cannot be written."""
-        for name in ("filter", "limit"):
-            if self.given.take(name) is not None:
+        for name, text in (("filter", self._filter), ("limit", self._limit)):
+            if text is not None:
                 raise InvalidRequest(f"a write has no option '{name}'", ErrorCode.CONFIG_EXCEPTION)
-        self.given.take("cores")
         self.given.refuse_rest()
         if self.is_changelog:
             raise InvalidRequest(f"{self.info.path}{_CHANGELOG_SUFFIX} can only be read")
@@ -193,32 +301,6 @@ class Target:
         return ForebayWriter(function)
 
 
-class ForebayReader(DataSourceReader):
-    """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
-
-    def __init__(self, scan: LiveScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
-        self._scan = scan
-        self._wanted = wanted
-        self._cores = cores
-        self._function = scan.read_function(wanted, schema)
-
-    def partitions(self) -> list[InputPartition]:
-        connection = shared_connection(self._scan.options.settings)
-        tasks = keeping_limit(self._scan.tasks(connection, self._cores, self._wanted), self._wanted.limit)
-        snapshot = None
-        if self._scan.options.lease.is_asked_for:
-            # This process ends before the tasks begin, and is not notified when the last one has ended.
-            opened = self._scan.open_snapshot(connection, tasks)
-            snapshot = None if opened is None else opened.keep()
-        return [*task_partitions(tasks, snapshot)] or [SplitsPartition(())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SplitsPartition):
-            raise InvalidRequest(f"{partition!r} is not a partition of this reader")
-        with short_errors(f"reading table {self._scan.info.path}"):
-            yield from self._function.read(partition)
-
-
 class ForebayWriter(DataSourceArrowWriter):
     """Writes tasks; nothing is left to commit."""
 
@@ -226,5 +308,4 @@ class ForebayWriter(DataSourceArrowWriter):
         self._function = function
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with short_errors(f"writing to table {self._function.info.path}"):
-            return self._function.write(iterator)
+        return self._function.write(iterator)

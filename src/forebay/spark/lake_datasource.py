@@ -5,26 +5,17 @@ the options of its catalog with the prefix `catalog.` (`catalog.warehouse`). Obj
 prefix, too. Behind the name may stand a branch and a side table: `orders$branch_test$audit_log`. For reads: `columns`
 ("a, b"), `filter` (forebay.spark.filter_text), `limit`, and Paimon's options (forebay.spark.lake_options).
 
-Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
-DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
-`forebay.spark.attach` does not have this problem, and pushes everything down automatically.
-
-Everything here runs in Python processes of Spark, some of them without a Spark session.
+What both formats share is in forebay.spark.datasource.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
 )
 from pyspark.sql.types import StructType
 
@@ -33,9 +24,10 @@ from forebay.metadata.predicate import Predicate
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.table import Table
+from forebay.spark.context import shared_catalog
+from forebay.spark.datasource import SideDataSource, Target
 from forebay.spark.filter_text import parse_filter
-from forebay.spark.jvm.releases import streams_have_limits, streams_write_arrow
-from forebay.spark.lake_context import shared_catalog
+from forebay.spark.jvm.releases import streams_write_arrow
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     COLUMNS,
@@ -43,45 +35,31 @@ from forebay.spark.lake_options import (
     FILTER,
     FORMAT_NAME,
     LIMIT,
-    MAX_ROWS,
     OWN,
     SCHEMA_ID,
-    PaimonReadOptions,
     paimon_read_options,
 )
-from forebay.spark.options import positive_integer, split_names
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
-from forebay.spark.reading.lake_read import PaimonPartition
-from forebay.spark.reading.scan_plan import Pushdown
-from forebay.spark.reading.task_sizes import DEFAULT_CORES, keeping_limit
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.workers import short_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
+
+    from forebay.spark.streaming.reader import StreamPlanner
 
 _SIDE, _BRANCH = "$", "branch_"
 _TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
 
 
-class PaimonDataSource(DataSource):
-    """What Spark makes of `format("forebay-paimon")`."""
+class PaimonDataSource(SideDataSource):
+    """The format "forebay-paimon"."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
 
-    def schema(self) -> StructType:
-        """Return the schema of the table, or of the requested columns."""
-        with short_errors():
-            return PaimonSource.of(self.options).schema
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        with short_errors():
-            return PaimonSource.of(self.options).reader(schema)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        with short_errors():
-            return PaimonSource.of(self.options).stream_reader(schema)
+    def target(self) -> LakeTarget:
+        return LakeTarget(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from forebay.spark.writing.lake_sink import PaimonSink
@@ -175,16 +153,10 @@ def _others(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class PaimonSource:
-    """The table that options name, and how it is to be read."""
+class LakeTarget(Target):
+    """A table of a lake, or one that stands beside it."""
 
-    scan: PaimonScan
-    options: PaimonReadOptions
-    table: Table
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> PaimonSource:
+    def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
         address = LakeAddress.of(options)
         read = paimon_read_options(_others(options), own=OWN)
@@ -200,78 +172,27 @@ class PaimonSource:
         if schema_id is not None and int(schema_id) != scan.table.schema.id:
             planned = table.context.schemas.schema(int(schema_id)).with_options(scan.table.schema.options)
             scan = replace(scan, table=scan.table.with_schema(planned))
-        return cls(scan, read, table)
+        self._scan, self._options = scan, read
+        super().__init__(address.name, *(read.own.get(name) for name in (COLUMNS, FILTER, LIMIT, CORES)))
 
     @property
-    def schema(self) -> StructType:
-        """The fields of the columns that were asked for, in that order."""
-        named = self.options.own.get(COLUMNS)
-        return self._fields(self.scan.schema.names if named is None else split_names(named))
+    def full_schema(self) -> StructType:
+        return self._scan.schema
 
-    def _fields(self, names: tuple[str, ...] | list[str]) -> StructType:
-        full = self.scan.schema
-        missing = [name for name in names if name not in full.names]
-        if missing:
-            raise NotFound(
-                f"table {self.scan.name} has no column {', '.join(map(repr, missing))}; it has {', '.join(full.names)}",
-                ErrorCode.CLIENT_ERROR,
-            )
-        return StructType([full[name] for name in names])
+    def predicate(self, text: str) -> Predicate:
+        if not self._scan.columns:
+            raise UnsupportedOperation(f"{self.name}${self._scan.side} has lists for columns, and takes no filter")
+        return parse_filter(text, self._scan.columns)
 
-    def wanted(self, schema: StructType) -> Pushdown:
-        """What is asked for, with Spark's `schema`. Raises `InvalidRequest` for bad filters and limits."""
-        self._fields(schema.fieldNames())
-        limit = self.options.own.get(LIMIT)
-        return Pushdown(
-            tuple(schema.fieldNames()),
-            (),
-            self._predicate(),
-            None if limit is None else positive_integer(LIMIT, limit),
-        )
+    def scan(self) -> PaimonScan:
+        self._options.refuse_for_batches()
+        return self._scan
 
-    def _predicate(self) -> Predicate | None:
-        text = self.options.own.get(FILTER)
-        if text is None:
-            return None
-        if not self.scan.columns:
-            raise UnsupportedOperation(f"{self.scan.name}${self.scan.side} has lists for columns, and takes no filter")
-        return parse_filter(text, self.scan.columns)
+    def stream_planner(self, schema: StructType) -> StreamPlanner:
+        """Raises `UnsupportedOperation` for what has no changes."""
+        from forebay.spark.streaming.lake_planner import LakeStreamPlanner
 
-    @property
-    def cores(self) -> int:
-        text = self.options.own.get(CORES)
-        return DEFAULT_CORES if text is None else positive_integer(CORES, text)
-
-    def reader(self, schema: StructType) -> PaimonReader:
-        self.options.refuse_for_batches()
-        return PaimonReader(self.scan, self.wanted(schema), schema, self.cores)
-
-    def stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        """Raises `UnsupportedOperation` before Spark 4.2, and for what has no changes."""
-        if not streams_have_limits():
-            raise UnsupportedOperation(f"readStream.format('{FORMAT_NAME}') needs Spark 4.2 or newer")
-        if self.scan.side == READ_OPTIMIZED:
-            raise UnsupportedOperation(f"{self.scan.name}$ro cannot be read as a stream; the table can")
-        if LIMIT in self.options.own:
-            raise InvalidRequest(f"a stream has no option '{LIMIT}', but '{MAX_ROWS}'", ErrorCode.CONFIG_EXCEPTION)
-        from forebay.spark.streaming.lake_reader import PaimonStreamReader
-
-        return PaimonStreamReader(self.scan, self.wanted(schema), schema, self.options.limits, self.cores)
-
-
-class PaimonReader(DataSourceReader):
-    """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
-
-    def __init__(self, scan: PaimonScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
-        self._scan, self._wanted, self._schema, self._cores = scan, wanted, schema, cores
-        self._function = scan.read_function(wanted, schema)
-
-    def partitions(self) -> list[InputPartition]:
-        with short_errors(f"planning a read of table {self._scan.name}"):
-            tasks = self._scan.plan(self._cores, self._wanted, self._schema).tasks
-        return [PaimonPartition(task) for task in keeping_limit(tasks, self._wanted.limit)] or [PaimonPartition(())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, PaimonPartition):
-            raise InvalidRequest(f"{partition!r} is not a partition of this reader")
-        yield from self._function.read(partition)
+        if self._scan.side == READ_OPTIMIZED:
+            raise UnsupportedOperation(f"{self.name}$ro cannot be read as a stream; the table can")
+        self.refuse_limit()
+        return LakeStreamPlanner(self._scan, self.wanted(schema), schema, self._options.limits, self.cores)

@@ -292,3 +292,89 @@ def positive_integer(name: str, text: str) -> int:
     if value < 1:
         raise InvalidRequest(f"option '{name}' is {value}; it must be at least 1", ErrorCode.CONFIG_EXCEPTION)
     return value
+
+
+MAX_ROWS = "maxRowsPerTrigger"
+DISCOVERY = "scan.partition.discovery.interval"
+
+FULL, EARLIEST, LATEST, TIMESTAMP = "full", "earliest", "latest", "timestamp"
+MODES = (FULL, EARLIEST, LATEST, TIMESTAMP)
+
+DEFAULT_DISCOVERY_SECONDS = 60.0
+
+_OF_BATCHES = (READ_OPTIMIZED, START, END, RECORDS_PER_PARTITION)
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """How much one micro-batch takes: at most so many files, rows and bytes (whole files, one at least).
+
+    With `min_rows` a batch waits until so many rows are there, or until `max_delay_ms` have passed since the last one.
+    """
+
+    files: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    min_rows: int | None = None
+    max_delay_ms: int | None = None
+
+    @property
+    def are_given(self) -> bool:
+        return self != StreamLimits()
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How a stream reads. `timestamp_ms` (since the epoch) is where the mode "timestamp" begins."""
+
+    read: ReadOptions
+    mode: str
+    timestamp_ms: int | None = None
+    max_rows: int | None = None
+    discovery_seconds: float = DEFAULT_DISCOVERY_SECONDS
+
+
+def is_for_streams(options: Mapping[str, str]) -> bool:
+    """Whether there are options that no batch has, right or wrong ones."""
+    given = {name.lower(): value for name, value in options.items()}
+    mode = given.get(STARTUP_MODE, FULL).strip().lower()
+    return mode not in (FULL, EARLIEST) or any(
+        name.lower() in given for name in (MAX_ROWS, DISCOVERY, STARTUP_TIMESTAMP)
+    )
+
+
+def stream_options(
+    settings: Settings,
+    descriptor: TableDescriptor | None,
+    options: Mapping[str, str],
+    *,
+    is_changelog: bool = False,
+    zone: str | None = None,
+) -> StreamOptions:
+    """The options of a stream. Raises `InvalidRequest` for what cannot be, and `UnsupportedOperation`.
+
+    A changelog is what the log holds, so its mode is "earliest" where no other is given.
+    """
+    given = GivenOptions.of("stream", options, ())
+    for name in _OF_BATCHES:
+        if name.lower() in given.values:
+            raise UnsupportedOperation(f"read option '{name}' is for batch reads; a stream has '{MAX_ROWS}'")
+    mode = (given.take(STARTUP_MODE) or (EARLIEST if is_changelog else FULL)).strip().lower()
+    if mode not in MODES:
+        raise InvalidRequest(
+            f"read option '{STARTUP_MODE}' is '{mode}'; it can be {', '.join(MODES)}", ErrorCode.CONFIG_EXCEPTION
+        )
+    timestamp = given.take(STARTUP_TIMESTAMP)
+    if (timestamp is None) == (mode == TIMESTAMP):
+        raise InvalidRequest(
+            f"read options '{STARTUP_MODE}' = '{TIMESTAMP}' and '{STARTUP_TIMESTAMP}' belong together",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    rows, interval = given.take(MAX_ROWS), given.take(DISCOVERY)
+    return StreamOptions(
+        read_options(settings, descriptor, given.values),
+        mode,
+        None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone),
+        None if rows is None else positive_integer(MAX_ROWS, rows),
+        DEFAULT_DISCOVERY_SECONDS if interval is None else positive_seconds(DISCOVERY, interval),
+    )

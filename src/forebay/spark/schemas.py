@@ -16,6 +16,8 @@ metadata of Spark's fields, as Spark itself does it. Struct fields keep their de
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as spark_types
@@ -25,6 +27,9 @@ from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, walk
 from forebay.spark.jvm.releases import TIME_TYPE, arrow_schema
+
+if TYPE_CHECKING:
+    from forebay.paimon.format.schema import DataField, TableSchema
 
 MICROSECOND_DIGITS = 6
 """Spark's timestamps and times end here."""
@@ -195,3 +200,53 @@ def from_spark_field(field: spark_types.StructField) -> Column:
 def from_spark_schema(schema: spark_types.StructType) -> list[Column]:
     """The columns for a Spark schema. Raises `InvalidRequest` naming the first column that cannot be."""
     return [from_spark_field(field) for field in schema.fields]
+
+
+def columns_of(schema: TableSchema) -> tuple[Column, ...]:
+    """The columns of a table, as filters are made for them."""
+    return tuple(Column(f.name, f.type, f.description) for f in schema.fields)
+
+
+def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
+    """What DESCRIBE shows: types, comments and default values."""
+    return spark_types.StructType([_spark_field(f) for f in fields])
+
+
+def _spark_field(f: DataField) -> spark_types.StructField:
+    metadata = {}
+    if f.description is not None:
+        metadata["comment"] = f.description
+    if f.default is not None:
+        metadata[CURRENT_DEFAULT] = f.default
+        metadata[EXISTS_DEFAULT] = "NULL"
+    return spark_types.StructField(f.name, _column_type(f.type), f.type.nullable, metadata)
+
+
+def _column_type(t: DataType) -> spark_types.DataType:
+    if t.root is TypeRoot.STRING and t.length is not None:
+        return spark_types.VarcharType(t.length)
+    return to_spark_type(t)
+
+
+def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[DataField]:
+    """The fields of a new table; a copy also has the default values of the table that the schema comes from.
+
+    Raises `InvalidRequest` naming the first column that cannot be.
+    """
+    return [_lake_field(f, is_copy) for f in schema.fields]
+
+
+def _lake_field(f: spark_types.StructField, is_copy: bool) -> DataField:
+    t = from_spark_column_type(f.dataType, f.name)
+    metadata = f.metadata or {}
+    default = metadata.get(CURRENT_DEFAULT) if is_copy else default_of(f)
+    from forebay.paimon.format.schema import DataField  # workers of clusters' tables do not need the lake engine
+
+    return DataField(-1, f.name, t if f.nullable else t.not_null(), metadata.get("comment"), default)
+
+
+def from_spark_column_type(t: spark_types.DataType, path: str) -> DataType:
+    """The type for a column of Spark type `t`, which may be a VARCHAR(n)."""
+    if isinstance(t, spark_types.VarcharType):
+        return replace(types.string(), length=t.length)
+    return from_spark_type(t, path)

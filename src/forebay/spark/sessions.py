@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from forebay.spark.jvm.java_home import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from forebay.spark.jvm.gateway import Jvm
     from forebay.spark.sql.catalog import SqlCatalog
 
 DEFAULT_CATALOG = "forebay"
@@ -62,8 +64,7 @@ def attach(
     well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
     `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
-    from forebay.spark.formats import register_formats
-    from forebay.spark.reading.native_rule import unite_scans
+    from forebay.spark.reading.native import unite_scans
 
     if not catalog.isidentifier():
         raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
@@ -86,7 +87,7 @@ def attach(
     jvm = made[0].jvm
     jvm.install_catalog(spark._jsparkSession, catalog, made[0] if len(made) == 1 else _beside(*made))
     unite_scans(jvm, spark._jsparkSession)
-    register_formats(spark, jvm)
+    _register_formats(spark, jvm)
     return spark
 
 
@@ -100,7 +101,7 @@ def _cluster_catalog(spark: SparkSession, name: str, settings: Settings) -> SqlC
 
 
 def _lake_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> SqlCatalog:
-    from forebay.spark.lake_context import PaimonContext
+    from forebay.spark.context import PaimonContext
     from forebay.spark.sql.lake_catalog import PaimonCatalog
 
     context = PaimonContext.of(spark, name, options)
@@ -121,6 +122,37 @@ def _run_workers_as_driver(spark: SparkSession) -> None:
     told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not told and (context.master or "").startswith("local"):
         context.pythonExec = sys.executable
+
+
+def _register_formats(spark: SparkSession, jvm: Jvm) -> None:
+    """Have `spark` know the formats "forebay" and "forebay-paimon", unless it finds them without help.
+
+    Spark finds formats by running Python once, to import the modules `pyspark_*` (pyspark_forebay). It runs the
+    interpreter that the JVM's environment names (`PYSPARK_DRIVER_PYTHON`, `PYSPARK_PYTHON`), else `python3` of the
+    PATH. In a program that runs as `.venv/bin/python app.py`, with the environment not activated, that is another
+    Python, which has no Forebay. The JVM's environment cannot be changed any more, so the formats are registered by
+    their classes: such a format runs in the interpreter of the session's workers.
+    """
+    if _runs_as_this(jvm.python_of_formats()):
+        return  # Spark finds them when it looks; to ask it now would cost the second that this takes
+    from forebay.spark.datasource import ForebayDataSource
+    from forebay.spark.lake_datasource import PaimonDataSource
+
+    for source in (ForebayDataSource, PaimonDataSource):
+        if not jvm.knows_format(spark._jsparkSession, source.name()):
+            spark.dataSource.register(source)
+
+
+def _runs_as_this(executable: str) -> bool:
+    """Whether `executable`, a name or a path, starts the environment that this process runs in.
+
+    In a virtual environment the interpreter is a link to one that others share, so its folder tells.
+    """
+    found = shutil.which(executable)
+    if found is None:
+        return False
+    same_folder = os.path.dirname(os.path.abspath(found)) == os.path.dirname(os.path.abspath(sys.executable))
+    return same_folder and os.path.realpath(found) == os.path.realpath(sys.executable)
 
 
 def session(

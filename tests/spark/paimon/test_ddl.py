@@ -14,7 +14,7 @@ from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOpera
 from forebay.metadata import types
 from forebay.paimon import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
-from forebay.spark.lake_schemas import table_schema, to_fields
+from forebay.spark.schemas import table_schema, to_fields
 from forebay.spark.sql.catalog import Asked
 from forebay.spark.sql.lake_ddl import definition, remove_property, set_property, stored_default
 from forebay.spark.sql.live_ddl import Transform

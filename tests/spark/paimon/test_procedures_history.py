@@ -277,8 +277,8 @@ def test_all_procedures_are_listed(lake_sql: Sql) -> None:
 def test_arguments_of_every_type_reach_a_procedure(lake_sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import types as t
 
-    from forebay.spark.sql.lake_procedure_arguments import optional, simple
     from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
+    from forebay.spark.sql.procedures import optional, simple
 
     heard: dict[str, Any] = {}
     texts = t.StringType()

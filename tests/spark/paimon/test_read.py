@@ -19,8 +19,8 @@ from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from forebay.spark.lake_datasource import PaimonDataSource
 from forebay.spark.lake_options import paimon_read_options
-from forebay.spark.reading.lake_plan import PaimonPlan, PaimonScan
-from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark.reading.lake_plan import PaimonScan
+from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import spark_arrow_schema
 from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, live_files, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
@@ -58,7 +58,7 @@ def planned(
     where: Predicate | None = None,
     limit: int | None = None,
     schema: StructType | None = None,
-) -> PaimonPlan:
+) -> ScanPlan:
     scan = table if isinstance(table, PaimonScan) else PaimonScan.of(table, "t")
     full = scan.schema
     names = full.names if columns is None else columns
@@ -66,14 +66,14 @@ def planned(
     return scan.plan(2, wanted, schema or StructType([full[name] for name in names]))
 
 
-def batches_of(plan: PaimonPlan, *, beside_native: bool = False) -> list[list[pa.RecordBatch]]:
+def batches_of(plan: ScanPlan, *, beside_native: bool = False) -> list[list[pa.RecordBatch]]:
     """What each task yields, in another process than the one that planned."""
     read = pickle.loads(pickle.dumps(plan.read))
     tasks = [pickle.dumps(partition) for partition in plan.open(beside_native=beside_native).partitions]
     return [list(read([pa.record_batch({"partition": [task]})])) for task in tasks]
 
 
-def rows_of(plan: PaimonPlan, **how: Any) -> list[Row]:
+def rows_of(plan: ScanPlan, **how: Any) -> list[Row]:
     return [row for task in batches_of(plan, **how) for batch in task for row in batch.to_pylist()]
 
 
@@ -81,7 +81,7 @@ def by_id(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["id"])
 
 
-def files_of(plan: PaimonPlan) -> int:
+def files_of(plan: ScanPlan) -> int:
     return sum(len(file_names(split)) for task in plan.tasks for split in task)
 
 
@@ -198,7 +198,7 @@ def test_an_expired_snapshot_is_told_by_the_task(parts: Table) -> None:
 
 def test_files_are_dealt_out_to_tasks_of_about_equal_size(parts: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(planned(parts).tasks) == 1, "eighteen rows are not worth a second task"
-    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.plan.ROWS_PER_TASK_MIN", 1)
     plan = planned(parts)
     assert [sum(split.row_count for split in task) for task in plan.tasks] == [6, 6, 3, 3]
     assert plan.rows == 18
@@ -206,7 +206,7 @@ def test_files_are_dealt_out_to_tasks_of_about_equal_size(parts: Table, monkeypa
 
 
 def test_what_must_be_merged_goes_to_one_task(keyed: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.plan.ROWS_PER_TASK_MIN", 1)
     tasks = batches_of(planned(keyed))
     ids = [[row["id"] for batch in task for row in batch.to_pylist()] for task in tasks]
     assert len(tasks) == 2
@@ -217,7 +217,7 @@ def test_what_must_be_merged_goes_to_one_task(keyed: Table, monkeypatch: pytest.
 def test_changes_of_a_bucket_are_read_by_one_task_in_their_order(
     catalog: FileSystemCatalog, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.plan.ROWS_PER_TASK_MIN", 1)
     options = {"bucket": "2", "changelog-producer": "input"}
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=options)
     for step in range(4):
@@ -421,6 +421,6 @@ def test_the_format_never_pushes_filters() -> None:
     """PySpark would keep them for other uses of the same DataFrame: wrong answers without a word."""
     from pyspark.sql.datasource import DataSourceReader
 
-    from forebay.spark.lake_datasource import PaimonReader
+    from forebay.spark.datasource import BatchReader
 
-    assert PaimonReader.pushFilters is DataSourceReader.pushFilters
+    assert BatchReader.pushFilters is DataSourceReader.pushFilters

@@ -16,10 +16,11 @@ from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
 from forebay.spark.lake_datasource import PaimonDataSource
-from forebay.spark.lake_options import StreamLimits
+from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan
-from forebay.spark.reading.scan_plan import Pushdown
-from forebay.spark.streaming.lake_reader import PaimonStreamReader
+from forebay.spark.reading.plan import Pushdown
+from forebay.spark.streaming.lake_planner import LakeStreamPlanner
+from forebay.spark.streaming.reader import StreamReader
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.paimon.stream.test_modes import STREAMS, filled
@@ -261,9 +262,8 @@ def test_few_rows_wait_for_more_until_the_delay_has_passed(table: Table) -> None
     write(table, 0)
     clock = ManualClock()
     scan = PaimonScan.of(table, "t")
-    reader = PaimonStreamReader(
-        scan, Pushdown(("id",)), scan.schema, StreamLimits(min_rows=3, max_delay_ms=1000), 2, clock
-    )
+    few = StreamLimits(min_rows=3, max_delay_ms=1000)
+    reader = StreamReader(LakeStreamPlanner(scan, Pushdown(("id",)), scan.schema, few, 2, clock))
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     write(table, 1)
     assert reader.latestOffset(start, limits.ReadAllAvailable()) == start
@@ -306,7 +306,7 @@ def assert_in_order(batches: list[Any], count: int) -> None:
 
 
 def test_rows_without_an_order_are_dealt_out_to_several_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.spark.reading.task_sizes.ROWS_PER_TASK_MIN", 1)
+    monkeypatch.setattr("forebay.spark.reading.plan.ROWS_PER_TASK_MIN", 1)
     for i in range(8):
         write(table, i)
     stream = PaimonStream(table)
@@ -540,7 +540,7 @@ def test_a_stream_that_waits_keeps_its_consumer_from_expiring(table: Table) -> N
     write(table, 1)
     clock = ManualClock()
     scan = PaimonScan.of(table, "t").with_options({"consumer-id": "c", "consumer.expiration-time": "1 h"})
-    reader = PaimonStreamReader(scan, Pushdown(("id",)), scan.schema, StreamLimits(), 2, clock)
+    reader = StreamReader(LakeStreamPlanner(scan, Pushdown(("id",)), scan.schema, StreamLimits(), 2, clock))
     offset = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     reader.latestOffset(offset, reader.getDefaultReadLimit())
     manager = ConsumerManager(table.context.io, table.context.paths)

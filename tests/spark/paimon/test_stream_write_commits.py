@@ -14,7 +14,7 @@ from forebay.base.errors import Conflict, StorageFailure
 from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
-from forebay.spark.lake_write_options import write_options
+from forebay.spark.lake_options import write_options
 from forebay.spark.writing import committing
 from forebay.spark.writing.background import BackgroundCompaction, FewAtATime, PackRounds
 from forebay.spark.writing.committing import Overwrite

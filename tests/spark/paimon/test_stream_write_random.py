@@ -10,7 +10,7 @@ import pytest
 from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import Conflict
 from forebay.paimon.table import Table
-from forebay.spark.lake_write_options import write_options
+from forebay.spark.lake_options import write_options
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits
 from tests.paimon.lake import at_ms
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes

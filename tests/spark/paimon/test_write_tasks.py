@@ -20,18 +20,12 @@ from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import missing_column
 from forebay.paimon.write.table_write import TableWrite, WriterShard
-from forebay.spark.lake_write_options import with_write_options, write_options
+from forebay.spark.lake_options import with_write_options, write_options
+from forebay.spark.workers import MESSAGE_COLUMN
 from forebay.spark.writing import committing, lake_write
 from forebay.spark.writing.committing import Overwrite, commit_batch
-from forebay.spark.writing.distribution import Dealing, dealing
-from forebay.spark.writing.lake_write import (
-    MESSAGE_COLUMN,
-    Incoming,
-    LakeWriteFunction,
-    WrittenFiles,
-    messages_of,
-    new_write,
-)
+from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of, new_write
+from forebay.spark.writing.lake_write_builder import Dealing, dealing
 from tests.paimon.lake import altered, live_files, new_catalog, put, stream_of
 
 Rows = list[dict[str, Any]]

@@ -1,9 +1,9 @@
 """Planning scans of Paimon tables: a snapshot, or what changed between two, as tasks. Needs no JVM.
 
 Partitions, buckets and files are left out by the filter (forebay.paimon.read.snapshot_planner). What is left is dealt
-out to few tasks (forebay.spark.reading.task_sizes): splits are cut to files where these can be read one by one, and the pieces of
-a task put together again. Splits that must be merged stay whole. Where all files of a scan can be read by Spark's own
-Parquet reader, or many rows are in such files, these are named beside the tasks (`NativeFiles`).
+out to few tasks (forebay.spark.reading.plan): splits are cut to files where these can be read one by one, and the
+pieces of a task put together again. Splits that must be merged stay whole. Where all files of a scan can be read by
+Spark's own Parquet reader, or many rows are in such files, these are named beside the tasks (`NativeFiles`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,20 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
-from forebay.spark.lake_schemas import columns_of
-from forebay.spark.reading import task_sizes
-from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonPartition, PaimonRead
+from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
+from forebay.spark.reading.live_read import SplitsPartition
 from forebay.spark.reading.native_files import ROWS_MIN
-from forebay.spark.reading.scan_plan import NativeFiles, OpenedScan, Pushdown
-from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+from forebay.spark.reading.plan import (
+    LIMIT_ONE_TASK_MAX,
+    NativeFiles,
+    OpenedScan,
+    Pushdown,
+    ScanPlan,
+    deal_out,
+    keeping_limit,
+)
+from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
+from forebay.spark.workers import short_errors
 
 READ_OPTIMIZED = "ro"
 
@@ -53,21 +61,6 @@ class Group:
     @property
     def rows(self) -> int:
         return sum(split.row_count for split in self.splits)
-
-
-@dataclass(frozen=True)
-class PaimonPlan:
-    """A `ScanPlan` of a Paimon table: the splits of each task, how they are read, and about how many rows they have."""
-
-    read: PaimonRead
-    tasks: Sequence[tuple[ChangeSplit, ...]]
-    rows: int | None
-    native: NativeFiles | None = None
-    beside_native: Sequence[tuple[ChangeSplit, ...]] = ()
-
-    def open(self, *, beside_native: bool = False) -> OpenedScan:
-        """Nothing is pinned: what a snapshot needs stays as long as the snapshot does."""
-        return OpenedScan([PaimonPartition(task) for task in (self.beside_native if beside_native else self.tasks)])
 
 
 @dataclass(frozen=True)
@@ -164,11 +157,17 @@ class PaimonScan:
             scan = BatchScan(table)
             return list(scan.plan(scan_filter).splits)
 
-    def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> PaimonPlan:
+    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
+        """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
+        with short_errors(f"planning a read of table {self.name}"):
+            tasks = self.plan(cores, wanted, schema, use_native=False).tasks
+        return [SplitsPartition(task) for task in keeping_limit(tasks, wanted.limit)]
+
+    def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> ScanPlan:
         splits = self.splits(wanted)
         total = sum(split.row_count for split in splits)
         rows = total if wanted.limit is None else min(total, wanted.limit)
-        one_task = wanted.limit is not None and wanted.limit <= task_sizes.LIMIT_ONE_TASK_MAX
+        one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
         if one_task and splits:
             tasks = [tuple(splits)]
         elif self.form == ROWS:
@@ -177,7 +176,8 @@ class PaimonScan:
             tasks = deal_groups(in_order(self.table, splits), cores)
         files, rest = self._native_share(splits, wanted) if use_native else (None, [])
         native = None if files is None else NativeFiles(files, is_all=not rest)
-        return PaimonPlan(self.read_function(wanted, schema), tasks, rows, native, deal(rest, cores))
+        # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
+        return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, deal(rest, cores))
 
     def _native_share(
         self, splits: Sequence[ChangeSplit], wanted: Pushdown
@@ -201,6 +201,11 @@ class PaimonScan:
         return tuple(files), rest
 
 
+def opened(tasks: Sequence[tuple[ChangeSplit, ...]]) -> OpenedScan:
+    """The input partitions of tasks."""
+    return OpenedScan([SplitsPartition(task) for task in tasks])
+
+
 def deal(splits: Iterable[ChangeSplit], cores: int) -> list[tuple[ChangeSplit, ...]]:
     """`splits` as tasks of about the same number of rows, in any order."""
     return deal_groups([Group((split,)) for split in by_file(splits)], cores)
@@ -222,11 +227,7 @@ def in_order(table: TableContext, splits: Iterable[ChangeSplit]) -> list[Group]:
 
 def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, ...]]:
     """The splits of each task: a group goes to one task, whole and in its order."""
-    if not groups:
-        return []
-    count = task_sizes.task_count(sum(group.rows for group in groups), cores, len(groups))
-    tasks = task_sizes.spread(groups, count)
-    return [tuple(joined(split for group in task for split in group.splits)) for task in tasks]
+    return [tuple(joined(split for group in task for split in group.splits)) for task in deal_out(groups, cores)]
 
 
 def _tails(held: DataType, wanted: object) -> list[str]:

@@ -1,6 +1,6 @@
 """What Spark's workers run to read Paimon tables: splits -> record batches with exactly Spark's schema.
 
-A `PaimonRead` is pickled once for a scan, a `PaimonPartition` for each task. The read carries the table under the
+A `PaimonRead` is pickled once for a scan, a `SplitsPartition` for each task. The read carries the table under the
 schema that the scan was planned with, so a column that is added meanwhile changes nothing. A task that is run again
 reads the same: a split names its files.
 
@@ -17,7 +17,6 @@ from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN
 from forebay.client.log_decode import CHANGE_TYPES
@@ -33,24 +32,13 @@ from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.system_tables.row_views import ROW_KIND as AUDIT_KIND
 from forebay.paimon.system_tables.row_views import binlog_schema, packed
-from forebay.spark.reading.live_read import for_spark, sent_partitions
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.reading.live_read import SplitsPartition, for_spark, sent_partitions
+from forebay.spark.workers import short_errors
 
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
 
 KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
 """What each form calls the column of row kinds; ROWS do not show it."""
-
-
-class PaimonPartition(InputPartition):
-    """The splits of one task, in the order in which they are read."""
-
-    def __init__(self, splits: tuple[ChangeSplit, ...]) -> None:
-        super().__init__(None)
-        self.splits = splits
-
-    def __repr__(self) -> str:
-        return f"PaimonPartition({len(self.splits)} splits)"
 
 
 @dataclass(frozen=True)
@@ -70,11 +58,11 @@ class PaimonRead:
     form: str = ROWS
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a Python worker calls: `tasks` is one batch with one value, the pickled `PaimonPartition`."""
-        for partition in sent_partitions(tasks, PaimonPartition):
+        """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
+        for partition in sent_partitions(tasks, SplitsPartition):
             yield from self.read(partition)
 
-    def read(self, partition: PaimonPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's splits. Raises `ForebayError`, which names the table."""
         with short_errors(f"reading table {self.name}"):
             batches = (batch for split in partition.splits for batch in self._rows(split))

@@ -8,27 +8,43 @@ are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.connection import Connection
+from forebay.client.connection import Connection, shared_connection
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions
-from forebay.spark.reading import task_sizes
-from forebay.spark.reading.lake_tasks import lake_tasks, plan_lake_table, plan_window
-from forebay.spark.reading.live_read import ReadFunction, SplitsPartition
+from forebay.spark.reading.live_read import (
+    KvBatchSplit,
+    LakePart,
+    LogInput,
+    ReadFunction,
+    Split,
+    SplitsPartition,
+    lake_rows,
+)
 from forebay.spark.reading.native_files import native_share
-from forebay.spark.reading.scan_plan import NativeFiles, OpenedScan, Pushdown
+from forebay.spark.reading.plan import (
+    LIMIT_ONE_TASK_MAX,
+    OpenedScan,
+    Pushdown,
+    ScanPlan,
+    deal_out,
+    keeping_limit,
+    task_count,
+)
 from forebay.spark.reading.snapshots import open_for_query
-from forebay.spark.reading.splits import KvBatchSplit, Split
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
+from forebay.unionread.planning import plan_union
+from forebay.unionread.reading import KvSnapshotSplit, LogSplit
+from forebay.unionread.time_range import plan_time_range
 
 VIRTUAL_SEPARATOR = "$"
 """Between a table's name and that of a virtual table beside it."""
@@ -45,28 +61,6 @@ time; records of the log always have one."""
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 """What the client calls them."""
-
-
-@dataclass(frozen=True)
-class TablePlan:
-    """A `ScanPlan` of a stream table: tasks, how each is read, and how many rows all have (if that is known).
-
-    `open_snapshot` opens the table snapshot that tasks are to read; None where they need none. `beside_native` are the
-    tasks of what is not in `native`, where there is that.
-    """
-
-    read: ReadFunction
-    tasks: Sequence[tuple[Split, ...]]
-    rows: int | None
-    open_snapshot: Callable[[], TableSnapshot | None]
-    native: NativeFiles | None = None
-    beside_native: Sequence[tuple[Split, ...]] = ()
-
-    def open(self, *, beside_native: bool = False) -> OpenedScan:
-        """Pins the table snapshot that the tasks read, if they read one. It releases itself when it is collected."""
-        tasks = self.beside_native if beside_native else self.tasks
-        snapshot = self.open_snapshot() if _pinned_buckets(tasks) else None
-        return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
 
 @dataclass(frozen=True)
@@ -131,25 +125,30 @@ class LiveScan:
         info = self.info
         buckets = wanted_buckets(connection, info, wanted.partition_filters)
         if self.strategy is not None:
-            return task_sizes.plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
+            return plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
         offsets = log_ranges(connection, info, buckets)
         limit = wanted.limit
         # An offset of a primary-key table's log may hold no change, so there a limit cannot be turned into offsets.
         every_offset_is_a_row = not info.has_primary_key and wanted.row_filter is None
-        if limit is not None and limit <= task_sizes.LIMIT_ONE_TASK_MAX and every_offset_is_a_row:
-            return task_sizes.cut_logs_for_limit(offsets, limit)
-        return task_sizes.cut_logs(offsets, cores, self.options.records_per_partition)
+        if limit is not None and limit <= LIMIT_ONE_TASK_MAX and every_offset_is_a_row:
+            return cut_logs_for_limit(offsets, limit)
+        return cut_logs(offsets, cores, self.options.records_per_partition)
 
     def _union_plan(self, connection: Connection, wanted: Pushdown) -> UnionPlan | None:
-        """The plan of a table with a lake, or of a time range; None where the stream alone is read."""
+        """The plan of a table with a lake, or of a time range; None where the stream alone is read.
+
+        That is so, too, where nothing is in the lake yet.
+        """
         info, window = self.info, self.options.window
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
-            return plan_window(connection, info, wanted, window)
+            return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
         if not self.reads_lake:
             return None
-        return plan_lake_table(connection, info, wanted, lake_only=self.is_lake or self.options.read_optimized)
+        alone = self.is_lake or self.options.read_optimized
+        plan = plan_union(connection.table(info), wanted.columns, wanted.filter, wanted.limit, lake_only=alone)
+        return None if plan.facts.snapshot_id is None and not alone else plan
 
     def _lake_tasks(
         self, connection: Connection, cores: int, wanted: Pushdown, plan: UnionPlan, covered: Collection[TableBucket]
@@ -170,7 +169,18 @@ class LiveScan:
             return None
         return open_for_query(connection, self.info, buckets, self.options.lease)
 
-    def plan(self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType) -> TablePlan:
+    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
+        """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
+        connection = shared_connection(self.options.settings)
+        tasks = keeping_limit(self.tasks(connection, cores, wanted), wanted.limit)
+        snapshot = None
+        if self.options.lease.is_asked_for:
+            # This process ends before the tasks begin, and is not notified when the last one has ended.
+            opened = self.open_snapshot(connection, tasks)
+            snapshot = None if opened is None else opened.keep()
+        return task_partitions(tasks, snapshot)
+
+    def plan(self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType) -> ScanPlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly."""
         union = self._union_plan(connection, wanted)
         native, beside = None, list[tuple[Split, ...]]()
@@ -183,11 +193,17 @@ class LiveScan:
             if share is not None:
                 native = share.native_files()
                 beside = self._lake_tasks(connection, cores, wanted, share.rest, covered)
-        return TablePlan(
+
+        def opened(chosen: Sequence[tuple[Split, ...]]) -> OpenedScan:
+            """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
+            snapshot = self.open_snapshot(connection, chosen)
+            return OpenedScan(task_partitions(chosen, snapshot), snapshot)
+
+        return ScanPlan(
             self.read_function(wanted, schema),
             tasks,
-            task_sizes.estimated_rows(tasks, wanted.limit),
-            lambda: self.open_snapshot(connection, tasks),
+            estimated_rows(tasks, wanted.limit),
+            opened,
             native,
             beside,
         )
@@ -248,3 +264,101 @@ def row_counts(
     except UnsupportedOperation:
         return dict.fromkeys(buckets)
     return {bucket: counts.get(bucket) for bucket in buckets}
+
+
+# ---- splits -> tasks: pure functions of counts and offsets ----------------------------------------------------------
+
+
+def lake_tasks(
+    plan: UnionPlan,
+    covered: Collection[TableBucket],
+    count_rows: Callable[[Sequence[TableBucket]], Mapping[TableBucket, int | None]],
+    cores: int,
+    limit: int | None,
+    rows_per_task_max: int | None,
+) -> list[tuple[Split, ...]]:
+    """The splits of each task of a union read. `covered` are the buckets that filters on partitions leave.
+
+    What has lake rows in it goes to forebay.unionread, one split for each piece of the lake, or for each bucket whose
+    lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake. A
+    small limit is met by one task, which reads one split after the other.
+    """
+    logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
+    kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
+    counts = count_rows(kv)
+    pieces: list[Split] = [
+        LakePart(plan.reader, split, lake_rows(split))
+        for split in plan.splits
+        if not isinstance(split, LogSplit | KvSnapshotSplit)
+    ]
+    pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in kv]
+    log_tasks = cut_logs(logs, cores, rows_per_task_max)
+    if limit is not None and limit <= LIMIT_ONE_TASK_MAX:
+        together = (*pieces, *(split for task in log_tasks for split in task))
+        return [together] if together else []
+    return [*deal_out(pieces, cores), *log_tasks]
+
+
+def cut_logs(
+    offsets: Mapping[TableBucket, tuple[int, int]], cores: int, rows_per_task_max: int | None = None
+) -> list[tuple[Split, ...]]:
+    """The logs between (start, stop) offsets, cut into tasks of the same number of records, in order.
+
+    `rows_per_task_max` (`scan.maxRecordsPerPartition`) makes more tasks where they would be larger.
+    """
+    total = sum(max(0, stop - start) for start, stop in offsets.values())
+    tasks = task_count(total, cores)
+    if rows_per_task_max is not None:
+        tasks = max(tasks, -(-total // rows_per_task_max))
+    share = max(1, -(-total // tasks))
+    planned: list[tuple[Split, ...]] = []
+    current: list[Split] = []
+    room = share
+    for bucket, (first, stop) in offsets.items():
+        start = first
+        while start < stop:
+            end = min(stop, start + room)
+            current.append(LogInput(bucket, start, end))
+            room -= end - start
+            start = end
+            if room == 0:
+                planned.append(tuple(current))
+                current, room = [], share
+    if current:
+        planned.append(tuple(current))
+    return planned
+
+
+def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: int) -> list[tuple[Split, ...]]:
+    """The first records of as many logs as `limit` rows take, for one task. Every record is a row here."""
+    splits: list[Split] = []
+    left = limit
+    for bucket, (start, stop) in offsets.items():
+        if left <= 0:
+            break
+        if start < stop:
+            end = min(stop, start + left)
+            splits.append(LogInput(bucket, start, end))
+            left -= end - start
+    return [tuple(splits)] if splits else []
+
+
+def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | None = None) -> list[tuple[Split, ...]]:
+    """Scans of buckets with these row counts (None: unknown), as tasks.
+
+    Buckets that were empty when they were counted are read too, because rows may have come since.
+    """
+    splits: list[Split] = [KvBatchSplit(bucket, rows) for bucket, rows in counts.items()]
+    if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:
+        return [tuple(splits)]
+    return deal_out(splits, cores)
+
+
+def estimated_rows(tasks: Sequence[Sequence[Split]], limit: int | None = None) -> int | None:
+    """Rows that the tasks will yield, before filters; None where a bucket is not counted."""
+    total = 0
+    for split in (split for task in tasks for split in task):
+        if split.rows is None:
+            return None
+        total += split.rows
+    return total if limit is None else min(total, limit)

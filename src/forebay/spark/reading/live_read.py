@@ -12,13 +12,15 @@ Without one, on clusters that have none, a bucket is read as it is then.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
 from forebay.base.errors import InternalError, NotFound
@@ -33,8 +35,11 @@ from forebay.codec.cast import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
-from forebay.spark.reading.splits import KvBatchSplit, LakePart, LogInput, Split
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.workers import short_errors
+from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionReader, UnionSplit
+
+if TYPE_CHECKING:
+    from forebay.spark.reading.plan import Marking
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch for the JVM: 32 to 64 thousand are fastest."""
@@ -56,9 +61,9 @@ _OF_SNAPSHOT_ROWS = {
 
 
 class SplitsPartition(InputPartition):
-    """The splits of one task, and the table snapshot that they belong to, if they do."""
+    """The splits of one task, of either side, and the table snapshot that they belong to, if they do."""
 
-    def __init__(self, splits: tuple[Split, ...], snapshot: TableSnapshot | None = None) -> None:
+    def __init__(self, splits: tuple[Any, ...], snapshot: TableSnapshot | None = None) -> None:
         super().__init__(None)
         self.splits = splits
         self.snapshot = snapshot
@@ -88,13 +93,13 @@ class ReadFunction:
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
         for partition in sent_partitions(tasks, SplitsPartition):
-            with short_errors(f"reading table {self.info.path}"):
-                yield from self.read(partition)
+            yield from self.read(partition)
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's splits. Raises `ForebayError`, which names table and bucket."""
-        connection = shared_connection(self._worker_settings())
-        yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
+        with short_errors(f"reading table {self.info.path}"):
+            connection = shared_connection(self._worker_settings())
+            yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _worker_settings(self) -> Settings:
         given = dict(self.settings.given)
@@ -262,3 +267,97 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = sum(batch.num_rows for batch in batches)
     if rows:
         yield rows_without_columns(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class KvBatchSplit:
+    """All rows of a bucket. `rows` is an estimate; None where the server does not count."""
+
+    bucket: TableBucket
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogInput:
+    """The records of a bucket from offset `start` to before `stop`."""
+
+    bucket: TableBucket
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LakePart:
+    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake does not tell.
+
+    The parts of one task share their reader when they are pickled together.
+    """
+
+    reader: UnionReader
+    split: UnionSplit
+    rows: int | None = None
+
+    def __repr__(self) -> str:
+        return f"LakePart({type(self.split).__name__}, rows={self.rows})"
+
+
+Split = KvBatchSplit | LogInput | LakePart
+
+
+MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])
+"""One row with one array: for each file of a task, in their order, where its words begin in the array, and then the
+words of all: a bit for each row of a file, in 64-bit words, least bit first."""
+
+_WORDS = pa.list_(pa.field("element", pa.int64(), nullable=False))
+_ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
+
+
+class MarkPartition(InputPartition):
+    """What one task is to find out, one after the other."""
+
+    def __init__(self, marking: tuple[Marking, ...]) -> None:
+        super().__init__(None)
+        self.marking = marking
+
+
+@dataclass(frozen=True)
+class MarkFunction:
+    """What a worker runs for a `MarkPartition`: it gives one row of `MARKS_SCHEMA`. `name` is for messages."""
+
+    name: str
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for partition in sent_partitions(tasks, MarkPartition):
+            with short_errors(f"looking for changed rows of {self.name}"):
+                yield marks_batch(partition.marking)
+
+
+def marks_batch(marking: Sequence[Marking]) -> pa.RecordBatch:
+    """The marks of the files of all of `marking` as one row."""
+    found = [rows for one in marking for rows in one()]
+    paths, wanted = [rows.path for rows in found], [file for one in marking for file in one.files]
+    if paths != wanted:
+        raise InternalError(f"rows were marked in the files {paths} instead of {wanted}")
+    words = [np.frombuffer(rows.words, np.int64) for rows in found]
+    starts = np.cumsum([len(words), *map(len, words)], dtype=np.int64)[:-1]
+    values = pa.array(np.concatenate([starts, *words]))
+    row = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values, type=_WORDS)
+    return pa.RecordBatch.from_arrays([row], schema=_ARROW)
+
+
+def lake_rows(split: UnionSplit) -> int | None:
+    """About how many rows are read for a split; None where the lake does not tell."""
+    if isinstance(split, LogSplit | KvSnapshotSplit):
+        return None
+    lakes = split.lake if isinstance(split, LakeSnapshotAndLogSplit) else (split.lake,)
+    rows = split.stop - split.start if isinstance(split, LakeSnapshotAndLogSplit) else 0
+    for lake in lakes:
+        count = lake.rows()
+        if count is None:
+            return None
+        rows += count
+    return rows

@@ -3,10 +3,10 @@
 Two ways, both without a jar. Where all rows of a scan are in plain files, the scan is Spark's own `ParquetScan` of
 exactly these. Where only a part is, the scan is a union of the files' part and the part of Python tasks. Rows of files
 that do not count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks
-find it out when the query runs (forebay.spark.reading.marking).
+find it out when the query runs (`forebay.spark.reading.live_read.MarkFunction`).
 
 A scan cannot be a union, so a rule of the session's optimizer puts the union in its place
-(forebay.spark.reading.native_rule). Where the rule does not apply (a session without an attached catalog, a subquery
+(forebay.spark.reading.native). Where the rule does not apply (a session without an attached catalog, a subquery
 that Spark creates later), the scan is a `V1Scan`, a public interface of Spark: its relation gives the rows of the union
 as an inner query. These rows are made twice, and the tasks that mark run when the query is planned.
 
@@ -25,13 +25,11 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from forebay.base.errors import ForebayError
 from forebay.spark.context import SessionContext
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.gateway import CATALYST, CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.reading.marking import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.native_java import compile_all, file_index, planned_table, relation, task_scan
-from forebay.spark.reading.native_rule import with_output
-from forebay.spark.reading.scan_plan import Marking, NativeFiles, OpenedScan, ReadTasks
-from forebay.unionread.overridden import local_path
+from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
+from forebay.spark.reading.plan import Marking, NativeFiles, OpenedScan, ReadTasks
+from forebay.unionread.overridden import gone, local_path
 
 _READ = CONNECTOR + "read."
 _SQL = "org.apache.spark.sql."
@@ -67,6 +65,15 @@ _NEEDED = (
     _SQL + "internal.connector.PredicateUtils",
     _SQL + "classic.Dataset",
 )
+_CLASSES = _RELATION, _PLANNED_TABLE, _TASKS, _FILES = (
+    "ForebayRelation",  # a BaseRelation of internal rows
+    "ForebayPlannedTable",  # a table that is one scan, which is there already: nothing can be pushed into it
+    "ForebayTasks",  # a scan that is nothing but its tasks
+    "ForebayFiles",  # an index of files
+)
+"""Java classes of our own (driver_java), compiled by Janino; they stay on the driver. The first and the last are
+subclasses of classes of Spark, which no proxy can be. The others save calls between JVM and Python when planning."""
+
 _able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
 
@@ -88,7 +95,7 @@ def _parquet_scan(
     numbers: StructType,
     filters: JavaObject,
 ) -> JavaObject:
-    """The scan of all files of `groups`, with the columns `numbers` at the end (see `file_index`)."""
+    """The scan of all files of `groups`, with the columns `numbers` at the end (see `_file_index`)."""
     jvm = context.jvm
     paths = [[str(local_path(file)) for file in group] for group in groups]
     try:
@@ -101,7 +108,7 @@ def _parquet_scan(
         scan = table.newScanBuilder(given).build()
         names = [str(scan.productElementName(i)) for i in range(scan.productArity())]
         values = [scan.productElement(i) for i in range(len(names))]
-        values[names.index("fileIndex")] = file_index(jvm, context.session, paths, last)
+        values[names.index("fileIndex")] = _file_index(jvm, context.session, paths, last)
         values[names.index("readDataSchema")] = struct  # the builder takes every column for nullable
         values[names.index("readPartitionSchema")] = last
         to_v1 = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1
@@ -111,6 +118,20 @@ def _parquet_scan(
         raise
     except Exception as e:
         raise jvm.unknown_layout("scan of Parquet files", e) from e
+
+
+def _file_index(jvm: Jvm, session: JavaObject, groups: Sequence[Sequence[str]], columns: JavaObject) -> JavaObject:
+    """A PartitioningAwareFileIndex of local files, by their paths; no directory is listed.
+
+    `columns`: none, or two of type INT that tell of each row the number of its group, and of its file in the group.
+    Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a file that is gone.
+    """
+    names = "\0\0".join("\0".join(group) for group in groups)  # one string, as every string is a call
+    index = jvm.compiled(_FILES)(session, names, columns)
+    missing = index.missing()
+    if missing is not None:
+        raise gone(missing)
+    return index
 
 
 class MixedScan(JavaProxy):
@@ -149,7 +170,7 @@ class MixedScan(JavaProxy):
     def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:
         """Return the scan. Spark asks again when it replans the rest of a query after its first stages."""
         if self._relation is None:
-            self._relation = relation(self.jvm, sql_context, self._struct, self._union().toRdd())
+            self._relation = self.jvm.compiled(_RELATION)(sql_context, self._struct, self._union().toRdd())
         return self._relation
 
     def _union(self) -> JavaObject:
@@ -211,12 +232,12 @@ class MixedScan(JavaProxy):
     def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
         struct = self.jvm.struct_type(schema)
         factory = self.jvm.reader_factory(pickle.dumps((read, schema)), schema)
-        return self._frame_of(struct, task_scan(self.jvm, struct, text, partitions, factory))
+        return self._frame_of(struct, self.jvm.compiled(_TASKS)(struct, text, partitions, factory))
 
     def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:
         """A Dataset of `scan`, which needs no optimizer any more."""
         jvm = self.jvm
-        table = planned_table(jvm, struct, scan)
+        table = jvm.compiled(_PLANNED_TABLE)(struct, scan)
         relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(table, jvm.none(), jvm.none())
         scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
         return jvm.class_(_SQL + "classic.Dataset").ofRows(self._context.session, scanned)
@@ -236,7 +257,8 @@ def reads_files(jvm: Jvm) -> bool:
     known = _able.get(jvm)
     if known is None:
         try:
-            compile_all(jvm)
+            for name in _CLASSES:
+                jvm.compiled(name)
             for name in _NEEDED:
                 jvm.class_("java.lang.Class").forName(name)
             known = True
@@ -249,3 +271,43 @@ def reads_files(jvm: Jvm) -> bool:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+logger = logging.getLogger(__name__)
+
+_RULE = "ForebayUnions"
+
+
+def unite_scans(jvm: Jvm, session: JavaObject) -> None:
+    """Give `session` the rule, unless it has it. A Spark that takes no rules reads the same rows more slowly."""
+    try:
+        methods = session.experimental()
+        rules = methods.extraOptimizations()
+        known = [rules.apply(index) for index in range(rules.size())]
+        if all(str(rule.getClass().getName()) != _RULE for rule in known):
+            made = jvm.compiled(_RULE)()
+            getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*known, made]))
+    except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
+        logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))
+
+
+def with_output(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
+    """The logical plan `plan`, which needs no optimizer any more, with the attributes `output` in the place of its own.
+
+    A union has the attributes of its first part. Renamed there, they cost nothing; above the union they would copy
+    every row.
+    """
+    if str(plan.getClass().getSimpleName()) == "Union":
+        parts = plan.children()
+        first, *others = [parts.apply(index) for index in range(parts.size())]
+        return plan.withNewChildren(jvm.sequence([_renamed(jvm, first, output), *others]))
+    return _renamed(jvm, plan, output)
+
+
+def _renamed(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
+    alias, none, found = jvm.class_(CATALYST + "expressions.Alias"), jvm.sequence([]), plan.output()
+    names = []
+    for index in range(output.size()):
+        wanted = output.apply(index)
+        names.append(alias(found.apply(index), wanted.name(), wanted.exprId(), none, jvm.none(), none))
+    return jvm.class_(CATALYST + "plans.logical.Project")(jvm.sequence(names), plan)

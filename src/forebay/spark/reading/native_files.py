@@ -24,8 +24,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from forebay.metadata.table import TableBucket
-from forebay.spark.reading.lake_tasks import lake_rows
-from forebay.spark.reading.scan_plan import NativeFiles
+from forebay.spark.reading.live_read import lake_rows
+from forebay.spark.reading.plan import NativeFiles
 from forebay.unionread.overridden import MarkBucket, local_path
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit

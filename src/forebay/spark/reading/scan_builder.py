@@ -23,14 +23,13 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
-from forebay.spark.filters import to_predicate, to_text
+from forebay.spark.filters import may_skip_by, to_predicate, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.options import FORMAT_NAME
 from forebay.spark.reading.native import MixedScan, java_partitions, parquet_scan, reads_files
-from forebay.spark.reading.native_filters import may_skip_by
-from forebay.spark.reading.scan_plan import OpenedScan, Pushdown, ScanPlan
+from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
 from forebay.spark.reading.snapshots import open_snapshots
 
 _READ = CONNECTOR + "read."

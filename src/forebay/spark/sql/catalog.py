@@ -2,23 +2,28 @@
 
 A catalog implements Spark's `StagingTableCatalog`, `SupportsNamespaces` and `ProcedureCatalog`. Spark asks it on the
 driver, while it analyses a statement; every answer is looked up at that moment, nothing is cached here. Subclasses know
-where tables are: forebay.spark.sql.live_catalog in a cluster, forebay.spark.sql.lake_catalog in a warehouse.
+where tables are: forebay.spark.sql.live_catalog in a cluster, forebay.spark.sql.lake_catalog in a warehouse. They raise
+`NotFound` and `AlreadyExists` of databases, and `InvalidRequest` with code DATABASE_NOT_EMPTY.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
-from forebay.base.errors import ForebayError, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.namespaces import Namespaces
 from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureProxy
+
+LOCATION = "location"
+_SPARKS_OWN = ("owner",)
+"""Properties of databases that Spark adds."""
 
 
 @dataclass(frozen=True)
@@ -39,34 +44,40 @@ class TimeTravel:
     timestamp_us: int | None = None
 
 
-class SqlCatalog(Namespaces):
+class SqlCatalog(JavaProxy):
     """Tables, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
     interfaces: ClassVar[tuple[str, ...]] = (
+        CONNECTOR + "catalog.SupportsNamespaces",
         CONNECTOR + "catalog.StagingTableCatalog",
         CONNECTOR + "catalog.ProcedureCatalog",
     )
     capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT",)
 
-    def _table_names(self, database: str) -> list[str]:
-        """Raises `NotFound` for a database that is not there."""
-        raise NotImplementedError(f"{type(self).__name__} does not list tables")
-
-    def _procedures(self) -> Mapping[str, Procedure]:
-        """What can be called, by name."""
-        raise NotImplementedError(f"{type(self).__name__} does not list procedures")
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__(context.jvm)
+        self._context: SessionContext = context
 
     if TYPE_CHECKING:  # what subclasses answer
 
+        def _database_names(self) -> list[str]: ...
+        def _has_database(self, database: str) -> bool: ...
+        def _database_properties(self, database: str) -> dict[str, str]: ...
+        def _make_database(self, database: str, properties: Mapping[str, str]) -> None: ...
+        def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None: ...
+        def _remove_database(self, database: str, cascade: bool) -> None: ...
+        def _table_names(self, database: str) -> list[str]: ...
+        def _procedures(self) -> Mapping[str, Procedure]: ...
         def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy: ...
         def tableExists(self, identifier: JavaObject) -> bool: ...
-        def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy: ...
-        def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy: ...
-        def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy: ...
         def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy: ...
-        def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy: ...
         def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy: ...
         def dropTable(self, identifier: JavaObject) -> bool: ...
+        def _is_there(self, identifier: JavaObject) -> bool: ...
+        def _created(self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False) -> Any: ...
+        def _proxy(self, identifier: JavaObject, table: Any) -> JavaProxy: ...
+        def _staged(self, identifier: JavaObject, table: Any) -> JavaProxy: ...
+        def _copied(self, properties: Mapping[str, str]) -> Mapping[str, str] | None: ...
         def renameTable(self, old: JavaObject, new: JavaObject) -> None: ...
 
     # ---- CatalogPlugin ----------------------------------------------------------------------------------------------
@@ -94,6 +105,81 @@ class SqlCatalog(Namespaces):
 
     def invalidateTable(self, identifier: JavaObject) -> None:
         """Nothing to do: nothing is cached."""
+
+    # ---- SupportsNamespaces: a namespace has one part, the database --------------------------------------------------
+
+    def _no_such_namespace(self, namespace: Sequence[str]) -> Exception:
+        return self.jvm.thrown("NoSuchNamespaceException", self.jvm.strings(list(namespace)))
+
+    def _database(self, namespace: JavaObject) -> str:
+        """The database that a namespace means. Throws NoSuchNamespaceException for one that cannot be any."""
+        parts = [str(part) for part in namespace]
+        if len(parts) != 1:
+            raise self._no_such_namespace(parts)
+        return parts[0]
+
+    def _translated_database_error(self, error: ForebayError, namespace: JavaObject) -> Exception:
+        """Spark's own exception for what went wrong with a database, where it has one."""
+        if error.code == ErrorCode.DATABASE_NOT_EXIST:
+            return self._no_such_namespace([str(part) for part in namespace])
+        if isinstance(error, AlreadyExists):
+            return self.jvm.thrown("NamespaceAlreadyExistsException", namespace)
+        if error.code == ErrorCode.DATABASE_NOT_EMPTY:
+            return self.jvm.thrown("NonEmptyNamespaceException", namespace)
+        return error
+
+    def listNamespaces(self, *parent: Any) -> JavaObject:
+        """All databases; nothing below a database."""
+        if parent and len(parent[0]) > 0:
+            self._require(parent[0])
+            return self.jvm.string_arrays([])
+        return self.jvm.string_arrays([[name] for name in self._database_names()])
+
+    def _require(self, namespace: JavaObject) -> str:
+        database = self._database(namespace)
+        if not self._has_database(database):
+            raise self._no_such_namespace([database])
+        return database
+
+    def namespaceExists(self, namespace: JavaObject) -> bool:
+        parts = [str(part) for part in namespace]
+        return len(parts) == 1 and self._has_database(parts[0])
+
+    def loadNamespaceMetadata(self, namespace: JavaObject) -> JavaObject:
+        try:
+            return self.jvm.map(self._database_properties(self._database(namespace)))
+        except ForebayError as e:
+            raise self._translated_database_error(e, namespace) from e
+
+    def createNamespace(self, namespace: JavaObject, metadata: JavaObject) -> None:
+        properties = {str(key): str(value) for key, value in metadata.items() if key not in _SPARKS_OWN}
+        try:
+            self._make_database(".".join(str(part) for part in namespace), properties)
+        except ForebayError as e:
+            raise self._translated_database_error(e, namespace) from e
+
+    def alterNamespace(self, namespace: JavaObject, changes: JavaObject) -> None:
+        to_set: dict[str, str] = {}
+        to_reset: list[str] = []
+        for change in changes:
+            name = str(change.property())
+            if name in (LOCATION, *_SPARKS_OWN):
+                raise UnsupportedOperation(f"a database has no {name} that could be changed")
+            if str(change.getClass().getSimpleName()) == "RemoveProperty":
+                to_reset.append(name)
+            else:
+                to_set[name] = str(change.value())
+        try:
+            self._change_database(self._database(namespace), to_set, to_reset)
+        except ForebayError as e:
+            raise self._translated_database_error(e, namespace) from e
+
+    def dropNamespace(self, namespace: JavaObject, cascade: bool) -> bool:
+        try:
+            self._remove_database(self._database(namespace), cascade)
+        except ForebayError as e:
+            raise self._translated_database_error(e, namespace) from e
+        return True
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
@@ -155,6 +241,11 @@ class SqlCatalog(Namespaces):
                 number = argument.value()
         return ddl.Transform(str(transform.name()), tuple(columns), number)
 
+    def _spark_type(self, java: JavaObject) -> DataType:
+        wrapper = self.jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
+        made: DataType = self.jvm.python_schema(wrapper).fields[0].dataType
+        return made
+
     def _primary_key(self, constraints: JavaObject) -> tuple[str, ...]:
         key: tuple[str, ...] = ()
         for constraint in constraints:
@@ -183,6 +274,29 @@ class SqlCatalog(Namespaces):
 
     def purgeTable(self, identifier: JavaObject) -> bool:
         return self.dropTable(identifier)
+
+    # ---- making tables: `_created` makes what `_proxy` shows to Spark, or `_staged` where rows follow ----------------
+
+    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        return self._proxy(identifier, self._created(identifier, self._asked(what)))
+
+    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
+        """`asked` has the columns and partition keys of `source`, and what the statement says beside them.
+
+        `_copied` says what of the properties of `source` a copy has; None for tables of another kind.
+        """
+        new = self._asked((asked,))
+        copied = self._copied({str(key): str(value) for key, value in source.properties().items()})
+        if copied is not None:
+            new = replace(new, properties={**copied, **new.properties}, primary_key=())
+        return self._proxy(identifier, self._created(identifier, new, is_copy=True))
+
+    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        return self._staged(identifier, self._created(identifier, self._asked(what)))
+
+    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        stage = self.stageReplace if self._is_there(identifier) else self.stageCreate
+        return stage(identifier, *what)
 
     # ---- ProcedureCatalog -------------------------------------------------------------------------------------------
 

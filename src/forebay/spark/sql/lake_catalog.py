@@ -1,21 +1,18 @@
 """The catalog of a lake: what Spark SQL finds under `<catalog>.<database>.<table>` in a Paimon warehouse.
 
 Beside a table `t` there are its branches, `t$branch_<name>`, and the system tables of both: `t$snapshots`,
-`t$branch_dev$files` (forebay.spark.sql.system_tables).
+`t$branch_dev$files` (forebay.spark.sql.lake_tables).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql import types as spark_types
-
-from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.metadata.types import DataType
+from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.catalog.definition import new_schema
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.store.schema_changes import (
     DropColumn,
@@ -29,24 +26,33 @@ from forebay.paimon.store.schema_changes import (
 )
 from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.lake_schemas import from_spark_column_type
+from forebay.spark.schemas import from_spark_column_type
 from forebay.spark.sql import lake_ddl as ddl
 from forebay.spark.sql.catalog import Asked, SqlCatalog, TimeTravel
-from forebay.spark.sql.lake_namespaces import LakeNamespaces
-from forebay.spark.sql.lake_tables import ReplacingLakeTable, StagedLakeTable, beside, table_proxy
+from forebay.spark.sql.lake_tables import (
+    SEPARATOR,
+    ReplacingLakeTable,
+    StagedLakeTable,
+    beside,
+    system_table,
+    system_table_names,
+    table_proxy,
+)
 from forebay.spark.sql.live_ddl import PROVIDER
 from forebay.spark.sql.procedures import Procedure
-from forebay.spark.sql.system_tables import SEPARATOR, system_table, system_table_names
-from forebay.spark.sql.time_travel import travelled
 
 if TYPE_CHECKING:
+    from forebay.paimon.format.schema import TableSchema
+    from forebay.paimon.format.snapshot import Snapshot
     from forebay.paimon.table import Table
-    from forebay.spark.lake_context import PaimonContext
+    from forebay.spark.context import PaimonContext
+    from forebay.spark.sql.catalog import TimeTravel
+
 
 _BRANCH = "branch_"
 
 
-class PaimonCatalog(SqlCatalog, LakeNamespaces):
+class PaimonCatalog(SqlCatalog):
     """The tables of a lake, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
@@ -57,6 +63,42 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
 
         return PAIMON_PROCEDURES
+
+    # ---- databases: the lake's catalogs keep names and nothing else of them -----------------------------------------
+
+    def _database_names(self) -> list[str]:
+        return self._context.lake.list_databases()
+
+    def _has_database(self, database: str) -> bool:
+        return database in self._context.lake.list_databases()
+
+    def _no_such_database(self, database: str) -> NotFound:
+        return NotFound(f"there is no database '{database}'", ErrorCode.DATABASE_NOT_EXIST)
+
+    def _database_properties(self, database: str) -> dict[str, str]:
+        if not self._has_database(database):
+            raise self._no_such_database(database)
+        return {}
+
+    def _make_database(self, database: str, properties: Mapping[str, str]) -> None:
+        if properties:
+            raise UnsupportedOperation(
+                f"database {database} cannot have {', '.join(sorted(properties))}: of a database a lake keeps only the "
+                "name; leave COMMENT, LOCATION and DBPROPERTIES out"
+            )
+        self._context.lake.create_database(database)
+
+    def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
+        if not self._has_database(database):
+            raise self._no_such_database(database)
+        raise UnsupportedOperation(f"of database {database} a lake keeps only the name: nothing can be changed")
+
+    def _remove_database(self, database: str, cascade: bool) -> None:
+        if not self._has_database(database):
+            raise self._no_such_database(database)
+        if not cascade and self._context.lake.list_tables(database):
+            raise InvalidRequest(f"database '{database}' has tables", ErrorCode.DATABASE_NOT_EMPTY)
+        self._context.lake.drop_database(database, cascade=cascade)
 
     # ---- finding tables ---------------------------------------------------------------------------------------------
 
@@ -139,21 +181,22 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
 
     # ---- making tables ----------------------------------------------------------------------------------------------
 
-    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        return table_proxy(self._context, self._full_name(identifier), self._created(identifier, self._asked(what)))
+    def _is_there(self, identifier: JavaObject) -> bool:
+        return self._exists(".".join(self._named(identifier)))
 
-    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
-        """`asked` has the columns and partition keys of `source`, and what the statement says beside them."""
-        new = self._asked((asked,))
-        theirs = {str(key): str(value) for key, value in source.properties().items()}
-        if theirs.get(PROVIDER) == ddl.PAIMON:
-            copied = {name: value for name, value in theirs.items() if name not in (ddl.LOCATION, ddl.MANAGED)}
-            new = replace(new, properties={**copied, **new.properties}, primary_key=())
-        made = self._created(identifier, new, is_copy=True)
-        return table_proxy(self._context, self._full_name(identifier), made)
+    def _proxy(self, identifier: JavaObject, table: Table) -> JavaProxy:
+        return table_proxy(self._context, self._full_name(identifier), table)
+
+    def _staged(self, identifier: JavaObject, table: Table) -> JavaProxy:
+        return StagedLakeTable(self._context, self._full_name(identifier), table)
+
+    def _copied(self, properties: Mapping[str, str]) -> Mapping[str, str] | None:
+        if properties.get(PROVIDER) != ddl.PAIMON:
+            return None
+        return {name: value for name, value in properties.items() if name not in (ddl.LOCATION, ddl.MANAGED)}
 
     def _created(
-        self, identifier: JavaObject, asked: Asked, name: str | None = None, *, is_copy: bool = False
+        self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False, name: str | None = None
     ) -> Table:
         """The table, made as `name` or as the identifier says."""
         database, table = self._named(identifier)
@@ -167,10 +210,6 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         except AlreadyExists as e:
             raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
 
-    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        table = self._created(identifier, self._asked(what))
-        return StagedLakeTable(self._context, self._full_name(identifier), table)
-
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         replaced = ".".join(self._named(identifier))
         if not self._exists(replaced):
@@ -180,12 +219,8 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
             raise UnsupportedOperation(
                 f"table {self._full_name(identifier)} cannot be replaced by one with a LOCATION: DROP TABLE it first"
             )
-        table = self._created(identifier, asked, beside(replaced, "replacing"))
+        table = self._created(identifier, asked, name=beside(replaced, "replacing"))
         return ReplacingLakeTable(self._context, self._full_name(identifier), table, replaced)
-
-    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        exists = self._exists(".".join(self._named(identifier)))
-        return self.stageReplace(identifier, *what) if exists else self.stageCreate(identifier, *what)
 
     # ---- changing tables --------------------------------------------------------------------------------------------
 
@@ -249,7 +284,7 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
         path = tuple(str(part) for part in change.fieldNames())
         match kind:
             case "AddColumn":
-                t = self._type(change.dataType(), path)
+                t = from_spark_column_type(self._spark_type(change.dataType()), ".".join(path))
                 comment = change.comment()
                 return ddl.add_column(
                     path,
@@ -263,7 +298,11 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
             case "DeleteColumn":
                 return DropColumn(path)
             case "UpdateColumnType":
-                return UpdateColumnType(path, self._type(change.newDataType(), path), keep_nullability=True)
+                return UpdateColumnType(
+                    path,
+                    from_spark_column_type(self._spark_type(change.newDataType()), ".".join(path)),
+                    keep_nullability=True,
+                )
             case "UpdateColumnNullability":
                 return UpdateColumnNullability(path, bool(change.nullable()))
             case "UpdateColumnComment":
@@ -276,11 +315,6 @@ class PaimonCatalog(SqlCatalog, LakeNamespaces):
                 return self._new_default(table, path, str(change.newDefaultValue()))
         raise ddl.other_change(kind)
 
-    def _type(self, java: JavaObject, path: tuple[str, ...]) -> DataType:
-        wrapper = self.jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
-        t: spark_types.DataType = self.jvm.python_schema(wrapper).fields[0].dataType
-        return from_spark_column_type(t, ".".join(path))
-
 
 def _position(position: JavaObject) -> Position | None:
     """Spark's FIRST or AFTER; None for the end."""
@@ -289,3 +323,44 @@ def _position(position: JavaObject) -> Position | None:
     if str(position.getClass().getSimpleName()) == "After":
         return Position("after", str(position.column()))
     return Position("first")
+
+
+_WATERMARK = "watermark-"
+"""How a version begins that is a watermark, as in Paimon's own connector."""
+
+
+def travelled(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], TableSchema]:
+    """The options that choose the snapshot, and the schema that the table had then.
+
+    A version is the name of a tag, the id of a snapshot, or `watermark-<milliseconds>`: the first of these that there
+    is. Raises `NotFound`, with what there is.
+    """
+    options, snapshot = _chosen(name, table, travel)
+    return options, table.context.schemas.schema(snapshot.schema_id)
+
+
+def _chosen(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], Snapshot]:
+    if travel.timestamp_us is not None:
+        return _by_id(SnapshotPlanner(table.context).at_timestamp(travel.timestamp_us // 1000))
+    version = travel.version or ""
+    tag = table.context.tags.find(version)
+    if tag is not None:
+        return {"scan.tag-name": version}, tag.snapshot
+    if version.isdigit():
+        return _by_id(table.context.snapshots.snapshot(int(version)))
+    if version.startswith(_WATERMARK):
+        text = version[len(_WATERMARK) :]
+        if not text.isdigit():
+            raise InvalidRequest(f"version '{version}' of table {name}: write {_WATERMARK} and milliseconds since 1970")
+        return _by_id(SnapshotPlanner(table.context).at_watermark(int(text)))
+    tags = ", ".join(table.context.tags.names()) or "none"
+    branches = table.context.branches
+    hint = f"; there is a branch of this name, which is table `{name}$branch_{version}`"
+    raise NotFound(
+        f"table {name} has no version '{version}': it is neither the id of a snapshot nor a tag; tags are {tags}"
+        + (hint if branches.exists(version) else "")
+    )
+
+
+def _by_id(snapshot: Snapshot) -> tuple[dict[str, str], Snapshot]:
+    return {"scan.snapshot-id": str(snapshot.id)}, snapshot

@@ -25,8 +25,8 @@ from forebay.paimon.store.schema_changes import (
     UpdateComment,
 )
 from forebay.paimon.write.incoming import missing_column
-from forebay.spark.lake_schemas import to_fields
 from forebay.spark.options import split_names
+from forebay.spark.schemas import to_fields
 from forebay.spark.sql.catalog import Asked
 from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, Transform
 

@@ -16,23 +16,18 @@ from forebay.paimon.format.partition_path import partition_spec
 from forebay.paimon.maintain.partition_expiry import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.table import Table
-from forebay.spark.lake_context import PaimonContext
+from forebay.spark.context import PaimonContext
 from forebay.spark.sql.lake_procedure_arguments import (
     DRY_RUN,
     OPTIONS,
-    RESULT,
     TABLE,
     names_in,
     naming,
     opened,
-    optional,
     parse_moment,
     parse_span,
-    result_of,
-    rows,
-    simple,
 )
-from forebay.spark.sql.procedures import Arguments, Parameter, Procedure
+from forebay.spark.sql.procedures import RESULT, Arguments, Parameter, Procedure, optional, result_of, rows, simple
 
 # ---- expiry ---------------------------------------------------------------------------------------------------------
 

@@ -6,31 +6,25 @@ The spelling is that of Paimon's own procedures. Every error names the argument 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BooleanType, DataType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, StringType
 
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.base.quantity import parse_duration_ms
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.table import Table
+from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.spark_jobs import active_context
-from forebay.spark.lake_context import PaimonContext
-from forebay.spark.sql.procedures import Arguments, Parameter, Procedure, parse_partition
+from forebay.spark.sql.procedures import Arguments, Parameter, optional, parse_partition
 
 _NUMBER = "__forebay_partition"
-RESULT = StructType([StructField("result", BooleanType())])
-
-
-def optional(name: str, data_type: DataType, comment: str) -> Parameter:
-    """A parameter that may be left out, and is None then."""
-    return Parameter(name, data_type, "NULL", comment)
 
 
 TABLE = Parameter("table", StringType(), None, "the table: 'database.table', also 'database.table$branch_name'")
@@ -164,32 +158,3 @@ def _partitions_where(context: PaimonContext, table: Table, condition: str) -> P
             f"{str(e).splitlines()[0]}"
         ) from e
     return frozenset(partitions[row[0]] for row in found).__contains__
-
-
-# ---- results --------------------------------------------------------------------------------------------------------
-
-
-def rows(result: StructType, *values: tuple[object, ...]) -> pa.Table:
-    """A table with the columns of `result`."""
-    return pa.table({name: [row[i] for row in values] for i, name in enumerate(result.names)})
-
-
-def done() -> pa.Table:
-    """What procedures return that have nothing to tell."""
-    return pa.table({"result": [True]})
-
-
-def result_of(**columns: DataType) -> StructType:
-    return StructType([StructField(name, data_type) for name, data_type in columns.items()])
-
-
-def simple(
-    name: str, description: str, parameters: tuple[Parameter, ...], run: Callable[[PaimonContext, Arguments], None]
-) -> Procedure:
-    """A procedure that has nothing to tell but that it is done."""
-
-    def run_and_say(context: PaimonContext, arguments: Arguments) -> pa.Table:
-        run(context, arguments)
-        return done()
-
-    return Procedure(name, description, parameters, RESULT, run_and_say)

@@ -17,21 +17,11 @@ from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.maintain.orphans import Orphans
 from forebay.paimon.maintain.purge import Purgeable
 from forebay.paimon.table import Table
-from forebay.spark.lake_context import PaimonContext
+from forebay.spark.context import PaimonContext
 from forebay.spark.sql.lake_history_procedures import HISTORY
-from forebay.spark.sql.lake_procedure_arguments import (
-    DRY_RUN,
-    TABLE,
-    names_in,
-    naming,
-    opened,
-    optional,
-    parse_moment,
-    result_of,
-    rows,
-)
+from forebay.spark.sql.lake_procedure_arguments import DRY_RUN, TABLE, names_in, naming, opened, parse_moment
 from forebay.spark.sql.lake_rewriting_procedures import REWRITING
-from forebay.spark.sql.procedures import Arguments, Parameter, Procedure
+from forebay.spark.sql.procedures import Arguments, Parameter, Procedure, optional, result_of, rows
 
 _FILES_TOLD = 1000
 """So many paths of orphans are in a result."""

@@ -16,28 +16,24 @@ from forebay.paimon.compact.rescale import partitions_to_rescale, rescale_partit
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.table import Table
+from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.spark_jobs import active_context
-from forebay.spark.lake_context import PaimonContext
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.sql.lake_procedure_arguments import (
     DRY_RUN,
     OPTIONS,
     PARTITIONS,
-    RESULT,
     TABLE,
     WHERE,
     chosen_partitions,
     names_in,
     naming,
     opened,
-    optional,
     parse_options,
     parse_span,
-    result_of,
-    rows,
     table_name,
 )
-from forebay.spark.sql.procedures import Arguments, Procedure
+from forebay.spark.sql.procedures import RESULT, Arguments, Procedure, optional, result_of, rows
 
 FULL, MINOR = "full", "minor"
 _BUCKETS = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")

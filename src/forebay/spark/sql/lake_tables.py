@@ -3,39 +3,58 @@
 A table reads, appends, overwrites and deletes, also by streams (forebay.spark.reading, forebay.spark.writing). A
 partitioned one also has SHOW and DROP PARTITION. A proxy shows the table as it was when the statement was analysed;
 Spark reloads it for every statement.
+
+Beside every table there are `t$snapshots`, `t$files`, `t$audit_log` and the others that forebay.paimon has. Those that
+tell about the table are answered on the driver, without a task. Those that show its rows are scans like any other
+(forebay.spark.reading.lake_plan), and may be followed by streams.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from forebay.base.errors import NotFound
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS
+from forebay.codec.arrow_types import arrow_type, from_arrow_type
 from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import Column
+from forebay.paimon.commit.partition_filter import partition_filter
+from forebay.paimon.format.binary_row import row_layout
+from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.read.stream import check_streamable
+from forebay.paimon.system_tables.registry import METADATA_NAMES
+from forebay.paimon.table import Table
+from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.lake_schemas import columns_of, table_schema
+from forebay.spark.lake_options import (
+    CATALOG_PREFIX,
+    CORES,
+    FORMAT_NAME,
+    READ_CHANGELOG,
+    SCHEMA_ID,
+    SESSION_PREFIXES,
+    paimon_read_options,
+)
+from forebay.spark.options import OWN_SESSION_PREFIX, READ_NATIVE
+from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
+from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, MANAGED, table_properties
-from forebay.spark.sql.lake_partitions import LakePartitions
-from forebay.spark.sql.table_proxy import CATALOG, TableProxy, delete_filters
-
-if TYPE_CHECKING:
-    from forebay.paimon.table import Table
-    from forebay.spark.lake_context import PaimonContext
+from forebay.spark.sql.partitions import PartitionManagement
+from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
 
 
-class PaimonTable(TableProxy):
+class PaimonTable(WrittenTable):
     """A table, or a branch of one. `schema` is that of the snapshot that is read, which may be an old one."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (
-        CATALOG + "SupportsWrite",
-        CATALOG + "SupportsDeleteV2",
-        CONNECTOR + "read.streaming.ReportsSinkMetrics",
-    )
+    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.streaming.ReportsSinkMetrics",)
     capability_names: ClassVar[tuple[str, ...]] = (
         "BATCH_READ",
         "BATCH_WRITE",
@@ -69,7 +88,6 @@ class PaimonTable(TableProxy):
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
     def _readable(self, options: dict[str, str]) -> Readable:
-        from forebay.spark.reading.lake_readable import readable
 
         return readable(self._context, self._name, self._table, options)
 
@@ -86,50 +104,85 @@ class PaimonTable(TableProxy):
 
         return self.jvm.map(sink_metrics(self._table))
 
-    # ---- SupportsDeleteV2 -------------------------------------------------------------------------------------------
+    def _columns(self) -> tuple[Column, ...]:
+        return columns_of(self._table.schema)
 
-    def canDeleteWhere(self, predicates: JavaObject) -> bool:
-        self._delete_filters(predicates)
-        return True
-
-    def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
+    def _delete(self, filters: Sequence[Predicate]) -> None:
         from forebay.spark.writing.lake_deletes import delete_where
 
-        filters = self._delete_filters(predicates)
-        if filters is not None:
-            delete_where(self._table, filters)
+        delete_where(self._table, filters)
 
-    def truncateTable(self, *options: Any) -> bool:
-        from forebay.spark.writing.lake_deletes import truncate
 
-        truncate(self._table)
+class LakePartitions(PartitionManagement):
+    """The partitions of a table of a lake, in its latest snapshot."""
+
+    if TYPE_CHECKING:
+        _table: Table
+
+    def _keys(self) -> list[Column]:
+        return [Column(f.name, f.type, f.description) for f in self._table.schema.partition_fields]
+
+    def _entries(self, values: Mapping[str, Any]) -> list[ManifestEntry]:
+        """The files of the partitions that have these values."""
+        latest = self._table.context.snapshots.latest()
+        if latest is None:
+            return []
+        matches = partition_filter(self._table.schema, values)
+        return [e for e in self._table.context.manifests.live_files(latest) if matches is None or matches(e.partition)]
+
+    def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
+        fields = self._table.schema.partition_fields
+        layout = row_layout(fields)
+        found = sorted({e.partition for e in self._entries(values)})
+        rows = [layout.decode(partition) for partition in found]
+        schema = spark_arrow_schema(self._partition_schema())
+        columns = [pa.array([row[i] for row in rows], arrow_type(f.type)) for i, f in enumerate(fields)]
+        return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+    def _add_partition(self, values: Mapping[str, Any]) -> None:
+        if self._entries(values):
+            raise AlreadyExists(f"partition {dict(values)} of table {self._name} is there already")
+        raise UnsupportedOperation(
+            f"partitions of table {self._name} cannot be added: a partition is there as soon as rows are in it"
+        )
+
+    def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
+        self._table.new_commit().drop_partitions(partitions)
+
+    def dropPartitions(self, rows: JavaObject) -> bool:
+        """In one commit. Partitions that are not there are not missed: Spark has looked before."""
+        self._remove_partitions([self._values(row) for row in rows])
         return True
 
-    def _delete_filters(self, predicates: JavaObject) -> list[Predicate] | None:
-        return delete_filters(self.jvm, self._name, columns_of(self._table.schema), predicates)
+    def truncatePartition(self, row: JavaObject) -> bool:
+        return bool(self.dropPartition(row))
+
+    def truncatePartitions(self, rows: JavaObject) -> bool:
+        return bool(self.dropPartitions(rows))
+
+    def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
+        """What DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
+        files = [e.file for e in self._entries(self._values(row))]
+        return self.jvm.map(
+            {
+                "record_count": str(sum(f.row_count for f in files)),
+                "file_size_in_bytes": str(sum(f.file_size for f in files)),
+                "file_count": str(len(files)),
+            }
+        )
 
 
 class PartitionedLakeTable(LakePartitions, PaimonTable):
     """A table that has partitions."""
 
 
-class StagedLakeTable(PaimonTable):
-    """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
+class StagedLakeTable(PaimonTable, StagedTable):
+    """A table of a lake that a statement has just made."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
-
-    def __init__(self, context: PaimonContext, name: str, table: Table) -> None:
-        super().__init__(context, name, table)
-
-    def commitStagedChanges(self) -> None:
-        """Nothing to do: the table and its rows are there."""
-
-    def abortStagedChanges(self) -> None:
-        # Another client may have dropped it in the meantime and created a new one.
-        with contextlib.suppress(NotFound):
-            there = self._context.lake.table(self._table.name).context.schemas.schema(0)
-            if there.time_millis == self._table.schema.time_millis:
-                self._context.lake.drop_table(self._table.name)
+    def _drop_own(self) -> None:
+        there = self._context.lake.table(self._table.name).context.schemas.schema(0)
+        if there.time_millis == self._table.schema.time_millis:
+            self._context.lake.drop_table(self._table.name)
 
 
 class ReplacingLakeTable(StagedLakeTable):
@@ -169,3 +222,132 @@ def table_proxy(
     """The proxy for a table that is there."""
     kind = PartitionedLakeTable if table.schema.partition_keys else PaimonTable
     return kind(context, name, table, schema, as_of)
+
+
+SEPARATOR = "$"
+
+
+class LakeMetadataTable(TableProxy):
+    """A table that tells about a table; the driver has its rows."""
+
+    _context: PaimonContext
+
+    def __init__(self, context: PaimonContext, name: str, table: Table, system: str, version: str) -> None:
+        super().__init__(context, name, spark_schema(table.system(system).schema), version)
+        self._table = table
+        self._system = system
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        given = self.jvm.options(options)
+        system = (self._table.with_options(given) if given else self._table).system(self._system)
+        return LocalScanProxy(self._context, self._name, self._spark_schema, lambda: system.read().read_all())
+
+
+class LakeRowsTable(TableProxy):
+    """A table that shows the rows of a table in another way."""
+
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
+
+    _context: PaimonContext
+
+    def __init__(self, context: PaimonContext, name: str, table: Table, side: str, version: str) -> None:
+        super().__init__(context, name, PaimonScan.of(table, name, side).schema, version)
+        self._table = table
+        self._side = side
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return self._table.schema.partition_keys
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+
+        return readable(self._context, self._name, self._table, options, system=self._side)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Spark's schema for what the engine yields."""
+    return StructType([StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in schema])
+
+
+def system_table_names() -> tuple[str, ...]:
+    """What may stand behind a table's name."""
+    return (*METADATA_NAMES, *SIDE_TABLES)
+
+
+def system_table(
+    context: PaimonContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
+) -> JavaProxy:
+    """The proxy for a system table; `as_of` are the options of `table` by which it is an old one.
+
+    Raises `NotFound` naming those there are.
+    """
+    version = ".".join([str(table.schema.id), *(f"{key}={value}" for key, value in (as_of or {}).items())])
+    if system in SIDE_TABLES:
+        return LakeRowsTable(context, name, table, system, version)
+    if system in METADATA_NAMES:
+        return LakeMetadataTable(context, name, table, system, version)
+    known = ", ".join(SEPARATOR + other for other in system_table_names())
+    raise NotFound(f"there is no table {name}; beside a table there are {known}")
+
+
+def readable(
+    context: PaimonContext, name: str, table: Table, options: Mapping[str, str], system: str | None = None
+) -> Readable:
+    """What a scan builder needs of `table`, or of one of its side tables (`planning.SIDE_TABLES`): `name` in SQL.
+
+    The columns are those of `table`, or, where its own options name a snapshot, those that it had then. `options` of
+    the read choose what is read of these columns.
+    """
+    session = session_options(context)
+    given = paimon_read_options(options, session)
+    if given.changelog:
+        raise InvalidRequest(
+            f"'{READ_CHANGELOG}' adds a column, and Spark has asked for the columns already: read "
+            f"{name}$changelog or $audit_log, or the format '{FORMAT_NAME}' with this option",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    shown = PaimonScan.of(table, name, system)
+    scan = shown.with_options(given.table)
+
+    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
+        given.refuse_for_batches()
+        return scan.plan(context.cores, wanted, schema, use_native=given.use_native)
+
+    def stream() -> Mapping[str, str]:
+        if system == READ_OPTIMIZED:
+            raise UnsupportedOperation(f"{name} cannot be read as a stream; the table itself can")
+        # The format checks this, too, but there Spark hides the reason.
+        check_streamable(scan.table)
+        return stream_source(context, table, system, {**session, **options})
+
+    return Readable(name, shown.schema, shown.columns, plan, shown.partition_keys, None, stream, FORMAT_NAME)
+
+
+def session_options(context: PaimonContext) -> dict[str, str]:
+    """The options of reads in the session's configuration, by their names without a prefix."""
+    pairs = context.jvm.class_("scala.jdk.javaapi.CollectionConverters").asJava(
+        context.session.sessionState().conf().getAllConfs()
+    )
+    settings = {str(key): str(value) for key, value in pairs.items()}
+    native = settings.get(OWN_SESSION_PREFIX + READ_NATIVE)
+    of_all = {} if native is None else {READ_NATIVE: native}
+    return of_all | {
+        key.removeprefix(prefix): value
+        for prefix in SESSION_PREFIXES
+        for key, value in settings.items()
+        if key.startswith(prefix)
+    }
+
+
+def stream_source(context: PaimonContext, table: Table, system: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    """The options by which the format reads `table`, under its very schema, as a stream."""
+    stored = table.context.schemas.schema(table.schema.id).options
+    own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
+    return {
+        **own,
+        **given,
+        **{CATALOG_PREFIX + key: value for key, value in context.options},
+        "table": table.name if system is None else f"{table.name}${system}",
+        "branch": table.context.paths.branch,
+        SCHEMA_ID: str(table.schema.id),
+        CORES: str(context.cores),
+    }

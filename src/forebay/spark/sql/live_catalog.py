@@ -3,14 +3,13 @@
 These are the tables of a cluster; what a catalog is to Spark, forebay.spark.sql.catalog says.
 
 Beside a table `t` there are virtual ones: `t$changelog`, `t$partitions`, `t$buckets`
-(forebay.spark.sql.virtual_tables).
+(forebay.spark.sql.live_tables).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
@@ -23,24 +22,51 @@ from forebay.spark.options import read_options, write_options
 from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.catalog import SqlCatalog
-from forebay.spark.sql.live_tables import StagedTable, table_proxy
-from forebay.spark.sql.namespaces import ClusterNamespaces
-from forebay.spark.sql.procedures import PROCEDURES, Procedure
-from forebay.spark.sql.tiering_procedures import TIERING_PROCEDURES
-from forebay.spark.sql.virtual_tables import virtual_table
+from forebay.spark.sql.catalog import LOCATION, Asked, SqlCatalog
+from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
+from forebay.spark.sql.live_tables import StagedLiveTable, table_proxy, virtual_table
+from forebay.spark.sql.procedures import Procedure
 
 _TIME_CONF = "spark.sql.timeType.enabled"
-_ALL_PROCEDURES = {**PROCEDURES, **TIERING_PROCEDURES}
 
 
-class ForebayCatalog(SqlCatalog, ClusterNamespaces):
+class ForebayCatalog(SqlCatalog):
     """The tables of a cluster, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
     _context: CatalogContext
 
     def _procedures(self) -> Mapping[str, Procedure]:
-        return _ALL_PROCEDURES
+        return LIVE_PROCEDURES
+
+    # ---- databases --------------------------------------------------------------------------------------------------
+
+    def _database_names(self) -> list[str]:
+        return self._context.connection.list_databases()
+
+    def _has_database(self, database: str) -> bool:
+        return self._context.connection.database_exists(database)
+
+    def _database_properties(self, database: str) -> dict[str, str]:
+        info = self._context.admin.database_info(database)
+        return {**info.custom_properties, **({} if info.comment is None else {ddl.COMMENT: info.comment})}
+
+    def _make_database(self, database: str, properties: Mapping[str, str]) -> None:
+        if LOCATION in properties:
+            raise InvalidRequest(
+                f"database {database} cannot have a LOCATION: the server decides where tables are kept",
+                ErrorCode.INVALID_DATABASE_EXCEPTION,
+            )
+        custom = {name: value for name, value in properties.items() if name != ddl.COMMENT}
+        self._context.connection.create_database(database, comment=properties.get(ddl.COMMENT), options=custom)
+
+    def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
+        custom = {name: value for name, value in to_set.items() if name != ddl.COMMENT}
+        comment = "" if ddl.COMMENT in to_reset else to_set.get(ddl.COMMENT)
+        removed = [name for name in to_reset if name != ddl.COMMENT]
+        self._context.admin.alter_database(database, custom, removed, comment)
+
+    def _remove_database(self, database: str, cascade: bool) -> None:
+        self._context.connection.drop_database(database, cascade=cascade)
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
@@ -120,25 +146,14 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
 
     # ---- making and changing tables ---------------------------------------------------------------------------------
 
-    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        return self._table(self._created(identifier, self._new(what)))
+    def _is_there(self, identifier: JavaObject) -> bool:
+        return self._context.connection.table_exists(self._path(identifier))
 
-    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
-        """`asked` has the columns and partition keys of `source`, and what the statement says beside them."""
-        new = self._new((asked,))
-        theirs = {str(key): str(value) for key, value in source.properties().items()}
-        if theirs.get(ddl.PROVIDER) in ddl.PROVIDERS:
-            new = replace(new, properties={**theirs, **new.properties}, primary_key=())
-        return self._table(self._created(identifier, new))
-
-    def _new(self, what: tuple[Any, ...]) -> ddl.NewTable:
-        asked = self._asked(what)
+    def _created(self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False) -> TableInfo:
         for column in asked.schema.fields:
             if default_of(column) is not None:  # beside a lake, whose tables have them, Spark lets it pass
                 raise UnsupportedOperation(f"column '{column.name}': tables of a cluster have no DEFAULT values")
-        return ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
-
-    def _created(self, identifier: JavaObject, new: ddl.NewTable) -> TableInfo:
+        new = ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
         path = self._path(identifier)
         try:
             self._context.admin.create_table_as(path, ddl.new_descriptor(new))
@@ -149,6 +164,16 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
         except NotFound as e:
             raise self._translated_database_error(e, identifier.namespace()) from e
         return self._context.admin.table_info(path)
+
+    def _proxy(self, identifier: JavaObject, table: TableInfo) -> JavaProxy:
+        return self._table(table)
+
+    def _staged(self, identifier: JavaObject, table: TableInfo) -> JavaProxy:
+        self._check_time(table)
+        return StagedLiveTable(self._context, table)
+
+    def _copied(self, properties: Mapping[str, str]) -> Mapping[str, str] | None:
+        return properties if properties.get(ddl.PROVIDER) in ddl.PROVIDERS else None
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
         path = self._path(identifier)
@@ -185,8 +210,7 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
 
     def _added_column(self, change: JavaObject) -> ddl.NewColumn:
         path = tuple(str(part) for part in change.fieldNames())
-        wrapper = self.jvm.class_("org.apache.spark.sql.types.StructType")().add("c", change.dataType())
-        t = from_spark_type(self.jvm.python_schema(wrapper).fields[0].dataType, ".".join(path))
+        t = from_spark_type(self._spark_type(change.dataType()), ".".join(path))
         comment, position = change.comment(), change.position()
         column = Column(path[-1], t if change.isNullable() else t.not_null(), None if comment is None else str(comment))
         return ddl.NewColumn(path, column, None if position is None else str(position.toString()))
@@ -204,23 +228,11 @@ class ForebayCatalog(SqlCatalog, ClusterNamespaces):
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
 
-    # ---- StagingTableCatalog: CREATE TABLE AS SELECT, and REPLACE TABLE ----------------------------------------------
-
-    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        info = self._created(identifier, self._new(what))
-        self._check_time(info)
-        return StagedTable(self._context, info)
-
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         """Refuse: without staging Spark drops the table first, and its rows are lost if a later step fails."""
-        path = self._path(identifier)
-        if not self._context.connection.table_exists(path):
+        if not self._is_there(identifier):
             raise self._no_such_table(identifier)
         raise UnsupportedOperation(
-            f"table {self._context.full_name(path)} cannot be replaced in one step: DROP TABLE it first, or write into "
-            "it, which upserts where it has a primary key"
+            f"table {self._context.full_name(self._path(identifier))} cannot be replaced in one step: DROP TABLE it "
+            "first, or write into it, which upserts where it has a primary key"
         )
-
-    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        exists = self._context.connection.table_exists(self._path(identifier))
-        return self.stageReplace(identifier, *what) if exists else self.stageCreate(identifier, *what)

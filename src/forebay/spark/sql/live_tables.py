@@ -2,31 +2,66 @@
 
 A log table reads and appends. A primary-key table reads, upserts, and deletes by `DELETE FROM` and `TRUNCATE TABLE`
 (forebay.spark.writing.live_deletes). A partitioned table also has SHOW, ADD and DROP PARTITION
-(forebay.spark.sql.partition_proxies). A proxy shows the table as it was when the statement was analysed; Spark reloads
+(forebay.spark.sql.partitions). A proxy shows the table as it was when the statement was analysed; Spark reloads
 it for every statement.
+
+Beside every table there are tables for reading only:
+
+- `t$changelog`: every change in the logs from their earliest to their latest offset, with `_change_type` (insert,
+  update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns. A stream
+  of it may begin with a snapshot, whose rows have the offset -1 and no timestamp.
+- `t$lake`: what is in the table's lake, as of the newest snapshot that can be read.
+- `t$partitions`: a row for each partition, with the values of its keys.
+- `t$buckets`: a row for each bucket, with its row count and log offsets.
+
+The last two are answered by the driver, without a task.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableInfo
+from forebay.metadata.table import Column, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.reading.live_readable import readable
+from forebay.spark.options import (
+    LAKE_PREFIX,
+    LEASE_DURATION,
+    LEASE_ID,
+    SERVER_SIDE,
+    SESSION_PREFIX,
+    SESSION_ZONE,
+    STARTUP_TIMESTAMP,
+    STRATEGY,
+    ReadOptions,
+    is_for_streams,
+    read_options,
+    stream_options,
+)
+from forebay.spark.reading.live_plan import (
+    CHANGELOG,
+    LAKE,
+    VIRTUAL_SEPARATOR,
+    LiveScan,
+    log_ranges,
+    row_counts,
+    wanted_buckets,
+)
+from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.partition_proxies import Partitions
-from forebay.spark.sql.table_proxy import CATALOG, TableProxy, delete_filters
+from forebay.spark.sql.partitions import Partitions, partition_rows
+from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
 from forebay.spark.writing.live_deletes import delete_where
-from forebay.spark.writing.live_write_builder import NewTableWriteBuilder, WriteBuilder
+from forebay.spark.writing.write_builder import NewTableWriteBuilder, WriteBuilder
 
 
 class ClusterTable(TableProxy):
@@ -38,22 +73,21 @@ class ClusterTable(TableProxy):
         super().__init__(context, context.full_name(info.path) + suffix, schema, f"{info.table_id}.{info.schema_id}")
         self._info = info
 
+    def _partition_keys(self) -> tuple[str, ...]:
+        return self._info.descriptor.partition_keys
+
     def id(self) -> str:
         """Return an id that changes when a table is recreated; Spark then refuses to use old plans."""
         return str(self._info.table_id)
 
 
-class SparkLiveTable(ClusterTable):
+class SparkLiveTable(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2")
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "MICRO_BATCH_READ")
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns))
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return self._info.descriptor.partition_keys
 
     def _table_properties(self) -> dict[str, str]:
         return {**ddl.table_properties(self._info), ddl.PROVIDER: ddl.PROVIDERS[0]}
@@ -61,30 +95,16 @@ class SparkLiveTable(ClusterTable):
     def _readable(self, options: dict[str, str]) -> Readable:
         return readable(self._context, self._name, self._info, options)
 
-    # ---- SupportsWrite ----------------------------------------------------------------------------------------------
-
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return WriteBuilder(self._context, self._info, self.jvm.options(info.options()), info.schema())
 
-    # ---- SupportsDeleteV2 -------------------------------------------------------------------------------------------
+    def _columns(self) -> tuple[Column, ...]:
+        return self._info.schema.columns
 
-    def canDeleteWhere(self, predicates: JavaObject) -> bool:
-        self._require_primary_key("DELETE FROM")
-        self._delete_filters(predicates)
-        return True
+    def _delete(self, filters: Sequence[Predicate]) -> None:
+        delete_where(self._context.connection, self._info, filters)
 
-    def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
-        self._require_primary_key("DELETE FROM")
-        filters = self._delete_filters(predicates)
-        if filters is not None:
-            delete_where(self._context.connection, self._info, filters)
-
-    def truncateTable(self, *options: Any) -> bool:
-        self._require_primary_key("TRUNCATE TABLE")
-        delete_where(self._context.connection, self._info, [])
-        return True
-
-    def _require_primary_key(self, statement: str) -> None:
+    def _check_deletable(self, statement: str) -> None:
         if not self._info.has_primary_key:
             raise UnsupportedOperation(
                 f"{statement} {self._name}: a log table cannot lose rows, only its partitions can be dropped; rows can "
@@ -92,18 +112,14 @@ class SparkLiveTable(ClusterTable):
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
 
-    def _delete_filters(self, predicates: JavaObject) -> list[Predicate] | None:
-        return delete_filters(self.jvm, self._name, self._info.schema.columns, predicates)
-
 
 class PartitionedTable(Partitions, SparkLiveTable):
     """A table of the cluster that has partitions."""
 
 
-class StagedTable(SparkLiveTable):
-    """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
+class StagedLiveTable(SparkLiveTable, StagedTable):
+    """A table of the cluster that a statement has just made."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
     # CREATE OR REPLACE TABLE AS SELECT "overwrites" also where there was no table before.
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "TRUNCATE")
 
@@ -120,17 +136,188 @@ class StagedTable(SparkLiveTable):
                 )
         return NewTableWriteBuilder(self._context, self._info, left, info.schema())
 
-    def commitStagedChanges(self) -> None:
-        """Nothing to do: the table and its rows are there."""
-
-    def abortStagedChanges(self) -> None:
+    def _drop_own(self) -> None:
         connection, path = self._context.connection, self._info.path
-        # Another client may have dropped it in the meantime and created a new one.
-        with contextlib.suppress(NotFound):
-            if connection.admin.table_info(path).table_id == self._info.table_id:
-                connection.drop_table(path)
+        if connection.admin.table_info(path).table_id == self._info.table_id:
+            connection.drop_table(path)
 
 
 def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:
     """The proxy for a table of the cluster."""
     return (PartitionedTable if info.is_partitioned else SparkLiveTable)(context, info)
+
+
+_BUCKET_FIELDS = [
+    StructField("bucket", IntegerType(), False),
+    StructField("row_count", LongType(), True),
+    StructField("earliest_offset", LongType(), False),
+    StructField("latest_offset", LongType(), False),
+]
+
+
+class SideTable(ClusterTable):
+    """`t$changelog` or `t$lake`, which no stream can read."""
+
+    def __init__(self, context: CatalogContext, info: TableInfo, view: str) -> None:
+        self._is_changelog, self._is_lake = view == CHANGELOG, view == LAKE
+        schema = LiveScan(info, ReadOptions(context.settings), self._is_changelog, self._is_lake).schema
+        super().__init__(context, info, schema, VIRTUAL_SEPARATOR + view)
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        beside = {"is_changelog": self._is_changelog, "is_lake": self._is_lake}
+        return readable(self._context, self._name, self._info, options, **beside)
+
+
+class ChangelogTable(SideTable):
+    """`t$changelog`."""
+
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
+
+
+class MetadataTable(ClusterTable):
+    """A virtual table whose rows the driver has."""
+
+    def __init__(
+        self,
+        context: CatalogContext,
+        info: TableInfo,
+        view: str,
+        fields: Sequence[StructField],
+        rows: Callable[[CatalogContext, TableInfo], pa.Table],
+    ) -> None:
+        super().__init__(context, info, StructType(list(fields)), VIRTUAL_SEPARATOR + view)
+        self._rows = rows
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return ()
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        context, info, rows = self._context, self._info, self._rows
+        read_options(context.settings, None, self.jvm.options(options))
+        return LocalScanProxy(context, self._name, self._spark_schema, lambda: rows(context, info))
+
+
+def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
+    keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
+    found = context.connection.table(info).partitions()
+    table = partition_rows(keys, found)
+    return table.append_column("partition_id", pa.array([p.partition_id for p in found], pa.int64())).append_column(
+        "partition_name", pa.array([p.name for p in found], pa.string())
+    )
+
+
+def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
+    connection = context.connection
+    buckets = wanted_buckets(connection, info)
+    ranges = log_ranges(connection, info, buckets)
+    counts = row_counts(connection, info, buckets)
+    columns = [
+        pa.array([bucket.bucket for bucket in buckets], pa.int32()),
+        pa.array([counts[bucket] for bucket in buckets], pa.int64()),
+        pa.array([ranges[bucket][0] for bucket in buckets], pa.int64()),
+        pa.array([ranges[bucket][1] for bucket in buckets], pa.int64()),
+    ]
+    names = [field.name for field in _BUCKET_FIELDS]
+    if info.is_partitioned:
+        partitions = {p.partition_id: p.name for p in connection.table(info).partitions()}
+        columns.insert(0, pa.array([partitions.get(bucket.partition_id or 0) for bucket in buckets], pa.string()))
+        names.insert(0, "partition_name")
+    return pa.table(columns, names=names)
+
+
+def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaProxy:
+    """The virtual table `view` beside the table `info`. Raises `NotFound` naming those there are."""
+    match view:
+        case _ if view == CHANGELOG:
+            return ChangelogTable(context, info, view)
+        case _ if view == LAKE:
+            if not info.lake_enabled:
+                raise InvalidRequest(
+                    f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
+                    ErrorCode.CLIENT_ERROR,
+                )
+            return SideTable(context, info, view)
+        case "partitions":
+            if not info.is_partitioned:
+                raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
+            keys = to_spark_schema([info.schema.column(name) for name in info.descriptor.partition_keys]).fields
+            ids = (StructField("partition_id", LongType(), False), StructField("partition_name", StringType(), False))
+            return MetadataTable(context, info, view, (*keys, *ids), _partitions)
+        case "buckets":
+            first = [StructField("partition_name", StringType(), True)] if info.is_partitioned else []
+            return MetadataTable(context, info, view, (*first, *_BUCKET_FIELDS), _buckets)
+        case _:
+            raise NotFound(
+                f"there is no table {context.full_name(info.path)}{VIRTUAL_SEPARATOR}{view}; beside a table there are "
+                "$changelog, $lake, $partitions and $buckets",
+                ErrorCode.CLIENT_ERROR,
+            )
+
+
+def readable(
+    context: CatalogContext,
+    name: str,
+    info: TableInfo,
+    options: Mapping[str, str],
+    *,
+    is_changelog: bool = False,
+    is_lake: bool = False,
+) -> Readable:
+    """What a scan builder needs of a table, its changelog or its lake.
+
+    Spark says only later whether a scan is a stream. So options that only streams have are looked at again when a
+    batch is planned, which then refuses them, and otherwise when the stream begins.
+    """
+    session = context.session_options() if not (is_changelog or is_lake) else {}
+
+    def scan(given: Mapping[str, str]) -> LiveScan:
+        chosen = read_options(context.settings, info.descriptor, given, session)
+        return LiveScan(info, chosen, is_changelog, is_lake)
+
+    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
+        return scan(options).plan(context.connection, context.cores, wanted, schema)
+
+    def stream() -> dict[str, str]:
+        return stream_source(context, info, options, is_changelog=is_changelog)
+
+    is_stream = is_for_streams(options)
+    shown = scan({} if is_stream else options)
+    return Readable(
+        name,
+        shown.schema,
+        info.schema.columns,
+        plan if is_stream else lambda wanted, schema: shown.plan(context.connection, context.cores, wanted, schema),
+        info.descriptor.partition_keys,
+        None if is_stream else shown.way,
+        None if is_lake else stream,
+    )
+
+
+def stream_source(
+    context: CatalogContext, info: TableInfo, options: Mapping[str, str], *, is_changelog: bool
+) -> dict[str, str]:
+    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones."""
+    session = context.session_options()
+    settings = context.settings
+    chosen = stream_options(
+        settings, info.descriptor, options, is_changelog=is_changelog, zone=session.get(SESSION_ZONE)
+    )
+    given = {name.lower(): value for name, value in options.items()}
+    if chosen.timestamp_ms is not None:
+        given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
+    for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
+        if SESSION_PREFIX + name in session:
+            given.setdefault(name, session[SESSION_PREFIX + name])
+    return {
+        **{name: _option_text(value) for name, value in settings.given},
+        **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
+        **given,
+        "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
+        "table": f"{info.path}{VIRTUAL_SEPARATOR + CHANGELOG if is_changelog else ''}",
+        "cores": str(context.cores),
+    }
+
+
+def _option_text(value: object) -> str:
+    """A parsed client option as it is written. Numbers with a point are seconds, which are written in milliseconds."""
+    return str(round(value * 1000)) if isinstance(value, float) else str(value)

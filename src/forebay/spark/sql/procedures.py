@@ -1,12 +1,12 @@
 """Procedures: `CALL <catalog>.sys.<name>(...)`.
 
 A `Procedure` is a name, parameters, the schema of its result, and a function that runs on the driver and returns the
-result as an Arrow table. Put more of them into `PROCEDURES`; nothing else is needed.
+result as an Arrow table. Each side has its own: forebay.spark.sql.live_procedures, forebay.spark.sql.lake_procedures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,11 @@ from pyspark.sql.types import (
 )
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.spark.context import CatalogContext, SessionContext
+from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import spark_arrow_schema
-from forebay.spark.sql.virtual_tables import LocalScanProxy
+from forebay.spark.sql.tables import LocalScanProxy
 
 SYSTEM_NAMESPACE = "sys"
 _PROCEDURES = CONNECTOR + "catalog.procedures."
@@ -58,6 +58,36 @@ class Procedure:
     result: StructType
     run: Callable[[Any, Arguments], pa.Table]
     """Gets the context of the catalog that the procedure is in."""
+
+
+RESULT = StructType([StructField("result", BooleanType())])
+
+
+def optional(name: str, data_type: DataType, comment: str) -> Parameter:
+    """A parameter that may be left out, and is None then."""
+    return Parameter(name, data_type, "NULL", comment)
+
+
+def result_of(required: Sequence[str] = (), /, **columns: DataType) -> StructType:
+    """The schema of a result; the columns that are `required` have a value in every row."""
+    return StructType([StructField(name, data_type, name not in required) for name, data_type in columns.items()])
+
+
+def rows(result: StructType, *values: tuple[object, ...]) -> pa.Table:
+    """A table with the columns of `result`."""
+    return pa.table({name: [row[i] for row in values] for i, name in enumerate(result.names)})
+
+
+def simple(
+    name: str, description: str, parameters: tuple[Parameter, ...], run: Callable[[Any, Arguments], None]
+) -> Procedure:
+    """A procedure that has nothing to tell but that it is done."""
+
+    def run_and_say(context: Any, arguments: Arguments) -> pa.Table:
+        run(context, arguments)
+        return pa.table({"result": [True]})
+
+    return Procedure(name, description, parameters, RESULT, run_and_say)
 
 
 class ProcedureProxy(JavaProxy):
@@ -128,37 +158,6 @@ def _strings(array: JavaObject) -> list[str]:
     return [str(array.getUTF8String(index).toString()) for index in range(array.numElements())]
 
 
-# ---- the procedures -------------------------------------------------------------------------------------------------
-
-
-def _get_cluster_configs(context: CatalogContext, arguments: Arguments) -> pa.Table:
-    wanted = arguments["config_keys"]
-    entries = context.admin.describe_configs()
-    if wanted:
-        by_key = {entry.key: entry for entry in entries}
-        entries = [by_key[key] for key in wanted if key in by_key]
-    sources = {"DYNAMIC_SERVER_CONFIG": "DYNAMIC", "INITIAL_SERVER_CONFIG": "STATIC"}
-    return pa.table(
-        {
-            "config_key": [entry.key for entry in entries],
-            "config_value": [entry.value for entry in entries],
-            "config_source": [sources.get(entry.source, entry.source) for entry in entries],
-        },
-        schema=pa.schema([(name, pa.string()) for name in ("config_key", "config_value", "config_source")]),
-    )
-
-
-def _drop_partition(context: CatalogContext, arguments: Arguments) -> pa.Table:
-    table = context.connection.table(arguments["table"])
-    dropped = []
-    for text in arguments["partitions"]:
-        spec = parse_partition(text)
-        for partition in table.partitions(spec):
-            table.drop_partition(dict(partition.spec), ignore_if_not_exists=True)
-            dropped.append(partition.name)
-    return pa.table({"partition_name": pa.array(dropped, pa.string())})
-
-
 def parse_partition(text: str) -> dict[str, str]:
     """The spec in "dt=2024-01-15, region=EMEA"; keys that are left out mean all their values."""
     spec = {}
@@ -174,32 +173,3 @@ def parse_partition(text: str) -> dict[str, str]:
 
 
 _STRINGS = ArrayType(StringType())
-
-PROCEDURES: dict[str, Procedure] = {
-    procedure.name: procedure
-    for procedure in (
-        Procedure(
-            "get_cluster_configs",
-            "The settings of the cluster, all or those named.",
-            (Parameter("config_keys", _STRINGS, "NULL", "names of settings; all if left out"),),
-            StructType(
-                [
-                    StructField("config_key", StringType(), False),
-                    StructField("config_value", StringType()),
-                    StructField("config_source", StringType(), False),
-                ]
-            ),
-            _get_cluster_configs,
-        ),
-        Procedure(
-            "drop_partition",
-            "Drop partitions; returns the names of those that were there.",
-            (
-                Parameter("table", StringType(), None, "database.table"),
-                Parameter("partitions", _STRINGS, None, "partitions, each as 'key=value, key=value'"),
-            ),
-            StructType([StructField("partition_name", StringType(), False)]),
-            _drop_partition,
-        ),
-    )
-}

@@ -1,31 +1,35 @@
 """Planning a stream on a cluster: where it begins, how far it can go, and the tasks of a micro-batch.
 
+What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
+newest row of every key that was written in it and not deleted; each key once. Of a `t$changelog`: every change, with
+`_change_type`, `_log_offset` and `_commit_timestamp`, deletes and old images too. With `scan.startup.mode` full (the
+default for tables) all rows of the table come first; in a changelog they are inserts with the offset -1 and no time.
+
 The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
-`StreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls what
-is dear to ask for. Nothing that it remembers is needed to go on after a restart: all of that is in the offsets.
+`LiveStreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls
+what is dear to ask for. Nothing that it remembers is needed to go on after a restart: all of that is in the offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.table import TableBucket
-from forebay.spark import streaming_options
-from forebay.spark.options import SERVER_SCAN
-from forebay.spark.reading import task_sizes
-from forebay.spark.reading.lake_tasks import lake_rows
-from forebay.spark.reading.live_plan import LiveScan, row_counts, task_partitions
-from forebay.spark.reading.live_read import SplitsPartition
-from forebay.spark.reading.scan_plan import Pushdown
+from forebay.spark import options
+from forebay.spark.options import SERVER_SCAN, StreamLimits, StreamOptions
+from forebay.spark.reading.live_plan import LiveScan, cut_logs, row_counts, task_partitions
+from forebay.spark.reading.live_read import KvBatchSplit, LakePart, Split, SplitsPartition, lake_rows
+from forebay.spark.reading.plan import Pushdown, deal_out
 from forebay.spark.reading.snapshots import open_for_query
-from forebay.spark.reading.splits import KvBatchSplit, LakePart, Split
-from forebay.spark.streaming_options import StreamOptions
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, UnionReader
+from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionReader
 from forebay.unionread.streaming import (
     FullRead,
     MicroBatch,
@@ -46,12 +50,16 @@ _BEHIND_SECONDS = 10.0
 """How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
 
 
-class StreamPlanner:
-    """Plans the micro-batches of one stream."""
+class LiveStreamPlanner:
+    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
 
-    def __init__(self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, cores: int) -> None:
+    def __init__(
+        self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
+    ) -> None:
         self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
         self._info = scan.info
+        self._function = scan.read_function(wanted, schema)
+        self.name, self.limits = str(scan.info.path), StreamLimits(rows=options.max_rows)
         of_table = set(scan.info.schema.names)
         self._columns = tuple(name for name in wanted.columns if name in of_table)
         self._partitions: list[int] | None = None
@@ -72,6 +80,9 @@ class StreamPlanner:
         """Whether rows are what changes come to, and not the changes."""
         return self._info.has_primary_key and not self._scan.is_changelog
 
+    def offset(self, values: Mapping[str, Any]) -> StreamOffset:
+        return StreamOffset.from_json(values)
+
     # ---- where a stream begins --------------------------------------------------------------------------------------
 
     def first_offset(self) -> StreamOffset:
@@ -84,11 +95,11 @@ class StreamPlanner:
     def _begin(self) -> tuple[dict[TableBucket, int], FullRead | None]:
         buckets = self._buckets()
         match self._options.mode:
-            case streaming_options.LATEST:
+            case options.LATEST:
                 return self._ask(buckets, LATEST), None
-            case streaming_options.TIMESTAMP:
+            case options.TIMESTAMP:
                 return self._at_time(buckets, self._options.timestamp_ms or 0), None
-            case streaming_options.FULL if self._info.has_primary_key or self._info.lake_enabled:
+            case options.FULL if self._info.has_primary_key or self._info.lake_enabled:
                 return self._begin_full(buckets)
             case _:
                 return self._ask(buckets, EARLIEST), None
@@ -147,15 +158,15 @@ class StreamPlanner:
 
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
-    def next_offset(self, start: StreamOffset, limit: int | None) -> StreamOffset:
-        """Where the batch from `start` ends, with at most `limit` log records; `start` itself if there is no news."""
+    def next_offset(self, start: StreamOffset, limits: StreamLimits) -> StreamOffset:
+        """Where the batch from `start` ends, with so many log records at most; `start` itself if there is no news."""
         self._check(start)
         pieces: list[int | None] = [] if start.full is None else [piece.rows for piece in self.pieces(start)]
         ends = self._ends(start)
         self.newest = StreamOffset(self._info.table_id, ends)
         if self._target is not None:
             ends = capped(start, ends, self._target)
-        return next_offset(start, ends, pieces, limit)
+        return next_offset(start, ends, pieces, limits.rows)
 
     def stop_at_now(self) -> None:
         """Nothing that comes from now on is for this stream."""
@@ -229,11 +240,8 @@ class StreamPlanner:
                 # One split for a bucket: what is known of a key must not come to two tasks.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
             logs = {}
-        tasks = task_sizes.cut_logs(logs, self._cores)
-        if pieces:
-            known = [piece.rows for piece in pieces if piece.rows is not None]
-            total = sum(known) if len(known) == len(pieces) else None
-            tasks += task_sizes.spread(pieces, task_sizes.task_count(total, self._cores, len(pieces)))
+        tasks = cut_logs(logs, self._cores)
+        tasks += deal_out(pieces, self._cores)
         return task_partitions(tasks, self._snapshot(batch))
 
     def _snapshot(self, batch: MicroBatch) -> TableSnapshot | None:
@@ -257,6 +265,27 @@ class StreamPlanner:
         while self._snapshots:
             self._snapshots.popitem()[1].release()
         self._pieces = None
+
+    # ---- in tasks ---------------------------------------------------------------------------------------------------
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        if not self._info.is_partitioned:
+            yield from self._function.read(partition)
+            return
+        for split in partition.splits:
+            yield from self._read_while_it_exists(split, partition)
+
+    def _read_while_it_exists(self, split: Split, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, as far as they can be had before its partition is dropped."""
+        try:
+            yield from self._function.read(SplitsPartition((split,), partition.snapshot))
+        except ForebayError as e:
+            partition_id = _partition_id(split)
+            if e.code not in GONE or partition_id is None:
+                raise
+            existing = shared_connection(self._options.read.settings).table(self._info).partitions()
+            if any(p.partition_id == partition_id for p in existing):
+                raise
 
     # ---- partitions and offsets -------------------------------------------------------------------------------------
 
@@ -290,3 +319,9 @@ class StreamPlanner:
                 raise
         self._partitions = None
         return ask()
+
+
+def _partition_id(split: Split) -> int | None:
+    """The partition on which a split's log or rows are; None for one that is all in the lake."""
+    inner = split.split if isinstance(split, LakePart) else split
+    return None if isinstance(inner, LakeSnapshotSplit) else inner.bucket.partition_id

@@ -22,8 +22,8 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
-from forebay.spark.lake_write_options import LakeWriteOptions, dynamic_overwrite, with_write_options, write_options
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.lake_options import LakeWriteOptions, dynamic_overwrite, with_write_options, write_options
+from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from forebay.base.errors import InternalError
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.workers import short_errors
 from forebay.spark.writing.lake_sink import Sink, threads
 from forebay.spark.writing.lake_write import messages_of
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits

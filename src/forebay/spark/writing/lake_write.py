@@ -10,7 +10,6 @@ leaves files that no snapshot names, which `remove_orphan_files` finds.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,9 +31,8 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
 from forebay.paimon.write.table_write import TableWrite, WriterShard
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.workers import TaskWrite, short_errors
 
-MESSAGE_COLUMN = "message"
 LANES_UNKNOWN = 4096
 """Number of lanes if a task does not know it: more tasks than any write has that Spark does not shuffle."""
 
@@ -68,7 +66,7 @@ def messages_of(written: Iterable[WrittenFiles]) -> list[CommitMessage]:
 
 
 @dataclass(frozen=True)
-class LakeWriteFunction:
+class LakeWriteFunction(TaskWrite):
     """How the tasks of one write write `name`.
 
     `table` has the schema that the driver planned with; `replaces` says that the rows will replace what is there;
@@ -79,11 +77,6 @@ class LakeWriteFunction:
     name: str
     replaces: bool = False
     tasks: int = LANES_UNKNOWN
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a Python worker calls: `batches` are the task's rows; yields the pickled `WrittenFiles`."""
-        message = pickle.dumps(self.write(batches))
-        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], [MESSAGE_COLUMN])
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
         """Write all rows. Raises `ForebayError`, after deleting what was written."""

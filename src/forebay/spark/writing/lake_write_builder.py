@@ -3,43 +3,62 @@
 A statement is one commit, made on the driver from the messages of all tasks. An overwrite replaces, in that commit,
 what is there at that moment. For a streaming query Spark makes a new builder for every micro-batch; what lasts as long
 as the query is kept by forebay.spark.writing.stream_commits.
+
+How rows are dealt to the tasks:
+
+| table | tasks |
+|---|---|
+| append table without buckets | those of the query, each with files of its own |
+| the same, `partition.sink-strategy` = hash | rows of a partition together |
+| fixed buckets, with or without primary key | rows with equal bucket keys together, in few tasks |
+| dynamic buckets | one: keys have one assigner |
+
+Spark can only shuffle by functions that run in the JVM, and Paimon's bucket function does not. So rows are shuffled by
+the columns of the bucket key, and a bucket's rows are in each of the tasks, those with one key in one of them. All
+versions of a key keep their order, and no task needs to know of another's (forebay.spark.writing.lake_write says how
+sequence numbers stay apart). A commit has a file of each task and bucket, so tasks are few: `sink.parallelism`, or as
+many as run at a time; `precommit-compact` puts the files together.
 """
 
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from pyspark.sql.types import BinaryType, StructField, StructType
-
-from forebay.base.errors import UnsupportedOperation
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
 from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
+from forebay.paimon.write.bucketing import UNAWARE
+from forebay.spark.context import PaimonContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.lake_context import PaimonContext
-from forebay.spark.lake_schemas import columns_of
-from forebay.spark.lake_write_options import dynamic_overwrite, with_write_options, write_options
+from forebay.spark.lake_options import (
+    SINK_STRATEGY,
+    dynamic_overwrite,
+    sink_parallelism,
+    with_write_options,
+    write_options,
+)
 from forebay.spark.paimon.jobs import SparkTasks
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.schemas import columns_of
+from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
-from forebay.spark.writing.distribution import dealing
-from forebay.spark.writing.lake_write import MESSAGE_COLUMN, Incoming, LakeWriteFunction, WrittenFiles, messages_of
+from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
+from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, WriteTasks
 
-_WRITE = CONNECTOR + "write."
 _EXPRESSIONS = CONNECTOR + "expressions."
-_MESSAGE_TYPE = StructType([StructField(MESSAGE_COLUMN, BinaryType())])
 
 
 class PaimonWriteBuilder(JavaProxy):
     """Makes the write of one statement, or of one micro-batch."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (_WRITE + "SupportsOverwriteV2", _WRITE + "SupportsDynamicOverwrite")
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
 
     def __init__(
         self, context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
@@ -118,10 +137,10 @@ def write_builder(
     return kind(context, name, table, options, info)
 
 
-class PaimonWrite(JavaProxy):
+class PaimonWrite(WriteProxy):
     """A write: how its rows are dealt to tasks, and its batch or stream."""
 
-    interfaces = (_WRITE + "RequiresDistributionAndOrdering",)
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder.jvm)
@@ -135,9 +154,6 @@ class PaimonWrite(JavaProxy):
             what = "upsert into"
         partition = "" if overwrite is None or not overwrite.partition else f" {dict(overwrite.partition)}"
         return f"forebay: {what} {self._builder._name}{partition}"
-
-    def toString(self) -> str:
-        return self.description()
 
     def requiredDistribution(self) -> JavaObject:
         distributions = self.jvm.class_(CONNECTOR + "distributions.Distributions")
@@ -163,8 +179,8 @@ class PaimonWrite(JavaProxy):
         return PaimonStreamingWrite(self._builder)
 
 
-class _TaskWrites(JavaProxy):
-    """What batches and streams share: the workers' function."""
+class _LakeTasks(WriteTasks):
+    """What batches and streams share."""
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder.jvm)
@@ -173,10 +189,9 @@ class _TaskWrites(JavaProxy):
         self._is_settled = False
         """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
 
-    def _command(self, physical: JavaObject) -> bytes:
+    def _task(self, physical: JavaObject) -> LakeWriteFunction:
         tasks = max(int(physical.numPartitions()), 1)
-        function = LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
-        return pickle.dumps((function, _MESSAGE_TYPE))
+        return LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
 
     def _written(self, messages: JavaObject) -> list[WrittenFiles]:
         pickled = (self.jvm.commit_message(message) for message in messages)
@@ -187,20 +202,9 @@ class _TaskWrites(JavaProxy):
         if not self._is_settled:
             self._table.new_commit().abort(messages_of(self._written(messages)))
 
-    def useCommitCoordinator(self) -> bool:
-        return True
 
-
-class PaimonBatchWrite(_TaskWrites):
+class PaimonBatchWrite(_LakeTasks, BatchTasks):
     """The tasks of a statement, and its commit."""
-
-    interfaces = (_WRITE + "BatchWrite",)
-
-    def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.writer_factory(self._command(physical), self._schema)
-
-    def onDataWriterCommit(self, message: JavaObject) -> None:
-        """Nothing to do: the messages come together to `commit`."""
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
@@ -211,10 +215,10 @@ class PaimonBatchWrite(_TaskWrites):
         self._discard(messages)
 
 
-class PaimonStreamingWrite(_TaskWrites):
+class PaimonStreamingWrite(_LakeTasks):
     """The tasks of one micro-batch, and its commit."""
 
-    interfaces = (_WRITE + "streaming.StreamingWrite",)
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder)
@@ -242,3 +246,34 @@ def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
     if predicate.function is LeafFunction.EQUAL and len(predicate.literals) == 1:
         return predicate.column, predicate.literals[0]
     return None
+
+
+@dataclass(frozen=True)
+class Dealing:
+    """Rows that agree in `columns` go to one task, of `tasks` (0: as Spark likes); without columns rows stay."""
+
+    columns: tuple[str, ...] = ()
+    tasks: int = 0
+
+
+def dealing(table: Table, cores: int) -> Dealing:
+    """How the rows of a write are dealt; `cores` is how many tasks run at a time."""
+    schema = table.schema
+    asked = sink_parallelism(table)
+    buckets = table.context.options.bucket
+    if buckets != UNAWARE:
+        keys = tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys)))
+        most = cores if schema.partition_keys else min(cores, buckets)
+        return Dealing(keys, asked or most)
+    if schema.has_primary_key:
+        if (asked or 1) > 1:
+            raise InvalidRequest(
+                f"{table.name} has dynamic buckets, whose keys one task assigns: 'sink.parallelism' can only be 1"
+            )
+        return Dealing(tuple(schema.primary_keys), 1)
+    strategy = schema.options.get(SINK_STRATEGY, "none").lower()
+    if strategy not in ("none", "hash"):
+        raise InvalidRequest(f"option '{SINK_STRATEGY}' is '{strategy}': write none or hash")
+    if strategy == "hash" and schema.partition_keys:
+        return Dealing(tuple(schema.partition_keys), asked or 0)
+    return Dealing()

@@ -8,8 +8,7 @@ are acknowledged, so a task that is run again appends again (at least once); ups
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,9 +20,7 @@ from forebay.client.settings import Settings
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.metadata.table import TableInfo
-from forebay.spark.worker_errors import short_errors
-
-MESSAGE_COLUMN = "message"
+from forebay.spark.workers import TaskWrite, short_errors
 
 
 @dataclass(frozen=True)
@@ -34,32 +31,27 @@ class WrittenMessage(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class WriteFunction:
+class WriteFunction(TaskWrite):
     """How the rows of one statement are written. `columns` makes it a partial update."""
 
     settings: Settings
     info: TableInfo
     columns: tuple[str, ...] | None = None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a Python worker calls: `batches` are the task's rows; yields the pickled `WrittenMessage`."""
-        with short_errors(f"writing to table {self.info.path}"):
-            message = pickle.dumps(self.write(batches))
-        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], [MESSAGE_COLUMN])
-
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         """Write and wait for the acknowledgements. Raises `ForebayError` if any row was not written."""
         info = self.info
-        names, target = self.written_columns(), self._target()
-        table = shared_connection(self.settings).table(info)
         rows = 0
-        with table.writer(columns=None if len(names) == len(info.schema.names) else names) as writer:
-            write = writer.upsert if info.has_primary_key else writer.append
-            for batch in batches:
-                if batch.num_rows:
-                    self._check_numbered(batch)
-                    write(cast_batch(batch, target, truncate=True))
-                    rows += batch.num_rows
+        with short_errors(f"writing to table {info.path}"):
+            names, target = self.written_columns(), self._target()
+            table = shared_connection(self.settings).table(info)
+            with table.writer(columns=None if len(names) == len(info.schema.names) else names) as writer:
+                write = writer.upsert if info.has_primary_key else writer.append
+                for batch in batches:
+                    if batch.num_rows:
+                        self._check_numbered(batch)
+                        write(cast_batch(batch, target, truncate=True))
+                        rows += batch.num_rows
         return WrittenMessage(rows)
 
     def check(self, given: pa.Schema) -> None:

@@ -27,8 +27,8 @@ from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
-from forebay.spark.lake_context import PaimonContext
-from forebay.spark.lake_write_options import (
+from forebay.spark.context import PaimonContext
+from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
     LakeWriteOptions,
     positive,

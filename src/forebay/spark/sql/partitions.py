@@ -18,6 +18,9 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 
+if TYPE_CHECKING:
+    pass
+
 
 def partition_rows(keys: Sequence[Column], partitions: Sequence[PartitionInfo]) -> pa.Table:
     """The values of partitions, with Spark's Arrow schema."""

@@ -1,4 +1,4 @@
-"""The stream reader behind `spark.readStream` on Paimon tables.
+"""Plans the micro-batches of a stream of a Paimon table.
 
 What a stream delivers. Of an append table: the rows that are added. Of a primary-key table: rows that were inserted,
 and what updates left; deletes and old images are left out, since a plain row cannot tell what it is. With
@@ -8,28 +8,16 @@ snapshot, unless `scan.mode` says otherwise.
 A micro-batch holds all that is new, or as many files as the limits allow; files are never cut. The changes of one
 bucket are read by one task, in the order in which they were made. The rows of a primary-key table in full have no
 order; they are micro-batches of their own, so that changes come later.
-
-Spark keeps one Python process for a running query, where this reader plans. It remembers nothing there that a restart
-needs: all of that is in the offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
@@ -37,14 +25,13 @@ from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.pieces import byte_count, file_count
 from forebay.paimon.read.predicates import ScanFilter
-from forebay.paimon.read.stream import StreamScan, check_streamable
+from forebay.paimon.read.stream import STATE_VERSION, StreamScan, check_streamable
 from forebay.paimon.store.schemas import SchemaManager
-from forebay.spark.lake_options import StreamLimits
+from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
-from forebay.spark.reading.lake_read import BINLOG, PaimonPartition
-from forebay.spark.reading.scan_plan import Pushdown
-from forebay.spark.streaming.lake_offsets import PaimonOffset
-from forebay.spark.worker_errors import short_errors
+from forebay.spark.reading.lake_read import BINLOG
+from forebay.spark.reading.live_read import SplitsPartition
+from forebay.spark.reading.plan import Pushdown
 
 CONSUMER_REFRESHES = 4
 """How often in its expiration time a consumer that waits for new snapshots shows that it is alive."""
@@ -66,8 +53,8 @@ class Admission:
         return True
 
 
-class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
+class LakeStreamPlanner:
+    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
 
     def __init__(
         self,
@@ -81,74 +68,21 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
         check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
+        self.name, self.limits = scan.name, limits
+        self._scan, self._wanted, self._cores, self._clock = scan, wanted, cores, clock
         self._function = scan.read_function(wanted, schema)
-        self._planner = LakeStreamPlanner(scan, wanted, limits, cores, clock)
-        self._name = scan.name
-
-    # ---- in the query's process -------------------------------------------------------------------------------------
-
-    def initialOffset(self) -> dict[str, Any]:
-        with short_errors(self._doing("beginning")):
-            return self._planner.first_offset().to_json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """The limits themselves stay here, because Spark takes one only. This one makes Spark cut its batches."""
-        limits = self._planner.limits
-        if limits.files is not None:
-            return ReadMaxFiles(limits.files)
-        if limits.rows is not None:
-            return ReadMaxRows(limits.rows)
-        return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
-
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        with short_errors(self._doing("planning")):
-            everything = isinstance(limit, ReadAllAvailable)
-            return self._planner.next_offset(PaimonOffset.from_json(start), everything=everything).to_json()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        newest = self._planner.newest
-        return None if newest is None else newest.to_json()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        with short_errors(self._doing("planning")):
-            self._planner.stop_at_now()
-
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        with short_errors(self._doing("planning")):
-            return [*self._planner.tasks(PaimonOffset.from_json(start), PaimonOffset.from_json(end))]
-
-    def commit(self, end: Mapping[str, Any]) -> None:
-        with short_errors(self._doing("recording")):
-            self._planner.read_until(PaimonOffset.from_json(end))
-
-    def _doing(self, what: str) -> str:
-        return f"{what} a stream of table {self._name}"
-
-    # ---- in tasks ---------------------------------------------------------------------------------------------------
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, PaimonPartition):
-            raise InvalidRequest(f"{partition!r} is not a partition of this reader")
-        yield from self._function.read(partition)
-
-
-@dataclass
-class LakeStreamPlanner:
-    """Plans the micro-batches of one stream. Picklable while it has not planned."""
-
-    scan: PaimonScan
-    wanted: Pushdown
-    limits: StreamLimits
-    cores: int
-    clock: Clock = SYSTEM_CLOCK
-    newest: PaimonOffset | None = None
-    """Where the newest snapshot ends, as far as it is known."""
-
-    def __post_init__(self) -> None:
         self._first: PaimonOffset | None = None
         self._target: int | None = None
         self._last_batch_ms = 0
         self._recorded_ms = 0
+        self.newest: PaimonOffset | None = None
+        """Where the newest snapshot ends, as far as it is known."""
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        return self._function.read(partition)
+
+    def offset(self, values: Mapping[str, Any]) -> PaimonOffset:
+        return PaimonOffset.from_json(values)
 
     @cached_property
     def _table_id(self) -> str:
@@ -156,22 +90,22 @@ class LakeStreamPlanner:
 
     def _read_table_id(self) -> str:
         """What tells the table from another one of its name: its first schema, and when that was made."""
-        table = self.scan.table
+        table = self._scan.table
         schemas = SchemaManager(table.io, table.paths)
         ids = schemas.ids()
         if not ids:
-            raise NotFound(f"table {self.scan.name} was dropped", ErrorCode.TABLE_NOT_EXIST)
+            raise NotFound(f"table {self._scan.name} was dropped", ErrorCode.TABLE_NOT_EXIST)
         first = schemas.schema(ids[0])
         return f"{first.id}-{first.time_millis}"
 
     @cached_property
     def _stream(self) -> StreamScan:
-        table = self.scan.table
+        table = self._scan.table
         return StreamScan(
-            replace(table, clock=self.clock),
-            ScanFilter.of(table.schema, self.wanted.filter),
+            replace(table, clock=self._clock),
+            ScanFilter.of(table.schema, self._wanted.filter),
             # In a binlog the two halves of an update are one row, and may lie in two files.
-            cut_by_file=self.scan.form != BINLOG,
+            cut_by_file=self._scan.form != BINLOG,
         )
 
     def _here(self) -> PaimonOffset:
@@ -197,20 +131,20 @@ class LakeStreamPlanner:
 
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
-    def next_offset(self, start: PaimonOffset, *, everything: bool) -> PaimonOffset:
-        """Where the batch from `start` ends; `start` itself if there is no news."""
+    def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
+        """Where the batch from `start` ends; `start` itself if there is no news, or too little."""
         self._check(start, self._table_id)
         self.read_until(start)  # whoever asks for more has done with what was in front
         if not start.is_settled:
             # The beginning is an offset of its own: a batch that is read again after a restart has the same one then.
             return self._begin(start).after(start)
-        admission = Admission(StreamLimits() if everything else self.limits)
+        admission = Admission(limits)
         end = self._advance(start, admission).after(start)
         if self._may_wait(admission.rows):
             return start
         if end != start:
             self._check(start, self._read_table_id())
-            self._last_batch_ms = self.clock.now_ms()
+            self._last_batch_ms = self._clock.now_ms()
         return end
 
     def _advance(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
@@ -225,11 +159,11 @@ class LakeStreamPlanner:
             end = self._here()
             if plan is None or not plan.is_last or plan.is_full:
                 break
-        newest = self.scan.table.snapshots.latest_id()
+        newest = self._scan.table.snapshots.latest_id()
         self.newest = None if newest is None else end.in_front_of(newest + 1)
         if target is not None and end.place > (target + 1, 0):
             # Snapshots that say nothing were passed, but those behind the target are for the next run.
-            last = self.scan.table.snapshots.find(target)
+            last = self._scan.table.snapshots.find(target)
             stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
             return max(start, stop, key=lambda offset: offset.place)
         return end
@@ -239,28 +173,28 @@ class LakeStreamPlanner:
         wanted, delay = self.limits.min_rows, self.limits.max_delay_ms
         if wanted is None or delay is None or self._target is not None or rows >= wanted:
             return False
-        return self.clock.now_ms() - self._last_batch_ms <= delay
+        return self._clock.now_ms() - self._last_batch_ms <= delay
 
     def stop_at_now(self) -> None:
         """Nothing that is committed from now on is for this stream."""
-        self._target = self.scan.table.snapshots.latest_id() or 0
+        self._target = self._scan.table.snapshots.latest_id() or 0
 
     def _check(self, offset: PaimonOffset, table_id: str) -> None:
         if offset.table != table_id:
             raise Conflict(
-                f"table {self.scan.name} was dropped and recreated since the stream's checkpoint was written: start "
+                f"table {self._scan.name} was dropped and recreated since the stream's checkpoint was written: start "
                 "the stream with another checkpoint",
                 ErrorCode.TABLE_NOT_EXIST,
             )
 
     # ---- what it reads ----------------------------------------------------------------------------------------------
 
-    def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[PaimonPartition]:
+    def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[SplitsPartition]:
         """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for."""
         start = end.start_of_batch or start
         self._check(start, self._table_id)
-        groups = in_order(self.scan.table, self._between(start, end))
-        return [PaimonPartition(task) for task in deal_groups(groups, self.cores)]
+        groups = in_order(self._scan.table, self._between(start, end))
+        return [SplitsPartition(task) for task in deal_groups(groups, self._cores)]
 
     def _between(self, start: PaimonOffset, end: PaimonOffset) -> list[ChangeSplit]:
         """The splits from one offset to another, in order."""
@@ -283,7 +217,7 @@ class LakeStreamPlanner:
         reached = self._here()
         if reached.place < end.place or (end.split and reached.place == end.place and reached.plan != end.plan):
             raise Conflict(
-                f"a batch of table {self.scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
+                f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
                 f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"
             )
         return found
@@ -292,10 +226,98 @@ class LakeStreamPlanner:
 
     def read_until(self, offset: PaimonOffset) -> None:
         """All before `offset` is done: the stream's consumer (`consumer-id`) does not need it any more."""
-        expires_in = self.scan.table.options.consumer_expiration_time_ms
-        now = self.clock.now_ms()
+        expires_in = self._scan.table.options.consumer_expiration_time_ms
+        now = self._clock.now_ms()
         # A stream that waits for news shows now and then that it is there, before its consumer is taken for a dead one.
         again = expires_in is not None and now - self._recorded_ms >= expires_in / CONSUMER_REFRESHES
         if again:
             self._recorded_ms = now
         self._stream.acknowledge(offset.state(), again=again)
+
+
+_OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")
+"""What an offset shares with the state of a scan."""
+
+
+@dataclass(frozen=True)
+class PaimonOffset:
+    """Where a stream is. `began_empty`: its table had no snapshot at the start. `finished`: nothing more will come.
+
+    `is_first`: no batch has been planned from here yet. `began`: (`full`, `next`) where the batch that ends here began,
+    if it is the first one.
+    """
+
+    table: str
+    full: int | None = None
+    next: int | None = None
+    split: int = 0
+    plan: str | None = None
+    began_empty: bool = False
+    finished: bool = False
+    passed: str | None = None
+    is_first: bool = False
+    began: tuple[int | None, int | None] | None = None
+
+    @classmethod
+    def of_state(cls, table: str, state: Mapping[str, Any]) -> PaimonOffset:
+        """The offset of a scan's state. What says nothing more is left out, so that equal places are equal offsets."""
+        split = int(state["split"])
+        return cls(
+            table, state["full"], state["next"], split, state["plan"] if split else None,
+            bool(state["began_empty"]), bool(state["finished"]), state["passed"],
+        )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """The state of a scan at this offset."""
+        values = {name: getattr(self, name) for name in _OF_SCANS}
+        return {"version": STATE_VERSION, "watermark": None, **values}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known where the stream begins."""
+        return self.full is not None or self.next is not None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(snapshot in hand, how many of its splits are done): grows with every split. (0, 0) before the beginning."""
+        snapshot = self.full if self.full is not None else self.next
+        return (0, 0) if snapshot is None else (snapshot, self.split)
+
+    @property
+    def start_of_batch(self) -> PaimonOffset | None:
+        """Where the batch that ends here began, if it was the stream's first one."""
+        if self.began is None:
+            return None
+        full, following = self.began
+        return replace(
+            self, full=full, next=following, split=0, plan=None, finished=False, passed=None, is_first=True, began=None
+        )
+
+    def after(self, start: PaimonOffset) -> PaimonOffset:
+        """This offset as the end of the batch from `start`; `start` itself if nothing is between them."""
+        if (self.full, self.next, self.split, self.finished) == (start.full, start.next, start.split, start.finished):
+            return start
+        return replace(self, is_first=False, began=(start.full, start.next) if start.is_first else None)
+
+    def in_front_of(self, snapshot_id: int, passed: str | None = None) -> PaimonOffset:
+        """The place before the changes of a snapshot."""
+        return replace(self, full=None, next=snapshot_id, split=0, plan=None, passed=passed)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> PaimonOffset:
+        """Raises `InvalidRequest` for what is no offset of such a stream."""
+        known = {f.name for f in fields(cls)}
+        try:
+            given = {name: value for name, value in values.items() if name in known}
+            if given.get("began") is not None:
+                full, following = given["began"]
+                given["began"] = (full, following)
+            made = cls(**given)
+            if not isinstance(made.split, int) or not isinstance(made.table, str):
+                raise TypeError("'split' is a number, and 'table' a text")
+        except (TypeError, ValueError) as e:
+            raise InvalidRequest(f"this is no offset of a stream of a Paimon table: {dict(values)!r} ({e})") from e
+        return made

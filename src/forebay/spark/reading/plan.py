@@ -1,0 +1,170 @@
+"""Plans of scans: what a query wants of a table, what a planner answers, and how splits are dealt out to tasks.
+
+Nouns: `Pushdown` is the question. A `ScanPlan` is the answer: what is read is decided, nothing is pinned or sent yet.
+`open` makes the input partitions of Spark's tasks, pickled as they are; its `OpenedScan` keeps what the tasks need.
+
+A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan that has such a part can be
+opened in two ways: with Python tasks for all rows, or for those alone that are not in these files. Whoever opens it
+chooses, so a plan works in any Spark.
+
+A Python task costs Spark 50 to 65 ms before its first row (reference pyspark.md), so a scan has few tasks: as many as
+its rows are worth, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their tasks are equal; a
+bucket of a primary-key table is read by one session and cannot be cut, so those are spread, the largest first.
+
+Each side plans in a module of its own: forebay.spark.reading.live_plan and forebay.spark.reading.lake_plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from forebay.metadata.predicate import Predicate, all_of
+from forebay.unionread.overridden import OverriddenRows
+
+
+@dataclass(frozen=True)
+class Pushdown:
+    """What a query wants of a table: columns in Spark's order, filters on them, and a limit."""
+
+    columns: tuple[str, ...]
+    partition_filters: tuple[Predicate, ...] = ()
+    row_filter: Predicate | None = None
+    limit: int | None = None
+
+    @property
+    def filter(self) -> Predicate | None:
+        """All filters together: a lake may have partitions that the stream has not, so it takes those on them, too."""
+        return all_of([*self.partition_filters, *([] if self.row_filter is None else [self.row_filter])])
+
+
+ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
+
+
+class Marking(Protocol):
+    """Finds out which rows of files do not count. Picklable: a worker calls it."""
+
+    @property
+    def files(self) -> tuple[str, ...]: ...
+
+    def __call__(self) -> Sequence[OverriddenRows]:
+        """What does not count of `files`, in their order."""
+
+
+@dataclass(frozen=True)
+class NativeFiles:
+    """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
+
+    `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
+    evaluates anyhow. They have the wanted columns under their own names, with types that Spark reads as those of the
+    scan; a column that a file lacks is null. Some rows of more such files do not count: `marking` are tasks that tell
+    these files and rows when the query runs. `is_all`: nothing is beside all these files.
+    """
+
+    files: tuple[str, ...]
+    marking: tuple[Marking, ...] = ()
+    is_all: bool = False
+
+
+@dataclass(frozen=True)
+class OpenedScan:
+    """Input partitions, each one for a task (picklable), and what must live as long as the query's plan.
+
+    `pinned` is held until the JVM has collected the plan, and releases itself when it is collected.
+    """
+
+    partitions: Sequence[object]
+    pinned: object | None = None
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What is read, decided at one moment: its tasks read the same however often they run.
+
+    `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
+    they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
+    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly.
+    """
+
+    read: ReadTasks
+    tasks: Sequence[tuple[Any, ...]]
+    rows: int | None
+    opened: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
+    native: NativeFiles | None = None
+    beside_native: Sequence[tuple[Any, ...]] = ()
+
+    def open(self, *, beside_native: bool = False) -> OpenedScan:
+        """The tasks of all rows, or (`beside_native`) of those that are not in `native`."""
+        return self.opened(self.beside_native if beside_native else self.tasks)
+
+
+# ---- splits -> tasks ------------------------------------------------------------------------------------------------
+
+TASKS_PER_CORE = 2
+"""More tasks than cores even out what the estimates got wrong."""
+
+ROWS_PER_TASK_MIN = 250_000
+"""Rows whose reading takes about as long as starting a task for them."""
+
+DEFAULT_CORES = 2
+"""Cores to plan for where the option `cores` of a format does not say: its reader cannot ask Spark."""
+
+LIMIT_ONE_TASK_MAX = 100_000
+"""Up to this limit one task reads bucket after bucket, and stops when it has enough."""
+
+
+def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
+    """How many tasks read `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
+    most = max(1, cores * TASKS_PER_CORE)
+    wanted = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
+    if pieces is not None:
+        wanted = min(wanted, pieces)
+    return max(1, wanted)
+
+
+class HasRows(Protocol):
+    """A piece of work; `rows` is how many rows it has, None where that is not known."""
+
+    @property
+    def rows(self) -> int | None: ...
+
+
+Work = TypeVar("Work", bound=HasRows)
+
+
+def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
+    """`splits` dealt out to at most `tasks` tasks, so that the tasks have about the same number of rows.
+
+    The largest is dealt first, each to the task that has the least so far. A split of unknown size counts as much as
+    the average of the known ones. Within a task splits keep their order. Tasks without a split are left out.
+    """
+    known = [split.rows for split in splits if split.rows is not None]
+    average = sum(known) // len(known) if known else 1
+    weights = [average if split.rows is None else split.rows for split in splits]
+    loads = [0] * min(tasks, len(splits))
+    members: list[list[int]] = [[] for _ in loads]
+    for index in sorted(range(len(splits)), key=lambda i: (-weights[i], i)):
+        task = min(range(len(loads)), key=lambda t: (loads[t], len(members[t]), t))
+        loads[task] += weights[index]
+        members[task].append(index)
+    return [tuple(splits[index] for index in sorted(group)) for group in members if group]
+
+
+def keeping_limit(tasks: Sequence[tuple[Any, ...]], limit: int | None) -> Sequence[tuple[Any, ...]]:
+    """`tasks`; with a limit one task that reads all, for readers whose combined output is not limited any further."""
+    if limit is None or len(tasks) < 2:
+        return tasks
+    return [tuple(split for task in tasks for split in task)]
+
+
+def deal_out(pieces: Sequence[Work], cores: int) -> list[tuple[Work, ...]]:
+    """`pieces`, none of which can be cut, as tasks: as many as their rows are worth."""
+    if not pieces:
+        return []
+    known = [piece.rows for piece in pieces if piece.rows is not None]
+    total = sum(known) if len(known) == len(pieces) else None
+    return spread(pieces, task_count(total, cores, len(pieces)))

@@ -1,0 +1,170 @@
+"""What every table answers to Spark, wherever it is: the base of the proxies that `loadTable` returns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import InvalidRequest, NotFound
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import Column
+from forebay.spark.context import SessionContext
+from forebay.spark.filters import to_predicate
+from forebay.spark.jvm.expressions import ALWAYS_FALSE, ALWAYS_TRUE
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.schemas import spark_arrow_schema
+
+CATALOG = CONNECTOR + "catalog."
+
+
+class TableProxy(JavaProxy):
+    """A table, as it was when the statement was analysed. Subclasses add reading and writing."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsRead",)
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ",)
+
+    def __init__(self, context: SessionContext, name: str, schema: StructType, version: str) -> None:
+        """`version` is the same for the same version of the same table, so that cached data is found again."""
+        super().__init__(context.jvm)
+        self._context: SessionContext = context
+        self._name = name
+        self._version = version
+        self._spark_schema = schema
+        self._schema = self.jvm.struct_type(schema)
+
+    def _identity(self) -> str:
+        return f"{self._name}@{self._version}"
+
+    def name(self) -> str:
+        return self._name
+
+    def version(self) -> None:
+        return None
+
+    def schema(self) -> JavaObject:
+        return self._schema
+
+    def partitioning(self) -> JavaObject:
+        identity = self.jvm.class_(CONNECTOR + "expressions.Expressions").identity
+        keys = [identity(name) for name in self._partition_keys()]
+        return self.jvm.array(CONNECTOR + "expressions.Transform", keys)
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return ()
+
+    def properties(self) -> JavaObject:
+        return self.jvm.map(self._table_properties())
+
+    def _table_properties(self) -> dict[str, str]:
+        return {}
+
+    def capabilities(self) -> JavaObject:
+        return self.jvm.enum_set(CATALOG + "TableCapability", self.capability_names)
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
+
+
+class WrittenTable(TableProxy):
+    """A table that is written, and whose rows can be deleted. Subclasses know how."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2")
+
+    if TYPE_CHECKING:  # what subclasses answer
+
+        def newWriteBuilder(self, info: JavaObject) -> JavaProxy: ...
+        def _columns(self) -> Sequence[Column]: ...
+        def _delete(self, filters: Sequence[Predicate]) -> None: ...
+
+    def _check_deletable(self, statement: str) -> None:
+        """Raise `UnsupportedOperation` for tables that can lose no rows."""
+
+    def canDeleteWhere(self, predicates: JavaObject) -> bool:
+        self._check_deletable("DELETE FROM")
+        self._delete_filters(predicates)
+        return True
+
+    def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
+        self._check_deletable("DELETE FROM")
+        filters = self._delete_filters(predicates)
+        if filters is not None:
+            self._delete(filters)
+
+    def truncateTable(self, *options: Any) -> bool:
+        self._check_deletable("TRUNCATE TABLE")
+        self._delete([])
+        return True
+
+    def _delete_filters(self, predicates: JavaObject) -> list[Predicate] | None:
+        """What rows must match to be deleted by `DELETE FROM`; None if no row can.
+
+        Raises `InvalidRequest` for conditions that only Spark can evaluate.
+        """
+        found = []
+        for java in predicates:
+            expression = self.jvm.expression(java)
+            if expression == ALWAYS_TRUE:
+                continue
+            if expression == ALWAYS_FALSE:
+                return None
+            predicate = to_predicate(expression, self._columns())
+            if predicate is None:
+                raise InvalidRequest(
+                    f"DELETE FROM {self._name}: cannot find the rows where {java.toString()}; compare columns with "
+                    "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
+                )
+            found.append(predicate)
+        return found
+
+
+class StagedTable(WrittenTable):
+    """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
+
+    if TYPE_CHECKING:  # what subclasses answer
+
+        def _drop_own(self) -> None:
+            """Drop the table, unless another client has dropped it meanwhile and created a new one."""
+
+    def commitStagedChanges(self) -> None:
+        """Nothing to do: the table and its rows are there."""
+
+    def abortStagedChanges(self) -> None:
+        with contextlib.suppress(NotFound):
+            self._drop_own()
+
+
+class LocalScanProxy(JavaProxy):
+    """A scan that has its rows already, and its own builder."""
+
+    interfaces = (CONNECTOR + "read.LocalScan", CONNECTOR + "read.ScanBuilder")
+
+    def __init__(self, context: SessionContext, name: str, schema: StructType, rows: Callable[[], pa.Table]) -> None:
+        super().__init__(context.jvm)
+        self._context = context
+        self._name = name
+        self._schema = schema
+        self._make_rows = rows
+
+    def build(self) -> JavaProxy:
+        return self
+
+    def readSchema(self) -> JavaObject:
+        return self.jvm.struct_type(self._schema)
+
+    def description(self) -> str:
+        return f"forebay {self._name}"
+
+    def rows(self) -> JavaObject:
+        table = self._make_rows().cast(spark_arrow_schema(self._schema))
+        return self.jvm.rows(self._context.session, self._schema, table)

@@ -1,0 +1,116 @@
+"""The stream reader behind `spark.readStream` and both formats, over the planner of a side.
+
+Spark keeps one Python process for a running query, where this reader plans. It ends that process with the query,
+without a word to the reader: what a restart needs is in the offsets, and what is pinned on servers ends by its lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from forebay.base.errors import InvalidRequest
+from forebay.spark.options import StreamLimits
+from forebay.spark.reading.live_read import SplitsPartition
+from forebay.spark.workers import short_errors
+
+
+class StreamPlanner(Protocol):
+    """Plans the micro-batches of one stream; picklable until it does. Its offsets have `to_json`."""
+
+    name: str
+    """The table's, for errors."""
+
+    limits: StreamLimits
+    newest: Any
+    """The offset where the stream would end now, as far as it is known; else None."""
+
+    def offset(self, values: Mapping[str, Any]) -> Any:
+        """The offset that Spark keeps as these values. Raises `InvalidRequest` for what is none."""
+
+    def first_offset(self) -> Any:
+        """Where the stream begins. Spark asks more than once, and always gets the same answer from this object."""
+
+    def next_offset(self, start: Any, limits: StreamLimits) -> Any:
+        """Where the batch from `start` ends; `start` itself if there is no news."""
+
+    def stop_at_now(self) -> None:
+        """Nothing that comes from now on is for this stream."""
+
+    def tasks(self, start: Any, end: Any) -> list[SplitsPartition]:
+        """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for."""
+
+    def read_until(self, offset: Any) -> None:
+        """All before `offset` has been read for good."""
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in its process."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
+
+    def __init__(self, planner: StreamPlanner) -> None:
+        self._planner = planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        with self._doing("beginning"):
+            return self._json(self._planner.first_offset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark takes one limit only, which makes it cut its batches. The others stay here."""
+        limits = self._planner.limits
+        if limits.files is not None:
+            return ReadMaxFiles(limits.files)
+        if limits.rows is not None:
+            return ReadMaxRows(limits.rows)
+        return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with self._doing("planning"):
+            limits = StreamLimits() if isinstance(limit, ReadAllAvailable) else self._planner.limits
+            if isinstance(limit, ReadMaxRows):
+                limits = replace(limits, rows=limit.max_rows)
+            return self._json(self._planner.next_offset(self._planner.offset(start), limits))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        newest = self._planner.newest
+        return None if newest is None else self._json(newest)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with self._doing("planning"):
+            self._planner.stop_at_now()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        with self._doing("planning"):
+            return [*self._planner.tasks(self._planner.offset(start), self._planner.offset(end))]
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        with self._doing("recording"):
+            self._planner.read_until(self._planner.offset(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, SplitsPartition):
+            raise InvalidRequest(f"{partition!r} is not a partition of this reader")
+        yield from self._planner.read(partition)
+
+    def _doing(self, what: str) -> AbstractContextManager[None]:
+        return short_errors(f"{what} a stream of table {self._planner.name}")
+
+    @staticmethod
+    def _json(offset: Any) -> dict[str, Any]:
+        values: dict[str, Any] = offset.to_json()
+        return values

@@ -1,0 +1,43 @@
+"""What all Python workers share: how they answer the driver, and their errors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from forebay.base.errors import ForebayError
+
+MESSAGE_COLUMN = "message"
+"""The one column of what a task that writes tells the driver."""
+
+
+@contextmanager
+def short_errors(doing: str = "") -> Iterator[None]:
+    """Let a `ForebayError` go on without its history, and with what the worker was `doing` in its message.
+
+    Spark shows a worker's whole traceback. Bugs keep theirs.
+    """
+    short: ForebayError | None = None
+    try:
+        yield
+    except ForebayError as e:
+        short = type(e)(f"{doing}: {e.message}" if doing else e.message, e.code)
+    if short is not None:
+        raise short from None
+
+
+class TaskWrite:
+    """What workers run to write, of either side. Picklable."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a Python worker calls: `batches` are the task's rows; yields the pickled message for the driver."""
+        message = pickle.dumps(self.write(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], [MESSAGE_COLUMN])
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write all rows. Raises `ForebayError` if any row was not written."""
+        raise NotImplementedError(f"{type(self).__name__} does not write")
