@@ -3,7 +3,7 @@
 `SideDataSource`, `Target` and `BatchReader` are what both formats share; forebay.spark.lake_datasource has the other.
 
 Options of "forebay": `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`;
-`columns` ("a, b"); for reads `filter` (forebay.spark.filter_text) and `limit`; `client.*`. The table may be a
+`columns` ("a, b"); for reads `filter` (SQL) and `limit`; `client.*`. The table may be a
 `$changelog`.
 
 Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
@@ -34,7 +34,7 @@ from forebay.client.connection import shared_connection
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo, TablePath
-from forebay.spark.filter_text import parse_filter
+from forebay.spark.filters import predicate_of
 from forebay.spark.jvm.releases import streams_have_limits
 from forebay.spark.options import (
     FORMAT_NAME,
@@ -269,7 +269,7 @@ class LiveTarget(Target):
         return self.info.descriptor.partition_keys
 
     def predicate(self, text: str) -> Predicate:
-        return parse_filter(text, self.info.schema.columns)
+        return predicate_of(text, self.info.schema.columns)
 
     def scan(self) -> LiveScan:
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)

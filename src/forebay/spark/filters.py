@@ -23,14 +23,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
 from forebay.codec import filters
-from forebay.codec.arrow_types import arrow_type
+from forebay.codec.arrow_types import arrow_type, user_schema
 from forebay.metadata.partitions import partition_value
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo
 from forebay.metadata.types import TypeRoot
-from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference, Value
+from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
 from forebay.spark.schemas import MICROSECOND_DIGITS
 
 _F = LeafFunction
@@ -65,6 +66,30 @@ class _NotConvertible(Exception):
     """Only Spark can evaluate this filter."""
 
 
+def predicate_of(text: str, columns: Sequence[Column]) -> Predicate:
+    """The filter that is written as SQL, for readers that have no Spark session to parse it (the option `filter`).
+
+    Raises `InvalidRequest` for what is no filter on `columns`, and for columns that Spark sees with fewer digits.
+    """
+    found = as_predicate(text, user_schema(columns))
+    assert found is not None  # as it is for None alone
+    predicate = filters.normalize(found, columns)
+    _require_comparable(text, predicate, {column.name: column for column in columns})
+    return predicate
+
+
+def _require_comparable(text: str, predicate: Predicate, columns: Mapping[str, Column]) -> None:
+    if isinstance(predicate, Compound):
+        for child in predicate.children:
+            _require_comparable(text, child, columns)
+    elif isinstance(predicate, Leaf) and predicate.function not in (_F.IS_NULL, _F.IS_NOT_NULL):
+        column = columns[predicate.column]
+        if not _is_comparable(column):
+            raise InvalidRequest(
+                f"filter {text!r}: column '{column.name}' of type {column.data_type} can only be tested by IS NULL"
+            )
+
+
 def to_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate | None:
     """The same filter on `columns`, or None where it cannot be expressed exactly."""
     try:
@@ -72,18 +97,6 @@ def to_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate
         return filters.normalize(predicate, columns)
     except (_NotConvertible, InvalidRequest):
         return None
-
-
-def require_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate:
-    """The same filter on `columns`. Raises `InvalidRequest` where it cannot be expressed."""
-    try:
-        predicate = _convert(expression, {column.name: column for column in columns}, negated=False)
-    except _NotConvertible as e:
-        raise InvalidRequest(
-            "the filter has a part that cannot be evaluated here: use columns compared with values, IN, LIKE with one "
-            "% at an end or one at each, IS NULL, BETWEEN, joined by AND, OR and NOT"
-        ) from e
-    return filters.normalize(predicate, columns)
 
 
 def _convert(expression: Expression, columns: Mapping[str, Column], negated: bool) -> Predicate:
@@ -113,13 +126,11 @@ def _leaf(name: str, children: Sequence[Expression], columns: Mapping[str, Colum
     if len(children) != 2:
         raise _NotConvertible
     left, right = children
-    if name in _COMPARISONS and isinstance(left, Literal | Value):
+    if name in _COMPARISONS and isinstance(left, Literal):
         left, right, name = right, left, _MIRRORED[name]
     column = _comparable_column(left, columns)
     if name == "IN" and isinstance(right, Literals):
         return Leaf(_F.IN, column.name, tuple(parse_literals(right)))
-    if name == "IN" and isinstance(right, Value):
-        return Leaf(_F.IN, column.name, tuple(right.value))
     function = _COMPARISONS.get(name, _TEXT.get(name))
     if function is None:
         raise _NotConvertible
@@ -149,16 +160,18 @@ def _column(expression: Expression, columns: Mapping[str, Column]) -> Column:
 
 def _comparable_column(expression: Expression, columns: Mapping[str, Column]) -> Column:
     column = _column(expression, columns)
-    t = column.data_type
-    finer = t.root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
-    if t.is_nested or (finer and (t.precision or 0) > MICROSECOND_DIGITS):
+    if not _is_comparable(column):
         raise _NotConvertible
     return column
 
 
+def _is_comparable(column: Column) -> bool:
+    t = column.data_type
+    finer = t.root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
+    return not t.is_nested and not (finer and (t.precision or 0) > MICROSECOND_DIGITS)
+
+
 def _value(expression: Expression) -> Any:
-    if isinstance(expression, Value):
-        return expression.value
     if not isinstance(expression, Literal):
         raise _NotConvertible
     return parse_literal(expression)

@@ -3,7 +3,7 @@
 A table is named by its directory (`.load("lake/sales.db/orders")`, option `path`), or by `table` (`sales.orders`) and
 the options of its catalog with the prefix `catalog.` (`catalog.warehouse`). Object stores take their options with that
 prefix, too. Behind the name may stand a branch and a side table: `orders$branch_test$audit_log`. For reads: `columns`
-("a, b"), `filter` (forebay.spark.filter_text), `limit`, and Paimon's options (forebay.spark.lake_options).
+("a, b"), `filter` (SQL), `limit`, and Paimon's options (forebay.spark.lake_options).
 
 What both formats share is in forebay.spark.datasource.
 """
@@ -26,7 +26,7 @@ from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.table import Table
 from forebay.spark.context import shared_catalog
 from forebay.spark.datasource import SideDataSource, Target
-from forebay.spark.filter_text import parse_filter
+from forebay.spark.filters import predicate_of
 from forebay.spark.jvm.releases import streams_write_arrow
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
@@ -182,7 +182,7 @@ class LakeTarget(Target):
     def predicate(self, text: str) -> Predicate:
         if not self._scan.columns:
             raise UnsupportedOperation(f"{self.name}${self._scan.side} has lists for columns, and takes no filter")
-        return parse_filter(text, self._scan.columns)
+        return predicate_of(text, self._scan.columns)
 
     def scan(self) -> PaimonScan:
         self._options.refuse_for_batches()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +29,6 @@ class Literals:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A Python value, where the filter was written in Python; for IN a tuple of them."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Function:
     """A function of expressions. One that is not supported has a name that is in no table here."""
 
@@ -44,7 +36,7 @@ class Function:
     children: tuple[Expression, ...] = ()
 
 
-Expression = Reference | Literal | Literals | Value | Function
+Expression = Reference | Literal | Literals | Function
 
 ALWAYS_TRUE, ALWAYS_FALSE = Function("ALWAYS_TRUE"), Function("ALWAYS_FALSE")
 """What is left of a filter that does not depend on rows."""
